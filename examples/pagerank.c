@@ -5,13 +5,13 @@
  *   mpirun -n 4 ./pagerank graph.mtx
  *   mpirun -n 4 ./pagerank --generate 524288 16 1
  *
- * The graph comes as a Matrix Market file (coordinate; real, integer or pattern; general or symmetric; an entry in row
- * r and column c is a link from r to c) or is generated. Each rank owns a block of consecutive rows of each of the K
- * vectors. In an iteration it takes the vectors in turn: wait for the whole of vector k, multiply its rows, start the
- * gathering of the result, go on with vector k + 1. So up to K - 1 gathers are in flight while it computes.
+ * The graph is read from a Matrix Market file (coordinate; real, integer or pattern; general or symmetric), or is
+ * generated. An entry in row r and column c is a link from r to c. Each rank owns a block of consecutive rows of each
+ * of the K vectors. An iteration treats the vectors in turn: it waits for the whole of vector k, multiplies its rows,
+ * starts the gather of the result, and goes on with vector k + 1. So up to K - 1 gathers overlap with computing.
  *
- * Every sum is taken in the order of the file, whatever the number of ranks, so any two runs on the same graph agree to
- * the last bit; the digest printed at the end shows it. pagerank.py computes the same bits.
+ * Every sum is taken in the order of the file, whatever the number of ranks. So any two runs on the same graph agree to
+ * the last bit, which the digest at the end shows. pagerank.py computes the same bits.
  */
 #define _GNU_SOURCE
 #include <ctype.h>
@@ -35,14 +35,14 @@ struct options {
     bool json;
 };
 
-/* Links as they were read: from `source` to `target`. */
+/* Links as they were read, from `source` to `target`. */
 struct links {
     int64_t rows, count, room;
     int32_t *source, *target;
     double *weight;
 };
 
-/* The rows that this rank owns of the transposed, normalised matrix, and which nodes have no links at all. */
+/* The rows of the transposed, normalised matrix that this rank owns, and the nodes without links. */
 struct share {
     int64_t rows, block, first, own, entries;
     int64_t *start;
@@ -64,7 +64,7 @@ static bool __attribute__((format(printf, 1, 2))) fail(const char *format, ...)
     return false;
 }
 
-/* Ends the program on all ranks, in order, if it went wrong on any; the lowest such rank says why. */
+/* Ends the program on all ranks, in order, if it went wrong on any; the lowest such rank prints the reason. */
 static void all_or_none(bool good)
 {
     int mine = good ? ranks : rank, first;
@@ -107,7 +107,7 @@ static uint64_t scramble(uint64_t at)
     return at ^ (at >> 31);
 }
 
-/* Each node links to `links` drawn ones, but for about one in 64, which links to none. */
+/* Each node links to `links` random nodes; about one node in 64 links to none. */
 static bool generate(const struct options *options, struct links *links)
 {
     bool good = true;
@@ -168,7 +168,7 @@ static bool read_banner(struct reader *reader)
     return true;
 }
 
-/* Takes a number off the front of the text. */
+/* Removes a number from the front of the text. */
 static bool take_integer(char **text, int64_t *number)
 {
     char *end;
@@ -274,7 +274,7 @@ static bool take_dangling(struct share *share, const double *out)
     return true;
 }
 
-/* Rows in the order of nodes, the entries of a row in the order of the file. */
+/* Stores rows in the order of nodes, and the entries of a row in the order of the file. */
 static bool take_rows(struct share *share, const struct links *links, const double *out)
 {
     share->start = calloc((size_t)share->own + 2, sizeof *share->start);
@@ -329,7 +329,7 @@ static void free_share(struct share *share)
 
 /* ---- the iteration ---- */
 
-/* Vector k jumps to the nodes whose number leaves the remainder k. */
+/* Vector k jumps to the nodes with number modulo `vectors` equal to k. */
 static double jump(const struct share *share, int64_t node, int k, int vectors)
 {
     return node % vectors == k ? 1.0 / (double)((share->rows - k + vectors - 1) / vectors) : 0.0;
@@ -447,7 +447,7 @@ static bool digest_agreed(const struct share *share, const struct options *optio
     return least == most || fail("ranks disagree about the result: digests %08x .. %08x", least, most);
 }
 
-/* Times are those of the slowest rank. */
+/* Prints the results; times are the slowest rank's. */
 static void report(const struct share *share, const struct options *options, struct run *run, uint32_t digest)
 {
     double mine[2] = {run->total_s, run->mpi_s}, most[2], mass = 0.0;
@@ -537,7 +537,8 @@ static bool take_options(int count, char **arguments, struct options *options)
     return good;
 }
 
-/* Leaves the other cores to the threads that MPI_Init has started, and to whoever else moves the data. */
+/* Binds this thread alone; other cores are left to threads that MPI_Init has started, and to processes that move
+ * data. */
 static bool compute_on(int core)
 {
     cpu_set_t cores;

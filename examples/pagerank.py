@@ -249,7 +249,7 @@ def main():
     options = parse_options()
     share = Share(*load(options))
     if options.core is not None:
-        # The calling thread alone: those that MPI_Init has started keep to the other cores.
+        # Binds the calling thread alone; threads that MPI_Init has started keep to the other cores.
         os.sched_setaffinity(0, {options.core})
     if not report(share, options, *iterate(share, options)):
         sys.exit(1)

@@ -1,17 +1,16 @@
 /*
- * recorded.c: three patterns of communication, recorded once and called again and again, each beside its plain MPI
- * twin.
+ * recorded.c: three patterns of communication, each recorded once and called repeatedly, beside its plain MPI twin.
  *
  *   mpicc -O2 -I../crates/client/include recorded.c -L../target/release -Wl,-rpath,$PWD/../target/release \
  *       -loutboard -o recorded
  *   mpirun -n 8 ./recorded [bytes] [rounds]
  *
- *   ring      rank 0's buffer goes from rank to rank, as the broadcast of HPL does
+ *   ring      rank 0's buffer goes from rank to rank, as in the broadcast of HPL
  *   alltoall  a block of every rank for every other, destinations scattered: rank r begins with r + 1
- *   stencil   a box of ranks in three dimensions, each of which exchanges its six faces with its neighbours
+ *   stencil   a box of ranks in three dimensions; each rank exchanges its six faces with its neighbours
  *
- * Every round computes new contents, lets both twins move them, and compares what they have received to the last byte.
- * Printed are the median times of a round by recorded group and by MPI; they mean something on an idle machine alone.
+ * Every round computes new contents, moves them by both twins, and compares the received bytes. The program prints the
+ * median times of a round by recorded group and by MPI; they are meaningful only on an idle machine.
  */
 #include <mpi.h>
 #include <outboard.h>
@@ -25,7 +24,7 @@ enum { TAG = 7, NEIGHBOURS = 6 };
 static int rank, ranks;
 static outboard_group *group;
 
-/* Ends the job unless a call of Outboard went well. */
+/* Ends the job if a call of Outboard failed. */
 static void well(int code, const char *what)
 {
     if (code == OUTBOARD_OK)
@@ -50,11 +49,11 @@ static void fill(unsigned char *at, size_t bytes, int round)
         at[i] = (unsigned char)(31 * i + 101 * (size_t)rank + 17 * (size_t)round);
 }
 
-/* A pattern: its buffers, how it is recorded, and its twin. */
+/* A pattern: its buffers, the function that records it, and its MPI twin. */
 struct pattern {
     const char *name;
     size_t send_bytes, receive_bytes;
-    /* In the ring, one buffer is both. */
+    /* The ring uses one buffer for both. */
     int in_place;
     void (*record)(outboard_recorder *, unsigned char *send, unsigned char *receive, size_t bytes);
     void (*twin)(unsigned char *send, unsigned char *receive, size_t bytes);
@@ -106,7 +105,7 @@ static void twin_alltoall(unsigned char *send, unsigned char *receive, size_t by
     free(requests);
 }
 
-/* The neighbours in a box as cubic as can be, each direction beside its opposite; MPI_PROC_NULL beyond the box. */
+/* The neighbours in a box as cubic as possible, each direction beside its opposite; MPI_PROC_NULL beyond the box. */
 static void neighbours(int of[NEIGHBOURS])
 {
     static int known, found[NEIGHBOURS];
@@ -123,7 +122,7 @@ static void neighbours(int of[NEIGHBOURS])
     memcpy(of, found, sizeof found);
 }
 
-/* The tag of a face is the direction in which it travels, so that two neighbours who meet twice do not mix them up. */
+/* A face's tag is its direction, so that two ranks that are neighbours in two directions do not mix up their faces. */
 static void record_stencil(outboard_recorder *recorder, unsigned char *send, unsigned char *receive, size_t bytes)
 {
     int of[NEIGHBOURS];
@@ -157,7 +156,7 @@ static int ascending(const void *one, const void *other)
     return (a > b) - (a < b);
 }
 
-/* The median over the rounds, of the slowest rank. */
+/* The median over the rounds of the slowest rank's time. */
 static double median(double *seconds, int rounds)
 {
     double slowest;

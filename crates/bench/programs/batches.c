@@ -1,15 +1,14 @@
 /*
- * batches.c: measures calls of a collective in a row (see calls.h): the blocking form, which of Outboard is post and
- * wait, or the nonblocking one with a computation between post and wait. The last result of every batch is checked byte
- * by byte.
+ * batches.c: measures calls of a collective in a row (see calls.h). The calls are blocking (for Outboard: post and
+ * wait), or nonblocking with a computation between post and wait. Each batch's last result is checked byte by byte.
  *
- * A batch is so many calls, the same buffers each time, roots at rank 0. All ranks begin it behind a barrier, when the
+ * A batch is a number of calls with the same buffers, roots at rank 0. All ranks begin it behind a barrier, when the
  * token buckets of the links are full again. Just before, all ranks make the computations of the batch alone; the
- * harness takes their time off the time of the batch. How many calls make a batch the harness says, or leaves it to
- * this program, which then takes as many as last BATCH_NS without computations, but CALLS_MAX at most.
+ * harness subtracts their time from the time of the batch. The harness sets the number of calls of a batch, or leaves
+ * it to this program. The program then takes as many as last BATCH_NS without computations, but at most CALLS_MAX.
  *
- * First batches without calls: what a phase takes by itself. Then a phase for each size. Rank 0 talks to the harness:
- * "begin" and "end" around each phase, then the samples as JSON.
+ * Batches without calls come first; they show what a phase takes by itself. Then there is a phase for each size. Rank 0
+ * sends the harness "begin" and "end" around each phase, then the samples as JSON.
  */
 #include "calls.h"
 #include "compute.h"
@@ -28,7 +27,7 @@ struct options {
     int blocking; /* not 0: the blocking form, without computation */
 };
 
-/* The numbers of a size: bytes of a call, calls of a batch (0: to be found out), what each of them computes. */
+/* The numbers of a size: bytes of a call, calls of a batch (0: to be found), processor time that each call computes. */
 enum { BYTES, CALLS, COMPUTE_NS };
 
 /* One batch on one rank. Doubles only: samples travel by transport_exchange. */
@@ -58,8 +57,8 @@ static struct options read_options(int argc, char **argv)
     return options;
 }
 
-/* How much of the compute loop takes so long on an idle processor: the same on all ranks, or the slowest would compute
- * least. */
+/* Units of the compute loop that take this long on an idle processor. All ranks use the same number, or the slowest
+ * rank would compute least. */
 static uint64_t units_of(int64_t compute_ns)
 {
     static double unit_ns;
@@ -83,14 +82,14 @@ static uint64_t units_of(int64_t compute_ns)
     return (uint64_t)((double)compute_ns / unit_ns);
 }
 
-/* Calls of one size, so many in a row. */
+/* A batch of calls of one size. */
 struct batch {
     size_t bytes;
     int calls;
-    int64_t compute_ns; /* of processor time between post and wait of each of them */
+    int64_t compute_ns; /* processor time between post and wait of each call */
 };
 
-/* What so much computation takes while all ranks compute as much and nobody calls. */
+/* Time of a computation while all ranks compute and no rank calls. */
 static int64_t compute_alone_ns(uint64_t units)
 {
     transport_barrier();
@@ -134,7 +133,7 @@ static struct field field_of(const double *first, int batches)
     return (struct field){first, SAMPLE_DOUBLES, batches};
 }
 
-/* The shortest of some batches, of their slowest ranks; the same on all ranks, which have the same samples. */
+/* The shortest time of the slowest rank in some batches. It is the same on all ranks, which have the same samples. */
 static double shortest_ns(const struct options *options, const struct buffers *buffers, const struct batch *batch)
 {
     struct sample mine[TRIES];
@@ -151,7 +150,7 @@ static double shortest_ns(const struct options *options, const struct buffers *b
     return shortest;
 }
 
-/* Finds out how many calls are made in the time of a batch. */
+/* Finds how many calls fit in the time of a batch. */
 static void size_batch(const struct options *options, const struct buffers *buffers, struct batch *batch)
 {
     batch->calls = WARM_UP_CALLS;
@@ -159,7 +158,7 @@ static void size_batch(const struct options *options, const struct buffers *buff
     batch->calls = 1;
     double elapsed_ns = shortest_ns(options, buffers, batch);
     while (elapsed_ns < BATCH_NS && batch->calls < CALLS_MAX) {
-        /* Not at once, as a single call may be much slower than one of many. */
+        /* The number grows in steps, because a single call may be much slower than one of many. */
         batch->calls = 4 * batch->calls < CALLS_MAX ? 4 * batch->calls : CALLS_MAX;
         elapsed_ns = shortest_ns(options, buffers, batch);
     }
@@ -183,7 +182,7 @@ static void report(const struct options *options, const struct batch *batch, str
     row_send(row);
 }
 
-/* A phase; without calls nothing of it is told. */
+/* Measures a phase; a phase without calls is not reported. */
 static void measure(const struct options *options, const struct buffers *buffers, const struct batch *batch)
 {
     struct sample *mine = allocate(sizeof *mine * (size_t)options->common.repetitions);

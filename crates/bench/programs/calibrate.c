@@ -1,6 +1,6 @@
 /*
- * calibrate.c: runs the compute loop alone, as many processes at once as there are ranks and on the same cores, on the
- * harness's word: "run INSTANT_NS UNITS" is answered by "ran ELAPSED_NS". Ends when the harness closes the line.
+ * calibrate.c: runs the compute loop alone. The harness starts one process per rank, on the same cores. It sends "run
+ * INSTANT_NS UNITS", and each process answers "ran ELAPSED_NS". Ends when the harness closes the line.
  *
  * Usage: calibrate CONTROL_SOCKET CORE, CORE -1 for no binding.
  */
@@ -33,7 +33,7 @@ int main(int argc, char **argv)
         }
         clock_sleep_until_ns(instant);
         compute_units(units);
-        /* From the instant that all have in common: who shares a core may get it only when another has ended. */
+        /* From the common instant, because a process that shares a core may get it only when another has ended. */
         if (control_send(harness, "ran %" PRId64 "\n", clock_now_ns() - instant) != 0)
             return 1;
     }

@@ -12,7 +12,7 @@ enum ranks { NOBODY, EVERYBODY, ROOT, ALL_BUT_ROOT, BOTH_ENDS };
 
 enum { ROOT_RANK = 0, WORD = sizeof(uint64_t) };
 
-/* What a block of a result is made of. */
+/* The content of a block of a result. */
 enum result {
     BLOCKS,      /* one block, or one of every rank, as it was sent */
     SUM_OF_ALL,  /* the sum over all ranks */
@@ -63,7 +63,7 @@ static bool is_silent(const struct call *call, uint32_t rank)
 
 /* ---- posting ----------------------------------------------------------------------------------------------------- */
 
-/* Blocks of one size side by side, none between a silent rank and any. */
+/* Blocks of equal size side by side; a silent rank has none. */
 static const struct transport_blocks *even_blocks(const struct call *call, size_t block)
 {
     static struct transport_blocks blocks;
@@ -122,13 +122,13 @@ static uint64_t pattern(uint64_t block, uint64_t call, uint64_t index)
     return word ^ (word >> 32);
 }
 
-/* Number of the block that `source` has for `destination`: a number of its own where each gets another one. */
+/* Number of the block from `source` to `destination`; a block that all ranks receive has one number for all. */
 static uint64_t block_number(const struct collective *what, uint32_t source, uint32_t destination)
 {
     return what->block_for_each ? (uint64_t)source * transport_ranks() + destination : source;
 }
 
-/* Word `index` of the block of this rank's result that has `source` to it; of a sum, all its ranks have. */
+/* Word `index` of the block from `source` in this rank's result; in a sum, the sum over all ranks that contribute. */
 static uint64_t expected_word(const struct call *call, uint32_t source, uint64_t index)
 {
     const struct collective *what = call->what;
@@ -166,7 +166,7 @@ const struct collective *call_named(const char *name)
     return NULL;
 }
 
-/* Whole words, as patterns are written by words. */
+/* Rounded up to whole words, because patterns are written by words. */
 static size_t whole_words(size_t bytes)
 {
     return (bytes + WORD - 1) / WORD * WORD;

@@ -1,11 +1,10 @@
 /*
- * calls.h: the collectives that can be measured: what every rank contributes to a call, how it is posted, and what must
- * have arrived. No collective of the measuring program is known anywhere else in it. A ping-pong is measured as one of
- * them: a message of rank 0 to the last rank, which sends back what has come, by blocking calls; nobody else takes
- * part.
+ * calls.h: the collectives that can be measured: the contribution of every rank, how a call is posted, and the expected
+ * result. The rest of the measuring program knows no collective. A ping-pong counts as one: a blocking message from
+ * rank 0 to the last rank, which sends it back. Other ranks take no part.
  *
- * Roots are rank 0. Reductions add 64-bit unsigned integers modulo 2^64, which no order of adding changes, so that
- * every result can be told to the last bit.
+ * Roots are rank 0. Reductions add 64-bit unsigned integers modulo 2^64, where the order of adding does not matter. So
+ * every result is known to the last bit.
  */
 #ifndef CALLS_H
 #define CALLS_H
@@ -22,27 +21,27 @@ struct buffers {
     void *receive;
 };
 
-/* One call of it on this rank. */
+/* One call of a collective on this rank. */
 struct call {
     const struct collective *what;
     size_t bytes;    /* as in the report: of a block, or of a whole vector that is reduced */
-    uint64_t number; /* tells its bytes from those of other calls */
-    int silent_rank; /* has no block for anybody and gets none (alltoallv); -1: nobody is silent */
+    uint64_t number; /* decides the bytes of the call, which differ from call to call */
+    int silent_rank; /* neither sends nor receives a block (alltoallv); -1: no rank is silent */
 };
 
 /* The collective of that name; NULL when there is none. */
 const struct collective *call_named(const char *name);
 
-/* Buffers in which calls of up to so many bytes find room, on any rank. */
+/* Buffers for calls of up to `largest` bytes, on any rank. */
 struct buffers call_buffers(const struct collective *what, size_t largest);
 
-/* Fills in what this rank contributes. */
+/* Writes this rank's contribution. */
 void call_fill(const struct call *call, const struct buffers *buffers);
 /* Starts the call. */
 void call_post(const struct call *call, const struct buffers *buffers);
-/* Looks at every byte that had to arrive; the first wrong one is named on stderr. */
+/* Checks every byte of the result; prints the first wrong one on stderr. */
 bool call_wrong(const struct call *call, const struct buffers *buffers);
-/* Whether nobody may leave such a call before all have entered it: the order of instants is its result. */
+/* Whether no rank may leave the call before all have entered it, so that the order of instants is its result. */
 bool call_synchronises(const struct collective *what);
 
 #endif

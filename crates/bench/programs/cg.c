@@ -1,12 +1,12 @@
 /*
- * cg.c: conjugate gradients on the Poisson equation, a program that lives on small calls.
+ * cg.c: conjugate gradients on the Poisson equation, a program that consists of small calls.
  *
  *   cg POINTS SOLVES
  *
  * A cube of POINTS^3 unknowns with the stencil of seven points, in slabs along z. An iteration exchanges the planes at
- * the edges of the slabs with MPI_Isend and MPI_Irecv and takes two sums with MPI_Allreduce, of 8 bytes each. There are
- * always as many iterations, so that every run has the same work, and enough to solve. At last each solve's result is
- * put into the equation: its residual decides about the check.
+ * the edges of the slabs with MPI_Isend and MPI_Irecv and computes two sums of 8 bytes with MPI_Allreduce. The number
+ * of iterations is fixed, so that every run has the same work; it suffices to solve. Each solve's result is then
+ * checked by its residual.
  */
 #include <math.h>
 #include <mpi.h>
@@ -21,7 +21,7 @@ static int own_rank, all_ranks;
 
 struct slab {
     long n, planes;  /* planes of n * n unknowns on this rank */
-    long from;       /* number of the first */
+    long from;       /* number of the first plane */
 };
 
 static long plane(const struct slab *s)
@@ -29,7 +29,7 @@ static long plane(const struct slab *s)
     return s->n * s->n;
 }
 
-/* A vector with room for the neighbours' planes; what lies beyond the cube stays 0. */
+/* A vector with room for the neighbours' planes; the planes beyond the cube stay 0. */
 static double *vector(const struct slab *s)
 {
     double *all = calloc((size_t)(plane(s) * (s->planes + 2)), sizeof *all);
@@ -91,7 +91,7 @@ static void apply(const struct slab *s, double *v, double *out)
         }
 }
 
-/* Between -1 and 1, from the unknown's number alone. */
+/* A number between -1 and 1 that depends on the unknown's number alone. */
 static double right_side(uint64_t number)
 {
     number = (number + 1) * 0x9e3779b97f4a7c15u;
@@ -100,7 +100,7 @@ static double right_side(uint64_t number)
     return (double)(int64_t)number / 9223372036854775808.0;
 }
 
-/* Solves A x = b, x being 0 at first. */
+/* Solves A x = b; x is 0 at first. */
 static void solve(const struct slab *s, const double *b, double *x)
 {
     const long cells = plane(s) * s->planes;
@@ -161,7 +161,7 @@ int main(int argc, char **argv)
         solve(&s, b, x);
         took += MPI_Wtime() - began;
         const double off = residual(&s, b, x);
-        /* Not fmax, which forgets what is not a number. */
+        /* fmax would ignore a NaN. */
         worst = off <= worst ? worst : off;
         free_vector(&s, x);
     }

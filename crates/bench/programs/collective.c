@@ -1,14 +1,14 @@
 /*
  * collective.c: measures a nonblocking collective (see calls.h), with every byte of every result checked.
  *
- * Phases, in the manner of the OSU overlap benchmarks: barriers; then for each size pure communication
- * (post and wait) and overall (post, compute loop, wait), in pairs with the compute loop alone; where a rank is late,
- * before these pure communication with that rank on time. A repetition begins at an instant that all ranks agree on,
- * far enough ahead for the token buckets of the links to be full again. Samples are exchanged after a phase, never
- * within one.
+ * Phases, in the manner of the OSU overlap benchmarks: barriers; then for each size pure communication (post and wait)
+ * and overall (post, compute loop, wait). Overall repetitions alternate with the compute loop alone. Where a rank is
+ * late, a phase of pure communication with that rank on time comes first. A repetition begins at an instant that all
+ * ranks agree on, when the token buckets of the links are full again. Samples are exchanged after a phase, never within
+ * one.
  *
- * Rank 0 talks to the harness: "begin" and "end" around each phase, each answered when the counters have been read;
- * then the samples, as JSON on one line.
+ * Rank 0 sends the harness "begin" and "end" around each phase; the harness answers when it has read the counters. Then
+ * rank 0 sends the samples, as JSON on one line.
  */
 #include "calls.h"
 #include "compute.h"
@@ -29,26 +29,25 @@ struct options {
     const struct collective *what;
     int late_rank;               /* -1: none */
     int64_t late_ns;
-    int late_times;              /* 0: by late_ns; else late by so many pure times, measured with that rank on time */
-    int late_silent;             /* not 0: an alltoallv has no block for the late rank and none from it */
+    int late_times;              /* 0: late by late_ns; else by this multiple of the pure time with the rank on time */
+    int late_silent;             /* not 0: the late rank exchanges no blocks (alltoallv) */
 };
 
-/* The numbers of a size: bytes of a call, units of the compute loop, bytes of the late rank's result that others
- * contribute to. */
+/* Numbers of a size: bytes of a call, units of the compute loop, bytes of others in the late rank's result. */
 enum { BYTES, UNITS, MISSED };
 
 /* One repetition on one rank. Doubles only: samples travel by transport_exchange. */
 struct sample {
-    double post_ns;    /* its own post */
-    double end_ns;     /* its result */
-    double elapsed_ms; /* from the agreed instant, as soon as the rank was awake, to the result */
-    double called_ms;  /* from that instant to its own post */
+    double post_ns;    /* when it posted */
+    double end_ns;     /* when it had its result */
+    double elapsed_ms; /* from its start, at the agreed instant, to the result */
+    double called_ms;  /* from its start to its own post */
     double own_ms;     /* from its own post to the result */
     double cpu_s;      /* processor time of all threads from start to end */
     double wrong;      /* 1 when a byte of the result was wrong */
     double post_us;    /* processor time of the rank's own thread to post */
-    double ending_us;  /* the same to wait */
-    double loop_ms;    /* the same of the compute loop */
+    double ending_us;  /* processor time of that thread to wait */
+    double loop_ms;    /* processor time of that thread in the compute loop */
 };
 enum { SAMPLE_DOUBLES = sizeof(struct sample) / sizeof(double) };
 
@@ -75,7 +74,7 @@ static struct options read_options(int argc, char **argv)
 
 /* ---- repetitions ------------------------------------------------------------------------------------------------- */
 
-/* Nothing is posted where `calls` is false: the compute loop is alone. */
+/* One repetition; without `calls` it runs the compute loop alone. */
 static struct sample repeat(const struct options *options, const struct buffers *buffers, size_t bytes, uint64_t units,
                             bool calls)
 {
@@ -97,7 +96,7 @@ static struct sample repeat(const struct options *options, const struct buffers 
     if (calls)
         call_post(&call, buffers);
     const int64_t thread_posted = thread_cpu_ns();
-    /* Ranks that share a core let the others post, or each would do so a time slice later than the one before. */
+    /* Ranks that share a core let the others post first; else each would post a time slice after the one before. */
     if (options->common.main_core >= 0)
         clock_sleep_until_ns(clock_now_ns() + OTHERS_POST_NS);
     const int64_t thread_computes = thread_cpu_ns();
@@ -147,9 +146,8 @@ static struct field field_of(const struct options *options, const double *first)
     return (struct field){first, SAMPLE_DOUBLES, options->common.repetitions};
 }
 
-/* The samples of a phase; `buffers` NULL stands for the barrier phase. Where `alone` has a place for them, each
- * repetition is followed by one of the compute loop alone, so that a machine whose speed changes is as fast in the one
- * as in the other. */
+/* The samples of a phase; without `buffers` it is the barrier phase. If `alone` is given, each repetition is
+ * followed by one of the compute loop alone. So a machine whose speed changes is as fast in the one as in the other. */
 static struct sample *run_phase(const struct options *options, const struct buffers *buffers, size_t bytes,
                                 uint64_t units, struct sample **alone)
 {
@@ -179,7 +177,7 @@ static struct sample *run_phase(const struct options *options, const struct buff
     return all;
 }
 
-/* What the late rank and the others took in each repetition; empty where no rank is late. */
+/* Times of the late rank and of the others in each repetition; empty where no rank is late. */
 static void report_late(FILE *row, const struct options *options, const struct sample *all)
 {
     const int rank = options->late_rank, repetitions = rank >= 0 ? options->common.repetitions : 0;
@@ -193,8 +191,8 @@ static void report_late(FILE *row, const struct options *options, const struct s
     fputs("],", row);
 }
 
-/* Writes `"PHASE":{...}`: the slowest rank of each repetition, what a late rank did to it, what ranks took of their own
- * threads, and the sums of processor time and of wrong results. */
+/* Writes `"PHASE":{...}`: the slowest rank's time in each repetition, the effect of a late rank, times of ranks' own
+ * threads. Sums of processor time and of wrong results follow. */
 static void report_phase(FILE *row, const char *phase, const struct options *options, const struct sample *all)
 {
     const size_t samples = transport_ranks() * (size_t)options->common.repetitions;
@@ -208,8 +206,8 @@ static void report_phase(FILE *row, const char *phase, const struct options *opt
     fputc('}', row);
 }
 
-/* Least time in which memory can be copied, in each repetition: what the late rank has no part of in its result. By the
- * clock of its thread, as the others may poll on the same core meanwhile. */
+/* Least time to copy, in each repetition, the bytes of the late rank's result to which others contribute. Taken from
+ * the clock of its thread, because other ranks may poll on the same core meanwhile. */
 static double *measure_copy(const struct options *options, const struct buffers *buffers, size_t copied)
 {
     double *mine = allocate(sizeof *mine * (size_t)options->common.repetitions);
@@ -240,7 +238,7 @@ static int ascending(const void *left, const void *right)
     return (a > b) - (a < b);
 }
 
-/* The same on all ranks, which have the same samples. */
+/* The median of the slowest rank's times. It is the same on all ranks, which have the same samples. */
 static double median_slowest_ms(const struct options *options, const struct sample *all)
 {
     const struct field elapsed_ms = field_of(options, &all->elapsed_ms);
@@ -253,7 +251,7 @@ static double median_slowest_ms(const struct options *options, const struct samp
     return median;
 }
 
-/* What the late rank does in one size, and the samples with it on time. */
+/* Reports how late the rank is in one size, and the samples with it on time. */
 static void report_lateness(FILE *row, const struct options *options, const struct sample *punctual,
                             const double *copy_ms)
 {

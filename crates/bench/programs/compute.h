@@ -1,6 +1,6 @@
 /*
- * compute.h: the one compute loop of a run. Its object file is built once and linked into the calibrating program and
- * into the measuring program of every system, so that a number of units means the same work everywhere.
+ * compute.h: the compute loop of all programs. Its object file is built once. The calibrating program and every
+ * system's measuring program link it, so that a number of units means the same work everywhere.
  */
 #ifndef COMPUTE_H
 #define COMPUTE_H

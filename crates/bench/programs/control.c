@@ -42,7 +42,7 @@ int control_send(int line, const char *format, ...)
 
 int control_receive(int line, char *text, size_t capacity)
 {
-    /* A byte at a time: lines are short and rare, and nothing of the next line is taken from the socket. */
+    /* Reads byte by byte: lines are short and rare, and the next line must stay in the socket. */
     for (size_t at = 0; at < capacity; at++) {
         ssize_t got;
         do

@@ -1,18 +1,17 @@
 /*
- * fft3d.c: a pseudo-spectral program's heart: three-dimensional Fourier transforms of several real fields, forward and
- * back, on a grid of N^3 points that is cut into pencils over a process grid of Py x Pz ranks (rank = pz * Py + py).
+ * fft3d.c: the heart of a pseudo-spectral program: three-dimensional Fourier transforms of several real fields, forward
+ * and back. The grid has N^3 points and is cut into pencils over a process grid of Py x Pz ranks (rank = pz * Py + py).
  *
  *   x lines (real -> N/2+1 complex)  --exchange within rows-->  y lines  --exchange within columns-->  z lines
  *
- * The fields are in a pipeline: while the blocks of one are exchanged by MPI_Ialltoallv, lines of another are
- * transformed. Line transforms are FFTW's, planned by estimate, so that equal input gives equal bits below any MPI
- * library.
+ * The fields form a pipeline: while MPI_Ialltoallv exchanges the blocks of one field, lines of another are transformed.
+ * FFTW transforms the lines, planned by estimate, so that equal input gives equal bits below any MPI library.
  *
  * Every repetition is checked: field 0 is a plane wave whose spectrum is known, all fields must come back, and the bits
- * must be those of the repetition before. Checks are outside the measured time.
+ * must equal those before. Checks are outside the measured time.
  *
- * First nothing is transformed: what a phase takes by itself. Rank 0 talks to the harness: "begin" and "end" around
- * that and around the repetitions of each grid, then their samples as JSON.
+ * A phase without transforms comes first; it shows what a phase takes by itself. Rank 0 sends the harness "begin" and
+ * "end" around this phase and around the repetitions of each grid, then their samples as JSON.
  */
 #include "control.h"
 #include "repetitions.h"
@@ -28,7 +27,7 @@
 #include <string.h>
 
 enum { VARIABLES_MAX = 64, WARM_UP = 1, TILE = 8, SLOTS = 2 };
-/* The plane wave of field 0: one that no exchange of axes leaves as it is. */
+/* The plane wave of field 0, which changes with every exchange of axes. */
 enum { WAVE_X = 1, WAVE_Y = 2, WAVE_Z = 3 };
 static const double TOLERANCE = 1e-11;
 
@@ -46,7 +45,7 @@ struct range {
     int length;
 };
 
-/* Where the block for one rank lies in an array: cell (i, j, k) of the packed block, k fastest, is at
+/* The block for one rank within an array. Cell (i, j, k) of the packed block, k fastest, is at
  * offset + i * stride[0] + j * stride[1] + k * stride[2]. */
 struct block {
     size_t offset;
@@ -68,7 +67,7 @@ struct slot {
     MPI_Request request;
 };
 
-/* Blocks between the ranks of a row or column: side 0 belongs to the array before it, side 1 to the one after it. */
+/* Exchange between ranks of a row or column. Side 0 belongs to the array before it, side 1 to the array after it. */
 struct exchange {
     MPI_Comm communicator;
     int ranks;
@@ -80,8 +79,8 @@ struct transform {
     int n;
     int half;                /* cells of a transformed x line */
     int variables;
-    struct range y, z;       /* of the own x lines */
-    struct range x, y_of_z;  /* of the own y lines x and z; of the own z lines x and y_of_z */
+    struct range y, z;       /* of this rank's x lines */
+    struct range x, y_of_z;  /* x and z: of its y lines; x and y_of_z: of its z lines */
     double *fields[VARIABLES_MAX];
     cell *spectra[VARIABLES_MAX];
     cell *x_lines;
@@ -120,9 +119,9 @@ static struct options read_options(int argc, char **argv)
     return options;
 }
 
-/* ---- who has what ------------------------------------------------------------------------------------------------ */
+/* ---- distribution ------------------------------------------------------------------------------------------------ */
 
-/* The part of `length` that the `at`th of `parts` has; the first ones have one more where it does not divide. */
+/* The part of `length` for index `at` of `parts`; if `parts` does not divide it, the first parts are longer by one. */
 static struct range part(int length, int parts, int at)
 {
     const int least = length / parts;
@@ -130,7 +129,7 @@ static struct range part(int length, int parts, int at)
     return (struct range){at * least + (at < more ? at : more), least + (at < more)};
 }
 
-/* FFTW's memory: equally aligned everywhere, so that one plan fits all arrays. */
+/* FFTW's memory is equally aligned everywhere, so that one plan fits all arrays. */
 static void *aligned(size_t bytes)
 {
     void *memory = fftw_malloc(bytes > 0 ? bytes : 1);
@@ -145,7 +144,7 @@ static size_t block_cells(const struct block *block)
     return (size_t)block->length[0] * (size_t)block->length[1] * (size_t)block->length[2];
 }
 
-/* The block between this rank and another one of a row or column of so many. */
+/* The block between this rank and `rank` of a row or column of `ranks`. */
 typedef struct block block_of(const struct transform *transform, int ranks, int rank);
 
 static void lay_side(struct side *side, int ranks, block_of *block, const struct transform *transform)
@@ -301,7 +300,7 @@ static void free_transform(struct transform *t)
 
 enum copying { PACK, UNPACK };
 
-/* Between an array and packed blocks. In tiles, so that an axis that runs across the other's lines is in the cache. */
+/* Copies between an array and packed blocks; in tiles, so that an axis across the other's lines is in the cache. */
 static void copy_side(const struct exchange *exchange, int which, cell *array, cell *packed, enum copying copying)
 {
     const struct side *side = &exchange->sides[which];
@@ -327,7 +326,7 @@ static void copy_side(const struct exchange *exchange, int which, cell *array, c
     }
 }
 
-/* Packs `array`, which side `from` belongs to, and starts the exchange. */
+/* Packs `array`, which belongs to side `from`, and starts the exchange. */
 static void start(struct transform *t, struct exchange *exchange, int from, int variable, cell *array)
 {
     struct slot *slot = &exchange->slots[variable % SLOTS];
@@ -343,7 +342,7 @@ static void start(struct transform *t, struct exchange *exchange, int from, int 
         transport_fail("MPI_Ialltoallv ended with code %d", code);
 }
 
-/* Waits for the exchange and unpacks it into `array`, which the side behind side `from` belongs to. */
+/* Waits for the exchange and unpacks it into `array`, which belongs to the side opposite `from`. */
 static void finish(struct transform *t, struct exchange *exchange, int from, int variable, cell *array)
 {
     struct slot *slot = &exchange->slots[variable % SLOTS];
@@ -357,7 +356,7 @@ static void finish(struct transform *t, struct exchange *exchange, int from, int
 
 /* ---- the pipeline ------------------------------------------------------------------------------------------------ */
 
-/* Each field is one step behind the one before it: its exchange is under way while that one's lines are transformed. */
+/* Each field is one step behind the one before it, and is exchanged while that one's lines are transformed. */
 static void forward(struct transform *t)
 {
     for (int step = 0; step < t->variables + 2; step++) {
@@ -405,7 +404,7 @@ static uint64_t mix(uint64_t word)
     return word ^ (word >> 32);
 }
 
-/* The field at a point: a plane wave for field 0, numbers from -1 to 1 without any pattern for the others. */
+/* A field's value at a point: a plane wave for field 0, pseudorandom numbers from -1 to 1 for the others. */
 static double value(const struct transform *t, int variable, int x, int y, int z)
 {
     if (variable == 0)
@@ -425,7 +424,7 @@ static void fill(struct transform *t)
     }
 }
 
-/* A sum that does not depend on the order of summands, nor therefore on who has which. */
+/* Contribution of a number to the checksum, whose sum does not depend on the order or on the owners of the numbers. */
 static uint64_t bits_at(double number, uint64_t place)
 {
     uint64_t bits;
@@ -454,7 +453,7 @@ static double check_spectra(const struct transform *t, uint64_t *checksum)
     return worst;
 }
 
-/* Checks that every field has come back, and adds its bits to the checksum. */
+/* Checks that every field has come back, and adds the bits of the fields to the checksum. */
 static double check_fields(const struct transform *t, uint64_t *checksum)
 {
     const double scale = 1.0 / ((double)t->n * t->n * t->n);
@@ -490,7 +489,7 @@ static void run(struct transform *t, void (*direction)(struct transform *), stru
     sum->cpu_ns += process_cpu_ns() - cpu;
 }
 
-/* A pair of transforms of all fields. `checksum` is that of the bits on this rank. */
+/* A pair of transforms of all fields; `checksum` covers the bits on this rank. */
 static struct sample repeat(struct transform *t, uint64_t *checksum)
 {
     struct measured sum = {0};
@@ -501,7 +500,7 @@ static struct sample repeat(struct transform *t, uint64_t *checksum)
     const double spectra = check_spectra(t, checksum);
     run(t, backward, &sum);
     const double fields = check_fields(t, checksum);
-    /* Written so that what is not a number is wrong. */
+    /* The comparison is such that a NaN is wrong. */
     const int right = spectra <= TOLERANCE && fields <= TOLERANCE;
     if (!right)
         fprintf(stderr, "rank %u: grid %d: off by %g in the spectra and by %g in the fields\n", transport_rank(), t->n,

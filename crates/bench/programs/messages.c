@@ -1,14 +1,14 @@
 /*
- * messages.c: measures a pattern of messages, the scatter-destination all-to-all, moved in two ways: "basic" by one
- * nonblocking call for each message, "recorded" by one call for all that were recorded before (see transport.h). Every
- * byte of every result is checked.
+ * messages.c: measures a pattern of messages, the scatter-destination all-to-all, in two ways. "basic" is one
+ * nonblocking call for each message. "recorded" is one call for a recording of all (see transport.h). Every byte of
+ * every result is checked.
  *
  * Rank r sends to r + 1 first, and receives from r - 1 first. Its own block is not among the messages.
  *
- * First nothing is moved: what a phase takes by itself. Then for each size and way the times of repetitions that all
- * ranks begin together, and a phase in which each rank calls again and again as soon as it can: what is counted there
- * belongs to the calls alone. Rank 0 talks to the harness: "begin" and "end" around each such phase, then the samples
- * as JSON.
+ * A phase without messages comes first; it shows what a phase takes by itself. Then come, for each size and way,
+ * repetitions that all ranks begin together, which are timed. In a further phase each rank calls again as soon as it
+ * can; its counters cover the calls alone. Rank 0 sends the harness "begin" and "end" around each such phase, then the
+ * samples as JSON.
  */
 #include "calls.h"
 #include "control.h"
@@ -28,11 +28,11 @@ struct sample {
     double cpu_s;     /* processor time of all threads */
     double wrong;     /* 1 when a byte of the result was wrong */
     double post_us;   /* processor time of the rank's own thread to post */
-    double ending_us; /* the same to wait */
+    double ending_us; /* processor time of that thread to wait */
 };
 enum { SAMPLE_DOUBLES = sizeof(struct sample) / sizeof(double) };
 
-/* What is called again and again. */
+/* The pattern to move, and how. */
 struct pattern {
     enum way way;
     size_t bytes;
@@ -61,7 +61,7 @@ static void scatter_destinations(struct pattern *pattern)
     }
 }
 
-/* Once: together with all ranks after so long, or, where that is 0, at once. */
+/* One repetition: together with all ranks after `refill_ns`, or at once if that is 0. */
 static struct sample repeat(const struct pattern *pattern, int64_t refill_ns)
 {
     static uint64_t number;

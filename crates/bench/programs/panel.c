@@ -3,10 +3,10 @@
  *
  *   panel UNKNOWNS REPETITIONS
  *
- * Blocks of columns are dealt to the ranks in turn, with the right side as one more column. At each step the owner of
- * the next block brings it up to date, factors it and starts its broadcast with MPI_Ibcast; then all apply the panel
- * before it to the rest of their columns, and look at the broadcast after each block. The upper triangle is solved
- * block by block from the end. The result is put into the equations, which are made again for that.
+ * Blocks of columns are assigned to the ranks in turn, with the right side as one more column. At each step the owner
+ * of the next block brings it up to date, factors it and starts its broadcast with MPI_Ibcast. Then all ranks apply the
+ * panel before it to the rest of their columns, and test the broadcast after each block. The upper triangle is solved
+ * block by block from the end. The result is checked in the equations, which are generated again for that.
  */
 #include <float.h>
 #include <math.h>
@@ -17,12 +17,12 @@
 #include <string.h>
 
 #define WIDTH 32
-/* Of the residual in units of rounding errors. */
+/* Largest residual, in units of rounding errors. */
 static const double TOLERANCE = 16;
 
 static int own_rank, all_ranks;
 
-/* The factored columns of a block from the diagonal down, behind the rows that were exchanged with each. */
+/* The factored columns of a block from the diagonal down, behind the numbers of the rows exchanged with each. */
 struct panel {
     double exchanged[WIDTH];
     double columns[];
@@ -30,8 +30,8 @@ struct panel {
 
 struct system {
     long n, blocks;
-    double *columns;      /* of the blocks of this rank, whole ones */
-    double *right;        /* on the rank that follows that of the last block */
+    double *columns;      /* of this rank's blocks; all blocks are whole */
+    double *right;        /* on the rank that follows the owner of the last block */
     struct panel *current, *next;
     MPI_Request broadcast;
 };
@@ -56,7 +56,7 @@ static double *block_columns(const struct system *s, long block)
     return s->columns + block / all_ranks * WIDTH * s->n;
 }
 
-/* Between -1 and 1, from the place alone; the right side is column n. */
+/* A number between -1 and 1 that depends on row and column alone; the right side is column n. */
 static double element(const struct system *s, long row, long column)
 {
     uint64_t number = ((uint64_t)(column * s->n + row) + 1) * 0x9e3779b97f4a7c15u;
@@ -88,7 +88,7 @@ static void exchange(double *column, long row, long other)
     column[other] = value;
 }
 
-/* Brings one column up to date with the panel of `block`: rows exchanged, unit triangle solved, the rest updated. */
+/* Brings one column up to date with the panel of `block`: exchanges rows, solves the unit triangle, updates. */
 static void apply_to_column(const struct system *s, const struct panel *panel, long block, double *column)
 {
     const long top = block * WIDTH, height = s->n - top;
@@ -113,7 +113,7 @@ static void apply_to_block(const struct system *s, long step, long block)
         apply_to_column(s, s->current, step, block_columns(s, block) + at * s->n);
 }
 
-/* Factors the columns of a block where they lie and copies them into a panel. */
+/* Factors the columns of a block in place and copies them into a panel. */
 static void factor(const struct system *s, long block, struct panel *panel)
 {
     const long n = s->n, top = block * WIDTH;
@@ -177,7 +177,7 @@ static void factor_all(struct system *s)
     }
 }
 
-/* Solves with the upper triangle, x being the right side at first; each owner of a block tells what is left above. */
+/* Solves the upper triangle; x is the right side at first. Each owner of a block broadcasts what is left above. */
 static void solve_upper(const struct system *s, double *x)
 {
     MPI_Bcast(x, (int)s->n, MPI_DOUBLE, owner(s->blocks), MPI_COMM_WORLD);
@@ -194,7 +194,7 @@ static void solve_upper(const struct system *s, double *x)
     }
 }
 
-/* |A x - b| / (rounding error * n * (|A| |x| + |b|)), all norms those of the largest sum. */
+/* |A x - b| / (rounding error * n * (|A| |x| + |b|)), with norms of the largest sum. */
 static double residual(const struct system *s, const double *x)
 {
     double *sums = allocate(sizeof(double) * (size_t)s->n * 2), *norms = sums + s->n;
@@ -208,7 +208,7 @@ static double residual(const struct system *s, const double *x)
     double off = 0, matrix = 0, solution = 0, right = 0;
     for (long row = 0; row < s->n; row++) {
         const double b = element(s, row, s->n), difference = fabs(sums[row] - b);
-        /* Not fmax, which forgets what is not a number. */
+        /* fmax would ignore a NaN. */
         off = difference <= off ? off : difference;
         matrix = fmax(matrix, norms[row]);
         solution = fmax(solution, fabs(x[row]));

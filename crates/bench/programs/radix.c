@@ -3,17 +3,17 @@
  *
  *   count the own keys of each bucket
  *   move the own keys into the order of their buckets     while MPI_Iallgather
- *                                                         brings the counts of all ranks, the histogram, together
+ *                                                         gathers the counts of all ranks, the histogram
  *   find the place of each bucket by prefix sums over the histogram
- *   put the keys there, which may be at any rank, by one-sided calls
+ *   put the keys in their places, at any rank, by one-sided calls
  *
- * A key has 32 bits, and a pass sorts by one digit to the base of the number of buckets, lowest first. Each rank has as
- * many keys as every other, before and after.
+ * A key has 32 bits. A pass sorts by one digit to the base of the number of buckets, lowest first. All ranks have
+ * equally many keys, before and after.
  *
- * For each size sorts of two kinds alternate: "overlapped" as above, and "in turn", where the keys are moved when the
- * histogram is there: that tells what either takes alone. Every result must be what qsort makes of all keys; that is
- * outside the measured time. Ranks begin a sort together by a fence, so that in a phase nothing but histograms can be
- * offloaded; a phase without sorts comes first, to tell what a phase takes by itself.
+ * For each size two kinds of sorts alternate: "overlapped" as above, and "in turn", in which the keys are moved after
+ * the histogram has arrived. The latter shows the time of each step alone. Every result must equal a qsort of all keys;
+ * this check is outside the measured time. Ranks begin a sort together by a fence, so that only histograms can be
+ * offloaded in a phase. A phase without sorts comes first; it shows what a phase takes by itself.
  */
 #include "control.h"
 #include "repetitions.h"
@@ -32,14 +32,14 @@ enum { BUCKETS, KEYS };
 struct sort {
     uint32_t buckets;
     size_t keys;           /* of each rank */
-    uint32_t *window_keys; /* what is to be sorted; where keys arrive */
+    uint32_t *window_keys; /* the keys to sort; the window in which keys arrive */
     uint32_t *moved;       /* the same keys in the order of their buckets */
     uint32_t *input;
     uint32_t *expected;
-    uint32_t *counts;      /* keys of each bucket here */
-    uint32_t *histogram;   /* the same of all ranks */
-    uint64_t *places;      /* of the first own key of each bucket: first here, then among all keys */
-    int *lengths;          /* of the pieces that go to one rank, and where they belong there */
+    uint32_t *counts;      /* keys of each bucket on this rank */
+    uint32_t *histogram;   /* the counts of all ranks */
+    uint64_t *places;      /* of each bucket's first own key: first on this rank, then among all keys */
+    int *lengths;          /* of the pieces for one rank, and their places there */
     int *displacements;
     MPI_Win window;
 };
@@ -57,7 +57,7 @@ enum { SAMPLE_DOUBLES = sizeof(struct sample) / sizeof(double) };
 
 /* ---- the sort ---- */
 
-/* `divisor` is the power of the number of buckets that belongs to the pass. */
+/* The bucket of a key; `divisor` is the power of the number of buckets for this pass. */
 static uint32_t bucket_of(const struct sort *s, uint32_t divisor, uint32_t key)
 {
     return key / divisor % s->buckets;
@@ -93,7 +93,7 @@ static void find_places(struct sort *s)
         }
 }
 
-/* Keys from `first` up to `end` to one rank, piece by piece. */
+/* Puts the keys from `first` up to `end` to one rank, in pieces. */
 static void put(struct sort *s, uint32_t rank, int pieces, const uint32_t *first, const uint32_t *end)
 {
     MPI_Datatype places;
@@ -105,7 +105,7 @@ static void put(struct sort *s, uint32_t rank, int pieces, const uint32_t *first
     MPI_Type_free(&places);
 }
 
-/* Later buckets go to later ranks: what one rank gets lies side by side here, and goes in one call. */
+/* Puts all keys. Later buckets go to later ranks, so the keys for one rank lie side by side here and need one call. */
 static void redistribute(struct sort *s)
 {
     const uint32_t *first = s->moved, *end = s->moved;
@@ -191,7 +191,7 @@ static struct sample repeat(struct sort *s, enum kind kind)
 
 /* ---- keys ---- */
 
-/* The `at`th of all keys: numbers without any pattern. */
+/* Key number `at`: a pseudorandom number. */
 static uint32_t key(uint64_t at)
 {
     uint64_t word = (at + 1) * 0x9e3779b97f4a7c15u;
@@ -244,7 +244,7 @@ static void free_sort(struct sort *s)
 
 /* ---- repetitions ---- */
 
-/* `all` holds the sorts of rank after rank, both kinds in turn. */
+/* Sends a row; `all` holds the sorts by rank, and both kinds alternate. */
 static void send_row(const struct sort *s, const struct sample *all, int repetitions)
 {
     const struct sample *turn = all + IN_TURN, *both = all + OVERLAPPED;

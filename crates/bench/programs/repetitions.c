@@ -17,7 +17,7 @@ void *allocate(size_t bytes)
     return memory;
 }
 
-/* The decimal number at the beginning of a text, and what follows it. */
+/* The decimal number at the beginning of a text; `rest` is the text behind it. */
 static int64_t read_number(const char *text, const char **rest)
 {
     char *end = NULL;
@@ -28,7 +28,7 @@ static int64_t read_number(const char *text, const char **rest)
     return value;
 }
 
-/* The option whose name is so long a part of the word, or the nameless one at the end. */
+/* The option whose name is the first `length` characters of the word, or the nameless option at the end. */
 static const struct option *option_named(const struct option *list, const char *word, size_t length)
 {
     while (list->name != NULL && (strlen(list->name) != length || strncmp(list->name, word, length) != 0))
@@ -36,7 +36,7 @@ static const struct option *option_named(const struct option *list, const char *
     return list;
 }
 
-/* Puts the value of a word in its place. */
+/* Stores the value of a word. */
 static void read_option(const struct option *common, const struct option *own, const char *word)
 {
     const size_t length = strcspn(word, "=");
@@ -130,7 +130,7 @@ void harness_mark(const char *what)
     const uint32_t ranks = transport_ranks();
     if (words == NULL)
         words = allocate(sizeof *words * ranks);
-    /* Posted before the barrier, so that nobody hands anything over while the counters are read. */
+    /* Posted before the barrier, so that no rank posts anything while the harness reads the counters. */
     words[0] = (struct transport_message){.sent = 0, .peer = 0, .memory = &word, .bytes = 0};
     if (transport_rank() != 0)
         transport_messages(words, 1);
@@ -165,7 +165,7 @@ void row_send(FILE *row)
     free(row_text);
 }
 
-/* The value of one rank and repetition. */
+/* The value of one rank in one repetition. */
 static const double *value_of(const struct field *field, uint32_t rank, int repetition)
 {
     return field->first + (rank * (size_t)field->repetitions + (size_t)repetition) * field->stride;

@@ -1,6 +1,6 @@
 /*
- * repetitions.h: what the programs on transport.h share: the options that all of them have, the talk with the harness,
- * how all ranks begin together, and how their samples become rows.
+ * repetitions.h: shared by the programs on transport.h: their common options, the messages to the harness, the common
+ * start of all ranks, and the rows made of their samples.
  */
 #ifndef REPETITIONS_H
 #define REPETITIONS_H
@@ -9,10 +9,10 @@
 #include <stdint.h>
 #include <stdio.h>
 
-/* Memory filled with zeros; ends the process where there is none. */
+/* Memory filled with zeros; ends the process where memory is short. */
 void *allocate(size_t bytes);
 
-/* A word NAME=VALUE of the harness, and the one place that its value goes to: as it is, or as a number. */
+/* An option NAME=VALUE, and the one place for its value, as text or as a number. */
 struct option {
     const char *name;
     const char **text;
@@ -20,40 +20,40 @@ struct option {
     int64_t *long_number;
 };
 
-/* What every program is told. */
+/* Options of every program. */
 struct common {
     const char *control; /* socket of the harness */
     const char *layout;  /* for host_check; NULL: not checked */
-    int sizes;           /* what is measured one after the other: so many */
-    int parts;           /* numbers that each of them has */
-    int64_t *numbers;    /* of size after size */
+    int sizes;           /* sizes to measure, one after the other */
+    int parts;           /* numbers of each size */
+    int64_t *numbers;    /* all numbers, size by size */
     int repetitions;
-    int64_t refill_ns;   /* what the token buckets of the links need to be full again */
+    int64_t refill_ns;   /* time after which the token buckets of the links are full again */
     int main_core;       /* -1: not bound */
 };
 
-/* Reads these options and the program's own, a list that ends with one that has no name. A size has the `shape` given,
- * such as "BYTES:CALLS"; commas separate them. Ends the process where a word is no option, a size has another shape, or
- * the rank does not run where the layout has it. */
+/* Reads the common options and the program's own, a list that ends with a nameless one. A size has the given
+ * `shape`, such as "BYTES:CALLS"; commas separate sizes. Ends the process if a word is no option or a size has
+ * another shape, and if the rank runs on another host than its layout's. */
 struct common read_common(int argc, char **argv, const struct option *own, const char *shape);
 /* The numbers of a size. */
 const int64_t *size_at(const struct common *common, int at);
 /* The largest first number of all sizes. */
 int64_t largest_size(const struct common *common);
-/* Binds the rank to its core, after the library has started its threads, so that they are not born there. Rank 0 finds
- * the harness and tells it what library answers; the functions below do nothing on the others. */
+/* Binds the rank to its core; the library's threads have started before and stay unbound. Rank 0 connects to the
+ * harness and sends it the library's name. On other ranks the functions below do nothing. */
 void begin_measuring(const struct common *common);
 
-/* Tells the harness and goes on, on all ranks, when it has answered: "begin" or "end" of a phase. */
+/* Sends "begin" or "end" of a phase to the harness; all ranks return when it has answered. */
 void harness_mark(const char *what);
-/* A row in the making, one at a time, and its end: what was written goes to the harness. */
+/* Begins a row, one at a time; row_send sends it to the harness. */
 FILE *row_begin(void);
 void row_send(FILE *row);
 
-/* Doubles of all ranks, so many of each, in rank order: the same on all ranks. To be freed. */
+/* Gathers `count` doubles of each rank, in rank order, on all ranks. The caller frees them. */
 void *gather_doubles(const void *mine, int count);
 
-/* A number of each sample, where samples of all ranks lie repetition after repetition within rank after rank. */
+/* One number of each sample. Samples are sorted by rank, then by repetition. */
 struct field {
     const double *first;
     size_t stride; /* doubles from one sample to the next */
@@ -62,19 +62,19 @@ struct field {
 
 enum over_ranks { LARGEST, SUM, MEAN };
 
-/* The largest of all ranks but `without` (-1: of all) in a repetition; 0 at least. */
+/* The largest number of a repetition over all ranks but `without` (-1: over all); at least 0. */
 double largest_but(const struct field *field, int repetition, int without);
 double total_of(const struct field *field);
-/* Writes "NAME":[...], with one number for each repetition, and a comma. */
+/* Writes "NAME":[...] with one number for each repetition, and a comma. */
 void write_field(FILE *row, const char *name, enum over_ranks over, struct field field);
-/* Writes "cpu_s":...,"wrong":..., the sums of these fields. */
+/* Writes "cpu_s":...,"wrong":..., the sums of both fields. */
 void write_costs(FILE *row, struct field cpu_s, struct field wrong);
-/* Counts as wrong the samples in which a rank ended before another one had begun; `wrong` is the first one's count, in
- * samples like those of the fields. Hosts share the clock. */
+/* Counts a sample as wrong if its rank ended before another rank had begun. `wrong` is the count of the first
+ * sample. Hosts share the clock. */
 void mark_early(struct field began_ns, struct field ended_ns, double *wrong);
 
-/* The instant at which all ranks begin: the latest rank's now, and the time that the token buckets of the links need
- * after this very exchange to be full again. Hosts share the clock, so nothing is on the links when it strikes. */
+/* The instant at which all ranks begin: the latest rank's time, and the time in which the token buckets become full
+ * again after this exchange. Hosts share the clock, so nothing is on the links at that instant. */
 int64_t agree_start(int64_t refill_ns);
 
 #endif

@@ -1,10 +1,10 @@
 /*
- * transport.h: what the measuring program needs from a communication library.
+ * transport.h: the communication library, as the measuring program uses it.
  *
- * One implementation per interface: transport_mpi.c (any MPI library) and transport_outboard.c (Outboard's C
- * interface). At most one collective and one pattern of messages are in flight at a time. No function returns an error:
- * a failure prints one line that names the rank and the call, and ends the process, because a measurement with a failed
- * call in it is worth nothing.
+ * One implementation per interface: transport_mpi.c (any MPI library), transport_outboard.c (Outboard's C interface)
+ * and transport_sockets.c. At most one collective and one pattern of messages are in flight at a time. No function
+ * returns an error. A failure prints one line that names the rank and the call, and ends the process, because a
+ * measurement with a failed call is worth nothing.
  */
 #ifndef TRANSPORT_H
 #define TRANSPORT_H
@@ -17,25 +17,25 @@ void transport_stop(void);
 
 uint32_t transport_rank(void);
 uint32_t transport_ranks(void);
-/* Which library answers, for the report: one line, never NULL. */
+/* The library's name and version for the report: one line, never NULL. */
 const char *transport_library(void);
 
-/* The buffers of the collectives come from here, so that each library may give the memory it likes best. */
+/* Allocates the buffers of the collectives, so that each library can provide the memory that suits it. */
 void *transport_alloc(size_t bytes);
 
-/* Whether the collectives below are started, and waited for by transport_wait, or are the library's blocking calls
- * where it has any: they have then ended when they return, and transport_wait has nothing to wait for. */
+/* Chooses between nonblocking collectives, for which transport_wait waits, and the library's blocking calls where it
+ * has any. After blocking calls transport_wait has nothing to wait for. */
 void transport_blocking(int on);
 
-/* For every rank the bytes of its block, and where it begins. The arrays must stay as they are until the collective
- * that was started with them has completed. */
+/* The bytes and the start of each rank's block. The arrays must not change before their collective completes. */
 struct transport_blocks {
     uint64_t *bytes;
     uint64_t *at;
 };
 
-/* Each starts one collective, as MPI's of that name with an I before it. Bytes are those of one block; blocks for or of
- * all ranks lie side by side where no blocks are given. Elements are 64-bit unsigned integers, and are added. */
+/* Each function starts one collective, the nonblocking one of that name in MPI. `bytes` is the size of one block.
+ * Without `transport_blocks` the blocks of all ranks lie side by side. Elements are 64-bit unsigned integers, and
+ * are added. */
 void transport_allgather(const void *send, void *receive, size_t bytes);
 void transport_allgatherv(const void *send, void *receive, const struct transport_blocks *incoming);
 void transport_alltoall(const void *send, void *receive, size_t bytes);
@@ -52,35 +52,35 @@ void transport_reduce_scatter_block(const void *send, void *receive, size_t elem
 void transport_scan(const void *send, void *receive, size_t elements);
 void transport_ibarrier(void);
 
-/* A message between this rank and another, in its memory. */
+/* A message between this rank and another, and its memory. */
 struct transport_message {
-    int sent;      /* or received */
+    int sent;      /* 0: received */
     uint32_t peer;
     void *memory;
     size_t bytes;
 };
 
-/* Starts messages one by one, each by a nonblocking call of its own. Those between two ranks keep their order. */
+/* Starts each message by a nonblocking call. Messages between two ranks keep their order. */
 void transport_messages(const struct transport_message *messages, int count);
-/* Keeps a pattern of messages, at most one at a time; each start of it is one call: of Outboard a recorded group, of
- * MPI persistent requests. */
+/* Records a pattern of messages, at most one at a time. One call starts it: with Outboard a recorded group, with MPI
+ * persistent requests. */
 void transport_record(const struct transport_message *messages, int count);
 void transport_start_recorded(void);
 void transport_forget_recorded(void);
 
-/* One message between this rank and another by the library's blocking call, which of Outboard is post and wait. */
+/* Sends or receives one message by the library's blocking call (for Outboard: post and wait). */
 void transport_send(uint32_t to, const void *memory, size_t bytes);
 void transport_receive(uint32_t from, void *memory, size_t bytes);
 
-/* Waits for all that was started. */
+/* Waits for everything that was started. */
 void transport_wait(void);
 
-/* Returns when every rank has entered; what the program itself synchronises with. */
+/* Returns when every rank has entered; the program's own synchronisation. */
 void transport_barrier(void);
-/* Brings `count` doubles of each rank to all: `all` holds count * ranks, in rank order. Also a barrier. */
+/* Gathers `count` doubles of each rank on all ranks: `all` holds count * ranks, in rank order. Also a barrier. */
 void transport_exchange(const double *mine, double *all, int count);
 
-/* Prints "rank R: sentence" and ends this process and, where the library can, the whole job. */
+/* Prints "rank R: sentence" and ends this process and, if the library can, the whole job. */
 _Noreturn void transport_fail(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 #endif

@@ -15,7 +15,7 @@ static char library[MPI_MAX_LIBRARY_VERSION_STRING];
 static MPI_Request in_flight = MPI_REQUEST_NULL;
 static int blocking;
 
-/* Of a pattern; each array grows to the largest. */
+/* Requests of a pattern; each array grows to the largest pattern. */
 struct requests {
     MPI_Request *all;
     int count;
@@ -34,7 +34,7 @@ static void check(int code, const char *call)
     }
 }
 
-/* A call by its name, which must succeed. */
+/* Makes a call by its name; it must succeed. */
 #define CALL(name, ...) check(MPI_##name(__VA_ARGS__), "MPI_" #name)
 
 void transport_start(int *argc, char ***argv)
@@ -70,7 +70,7 @@ const char *transport_library(void)
 
 void *transport_alloc(size_t bytes)
 {
-    /* Ordinary memory, as unmodified applications use; page-aligned so that no library is at a disadvantage. */
+    /* Ordinary memory, as in unmodified applications; page-aligned so that no library is at a disadvantage. */
     void *memory = NULL;
     if (posix_memalign(&memory, 4096, bytes > 0 ? bytes : 1) != 0)
         transport_fail("no memory for a buffer of %zu bytes", bytes);
@@ -84,13 +84,13 @@ static int to_count(uint64_t bytes)
     return (int)bytes;
 }
 
-/* Counts and displacements as MPI takes them, and reads until the collective has completed. */
+/* Counts and displacements for MPI, which reads them until the collective has completed. */
 struct arguments {
     int *counts;
     int *displacements;
 };
 
-/* Into one of two places: an alltoallv has two sides. */
+/* Converts blocks; there are two places for the result because an alltoallv has two sides. */
 static struct arguments arguments_of(const struct transport_blocks *blocks, int side)
 {
     static struct arguments sides[2];
@@ -111,7 +111,7 @@ void transport_blocking(int on)
     blocking = on;
 }
 
-/* The blocking call, or the one that only starts it, which has the same arguments and one more. */
+/* Makes the blocking call, or the nonblocking one, which has one more argument. */
 #define COLLECTIVE(whole, start, ...)                                                                                  \
     check(blocking ? MPI_##whole(__VA_ARGS__, MPI_COMM_WORLD)                                                          \
                    : MPI_##start(__VA_ARGS__, MPI_COMM_WORLD, &in_flight),                                             \

@@ -11,7 +11,7 @@
 static outboard_context *context;
 static outboard_group *world;
 static outboard_request *in_flight;
-/* The same of messages; as many as the largest pattern had. */
+/* Requests of messages in flight, as many as the largest pattern had. */
 static outboard_request **messages_in_flight;
 static int messages_count;
 static outboard_recorded *recorded;
@@ -24,7 +24,7 @@ static void check(int code, const char *call)
         transport_fail("outboard_%s: %s (%d)", call, outboard_last_error(), code);
 }
 
-/* A call by its name, which must succeed. */
+/* Makes a call by its name; it must succeed. */
 #define CALL(name, ...) check(outboard_##name(__VA_ARGS__), #name)
 
 void transport_start(int *argc, char ***argv)
@@ -68,7 +68,7 @@ void *transport_alloc(size_t bytes)
     return memory;
 }
 
-/* There are no others than those that start a call. */
+/* Every call is nonblocking. */
 void transport_blocking(int on)
 {
     (void)on;

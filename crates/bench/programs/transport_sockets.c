@@ -1,10 +1,10 @@
 /*
- * transport_sockets.c: the measuring program on TCP sockets alone. It shows what the kernel takes to move the bytes of
- * a call by unicast: each rank has a connection to each other one, sends from where the bytes lie, reads to where they
- * belong, and sleeps in between. Nothing frames, matches or protects a message. It has the two exchanges that `bench
- * processor-time` measures; any other call ends the program.
+ * transport_sockets.c: the measuring program on TCP sockets alone. It shows the kernel's time to move the bytes of a
+ * call by unicast. Each rank has a connection to each other one, sends and receives in place, and sleeps in between. No
+ * message is framed, matched or protected. Only the two exchanges that `bench processor-time` measures exist; any other
+ * call ends the program.
  *
- * OUTBOARD_BENCH_SOCKETS has ADDRESS:PORT of all ranks, separated by commas; OUTBOARD_BENCH_RANK this one's number.
+ * OUTBOARD_BENCH_SOCKETS has ADDRESS:PORT of all ranks, separated by commas; OUTBOARD_BENCH_RANK is this rank's number.
  */
 #define _GNU_SOURCE
 #include "transport.h"
@@ -25,7 +25,7 @@
 
 enum { CONNECT_S = 30, RETRY_NS = 10 * 1000 * 1000 };
 
-/* What is left of a call on one connection, one way, and whether the kernel may take or give more now. */
+/* The rest of a call on one connection, one way; `open` if the kernel may send or receive more now. */
 struct way {
     char *at;
     size_t left;
@@ -70,7 +70,7 @@ static int new_socket(void)
     return made;
 }
 
-/* Others may not listen yet. */
+/* Connects, and retries while the other rank does not listen yet. */
 static int connected_to(const struct sockaddr_in *address)
 {
     const int64_t until = clock_now_ns() + (int64_t)CONNECT_S * 1000 * 1000 * 1000;
@@ -103,7 +103,7 @@ void transport_start(int *argc, char ***argv)
     check(listen(listener, (int)all_ranks) == 0, "listen");
     poller = epoll_create1(EPOLL_CLOEXEC);
     check(poller >= 0, "epoll_create1");
-    /* Ranks below are called, each told by whom; those above call. */
+    /* This rank connects to lower ranks and sends its number; higher ranks connect to it. */
     for (uint32_t below = 0; below < own_rank; below++) {
         peers[below].socket = connected_to(&all[below]);
         check(write(peers[below].socket, &own_rank, sizeof own_rank) == sizeof own_rank, "write");
@@ -162,7 +162,7 @@ void transport_blocking(int on)
     (void)on;
 }
 
-/* Moves what the kernel takes and gives; whether something is left. */
+/* Moves as many bytes as the kernel allows; returns whether some are left. */
 static bool move(struct peer *peer)
 {
     struct way *out = &peer->out, *in = &peer->in;
@@ -190,7 +190,7 @@ static void start(struct way *way, const void *at, size_t bytes)
     *way = (struct way){.at = (char *)at, .left = bytes, .open = true};
 }
 
-/* Until nothing is left. */
+/* Moves all bytes. */
 static void move_all(void)
 {
     for (;;) {
@@ -245,7 +245,7 @@ void transport_barrier(void)
     transport_exchange(&mine, all, 1);
 }
 
-/* Messages without bytes. Each is a byte on a connection, which begins in transport_wait: a barrier may come before. */
+/* Empty messages. Each is one byte on a connection and begins in transport_wait, because a barrier may come before. */
 static const struct transport_message *words;
 static int words_count;
 
@@ -269,7 +269,7 @@ void transport_wait(void)
     move_all();
 }
 
-/* Calls that are not measured over sockets alone: there is more than one way to carry them out. */
+/* Calls that are not measured over sockets alone, because there are several ways to carry them out. */
 #define OTHER(name, ...)                                             \
     void name(__VA_ARGS__)                                           \
     {                                                                \

@@ -1,25 +1,26 @@
-//! Calls of a collective in a row (programs/batches.c), in which small calls and calls among ranks of one host show
-//! what they cost: the blocking form, `MPI_Bcast`, `MPI_Allreduce` and so on of an MPI library, natively and below the
-//! preloaded shim, and post and wait of Outboard's C interface; or the nonblocking form with a computation in it.
+//! Calls of a collective in a row (programs/batches.c), which show the cost of small calls and of calls among ranks of
+//! one host. Two forms are measured. Blocking: `MPI_Bcast`, `MPI_Allreduce` and so on of an MPI library, natively and
+//! below the preloaded shim, and post and wait of Outboard's C interface. Nonblocking: the calls with a computation in
+//! between.
 //!
-//! A batch is so many calls, with roots at rank 0. All ranks begin it behind a barrier on links whose token buckets are
-//! full; a rank's time of a call is its time of the batch divided by the calls, and the slowest rank's is what counts.
-//! Before anything is measured each system finds out how many calls of each size it makes in about 2 ms, 1,000 at most;
-//! what the fastest makes is a batch for all. So a large call is timed alone.
+//! A batch is a number of calls in a row, with roots at rank 0. All ranks begin a batch behind a barrier, on links
+//! whose token buckets are full. A rank's time of a call is its time of the batch divided by the calls; the slowest
+//! rank's counts. Before the measurement each system finds how many calls of each size it makes in about 2 ms, 1,000 at
+//! most. The largest such number is the batch of all systems. So a large call is timed alone.
 //!
 //! Between post and wait of a nonblocking call each rank computes as long as the fastest system's blocking call takes.
-//! What counts is what the call adds to the time of the computation alone: the time inside the
-//! library, and the processor time that its progress takes from the computation.
+//! A row reports what the call adds to the time of the computation alone: the time inside the library, and the
+//! processor time that its progress takes from the computation.
 //!
-//! Other benchmarks: the root stays as in OSU's, and the spread of batches stands in the place of means over all calls;
-//! of the slowest rank are IMB's `t_max` and OSU's `Max Latency`. IMB has two barriers before the calls as well, and
-//! one between them with `-sync`; OSU's programs have one behind each call and leave it out of the time. Where every
-//! rank waits for every other one (barrier, allreduce, allgather, alltoall, reduce-scatter) that changes little. Of
-//! broadcasts and of reductions to a root some ranks run ahead within a batch, so that its time is how fast small calls
-//! follow one another, which is less than what a single one takes.
+//! Other benchmarks: the root stays the same, as in OSU's programs. The spread of batches replaces their mean over all
+//! calls. IMB's `t_max` and OSU's `Max Latency` are times of the slowest rank, too. IMB also has two barriers before
+//! the calls, and with `-sync` one between them. OSU's programs have a barrier behind each call and leave it out of the
+//! time. The difference is small for collectives in which every rank waits for every other one (barrier, allreduce,
+//! allgather, alltoall, reduce-scatter). In broadcasts and in reductions to a root some ranks run ahead within a batch.
+//! Its time then says how fast small calls follow one another, which is less than a single call takes.
 //!
-//! Invariants: the same calls in the same batches for every system; the last result of every batch is checked byte by
-//! byte, and each batch has bytes of its own; counters are those of the calls, without what starting a batch takes.
+//! Invariants: every system makes the same calls in the same batches. The last result of every batch is checked byte by
+//! byte, and each batch has bytes of its own. Counters cover the calls, not the start of a batch.
 //!
 //! Never does: giving an MPI library a progress thread for blocking calls, where it would only be in the way.
 
@@ -42,29 +43,30 @@ pub type BatchReport = Report<BatchRow>;
 pub struct BatchRow {
     /// Name of the [`Collective`](crate::Collective).
     pub collective: String,
-    /// Who and where.
+    /// The system, and its cluster and ranks.
     #[serde(flatten)]
     pub subject: Subject,
     /// Bytes of a call ([`Call::bytes`](crate::Call::bytes)).
     pub bytes_per_rank: u64,
     /// Calls in a row, from one common beginning to the next.
     pub batch_calls: u32,
-    /// What each rank computes between post and wait of a call: median, taken off the time of the call. 0 where calls
-    /// block.
+    /// Median time that each rank computes between post and wait of a call; it is subtracted from the time of the call.
+    /// 0 where calls block.
     #[serde(default)]
     pub compute_ms: f64,
-    /// Of a call, of a ping-pong half of one; repetitions are as many. The spread is that of the batches.
+    /// Cost of a call; for ping-pong of one message, half a round trip. Repetitions are calls; the spread is of
+    /// batches.
     #[serde(flatten)]
     pub cost: Cost,
-    /// Median of each round, of a call as above.
+    /// Median of each round, per call like `cost`.
     pub round_medians_ms: Vec<f64>,
     /// Calls that service processes carried out, per call: 1 where it was offloaded, 0 where it passed through. `None`
     /// where there are no service processes.
     pub offloaded_calls: Option<f64>,
 }
 
-/// Measures calls of `ours` and of the peers of `options`, beside one another: the blocking form where the setup says
-/// so ([`Setup::blocking`]). Nobody is late, whatever `options` say.
+/// Measures calls of `ours` and of the peers of `options`, beside one another. [`Setup::blocking`] selects blocking
+/// calls. No rank is late, even if `options` name a late rank.
 ///
 /// The calling program's `main` must begin with [`outboard_lab::holder_main_if_requested`].
 ///
@@ -93,11 +95,10 @@ pub fn run_batches(options: &BenchOptions, ours: &[&dyn System]) -> Result<Batch
     )
 }
 
-/// What batches of small calls are made to last.
+/// How long a batch of small calls lasts.
 const BATCH_S: f64 = 2e-3;
 
-/// What the program sends of one size besides: instants and times of every batch, batch after batch within rank after
-/// rank.
+/// Fields that this program adds to its line for one size. Times cover every batch, sorted by rank, then by batch.
 #[derive(Clone, Debug, Deserialize)]
 struct SizeLine {
     bytes_per_rank: u64,
@@ -105,7 +106,7 @@ struct SizeLine {
     calls: u32,
     start_ns: Vec<f64>,
     end_ns: Vec<f64>,
-    /// What the computations of the batch took alone.
+    /// Time of the batch's computations alone.
     alone_ns: Vec<f64>,
 }
 
@@ -120,24 +121,23 @@ impl SizeLine {
     }
 }
 
-/// Calls of one size in a row; without any of them the program finds out how many.
+/// A batch of one size; with 0 calls the program finds their number.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Batch {
     calls: u32,
-    /// Between post and wait of each.
+    /// Computation between post and wait of each call.
     compute: Duration,
 }
 
 impl Batch {
-    /// A batch of as many calls as were found; a nonblocking call has as much to compute as the shortest blocking one
-    /// took.
+    /// A batch of the number of calls found. A nonblocking call computes as long as the shortest blocking one took.
     fn found(told: &Told<SizeLine>, blocking: bool) -> Self {
         let call_s = told.slowest_ms.iter().copied().fold(f64::INFINITY, f64::min) / 1e3;
         let compute = if blocking { Duration::ZERO } else { Duration::from_secs_f64(call_s) };
         Self { calls: told.own.calls, compute }
     }
 
-    /// What suits the faster of two systems, as it was found for each.
+    /// Combines what two systems found: the more calls and the shorter computation of the two.
     fn of_fastest(self, other: Self) -> Self {
         match self.calls {
             0 => other,
@@ -146,8 +146,8 @@ impl Batch {
     }
 }
 
-/// Launches the program to find out how many blocking calls of each size the system makes in the time of a batch, and
-/// how long each takes. A system that learns thereby learns nothing of nonblocking ones.
+/// Launches the program to find how many blocking calls of each size fit in the time of a batch, and how long each
+/// takes. A system that learns from these calls learns nothing about nonblocking ones.
 fn found_batches(options: &BenchOptions, launching: &Launching<'_>) -> Result<Vec<Batch>, BenchError> {
     let setup = &Setup { repetitions: 1, blocking: true, ..launching.setup.clone() };
     let unknown = vec![Batch::default(); options.sizes.len()];
@@ -177,7 +177,7 @@ fn measure(
 }
 
 fn time_limit(options: &BenchOptions, repetitions: u32) -> Duration {
-    /// For the phase without calls, warming up and finding out how many calls make a batch.
+    /// Batches for the phase without calls, for warming up and for finding how many calls make a batch.
     const MORE_BATCHES: u32 = 30;
     const EVERY_BATCH_S: f64 = 0.2;
     let link = options.setup.lab.link();
@@ -219,7 +219,7 @@ const COLUMNS: [Column<BatchRow>; 9] = [
     ("wire bytes", |row| format!("{:.0}", row.cost.wire_bytes)),
 ];
 
-/// Renders rows as lines of text, grouped by size, fastest first. Times and all else are of one call.
+/// Renders rows as lines of text, grouped by size, fastest first. All figures are per call.
 ///
 /// A `!` behind the system's name says that it delivered wrong bytes.
 pub fn render_batches(report: &BatchReport) -> String {
@@ -240,7 +240,7 @@ pub(crate) mod tests {
 
     #[test]
     fn the_computation_does_not_count_in_the_time_of_a_call() {
-        // Batches of 20 and 40, 40 and 25 ms beyond the computations.
+        // Beyond the computations, one rank's batches take 20 and 40 ms, the other's 40 and 25 ms.
         assert_eq!(told().own.slowest_ms(2), [4.0, 4.0]);
         let blocking = SizeLine { alone_ns: vec![0.0; 4], ..told().own };
         assert_eq!(blocking.slowest_ms(2), [6.0, 7.0]);

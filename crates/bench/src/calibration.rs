@@ -1,10 +1,10 @@
-//! Finds how much of the compute loop is worth the raw limit or a multiple of it, and how long that takes alone: one
-//! figure for all systems of a run.
+//! Finds how many units of the compute loop take the raw limit or a multiple of it, and how long they take alone. All
+//! systems of a run share this figure.
 //!
-//! As many processes as there are ranks run the loop at once on the cores that the ranks will have, and no
-//! communication library is near. The time is that of the slowest of them, as it is when a collective is under way. It
-//! is taken before and after every launch of a system: a shared machine is faster at one minute than at the next. Where
-//! the ranks have a core to themselves, the processor time of their loops in each repetition tells it better (see
+//! One process per rank runs the loop on the core that the rank will have, all at once, without any communication
+//! library. The slowest process counts, as the slowest rank does in a collective. The time is taken before and after
+//! every launch of a system, because the speed of a shared machine changes from minute to minute. Where the ranks have
+//! a core to themselves, the processor time of their loops in each repetition is more precise (see
 //! [`Overlap::compute_ms`](crate::Overlap)).
 
 use crate::compile::Workshop;
@@ -25,7 +25,7 @@ const FIRST_UNITS: u64 = 10_000;
 const LONG_ENOUGH_MS: f64 = 100.0;
 const MAX_GROWTHS: u32 = 24;
 const REPETITIONS: u32 = 5;
-/// Ahead of now, so that all have read the order when it is time.
+/// Time from the order to the common start, so that all processes have read the order by then.
 const LEAD_NS: i64 = 5_000_000;
 /// Far more than one run of the loop takes for any size on emulated links.
 const LIMIT: Duration = Duration::from_secs(600);
@@ -67,19 +67,19 @@ impl Calibrator {
             units *= 2;
             elapsed_ms = self.slowest_ms(units)?;
         }
-        // At full speed: calibrated while the machine is slow, the loop would later end before the limit.
+        // Calibrated at full speed: if the machine were slow now, the loop would later end before the limit.
         for again in self.alone_ms(units)? {
             elapsed_ms = elapsed_ms.min(again);
         }
         let per_ms = units as f64 / elapsed_ms;
-        // A short loop would tell less: where its processes happen to be placed decides how long the slowest takes.
+        // A shorter loop would be less precise: the placement of its processes decides how long the slowest takes.
         let of_size = |bytes: &u64| {
             to_units(per_ms * raw_limit_ms(&options.call(*bytes), &options.setup.lab.link()) * COMPUTE_WORTH)
         };
         Ok(options.sizes.iter().map(of_size).collect())
     }
 
-    /// What `units` take now, in milliseconds of the slowest process, some times over.
+    /// Times in milliseconds that the slowest process takes for `units` now, one of each repetition.
     pub(crate) fn alone_ms(&mut self, units: u64) -> Result<Vec<f64>, BenchError> {
         (0..REPETITIONS).map(|_| self.slowest_ms(units)).collect()
     }

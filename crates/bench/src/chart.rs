@@ -7,7 +7,7 @@ use std::fmt::Write;
 
 use crate::readme::Table;
 
-/// Pixels: the width of the picture, where bars begin, a bar with its gap, and the heading of a row.
+/// Pixels: the width of the picture, the left end of the bars, the height of a bar with its gap, the heading of a row.
 const WIDTH: f64 = 760.0;
 const LEFT: f64 = 190.0;
 const BAR: f64 = 18.0;

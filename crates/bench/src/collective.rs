@@ -8,50 +8,50 @@ const ELEMENT_BYTES: u64 = 8;
 
 named! {
     "the name of a collective that is measured, such as allgather",
-    /// What is measured, nonblocking. Roots are rank 0; reductions add 64-bit integers; what takes counts for every
-    /// rank is given equal ones.
+    /// Collectives that are measured, in nonblocking form. Roots are rank 0; reductions add 64-bit integers. Calls with
+    /// counts for every rank have equal counts.
     Collective {
         /// Every rank contributes a block and receives all.
         Allgather = "allgather",
-        /// The same by counts and displacements.
+        /// Allgather by counts and displacements.
         Allgatherv = "allgatherv",
-        /// Every rank has a block for every other one, all of one size.
+        /// Every rank has a block for every other one, all of equal size.
         Alltoall = "alltoall",
-        /// The same by counts and displacements.
+        /// Alltoall by counts and displacements.
         Alltoallv = "alltoallv",
         /// Rank 0 contributes, all others receive.
         Broadcast = "broadcast",
         /// Rank 0 receives a block of every rank.
         Gather = "gather",
-        /// The same by counts and displacements.
+        /// Gather by counts and displacements.
         Gatherv = "gatherv",
         /// Rank 0 has a block for every rank.
         Scatter = "scatter",
-        /// The same by counts and displacements.
+        /// Scatter by counts and displacements.
         Scatterv = "scatterv",
         /// Rank 0 receives the sum of all ranks' vectors.
         Reduce = "reduce",
-        /// Every rank receives it.
+        /// Every rank receives the sum of all ranks' vectors.
         Allreduce = "allreduce",
-        /// Every rank receives a part of it, all of one size (`MPI_Reduce_scatter_block`).
+        /// Every rank receives a part of the sum, all parts of equal size (`MPI_Reduce_scatter_block`).
         ReduceScatter = "reduce-scatter",
         /// Every rank receives the sum of the vectors of all ranks up to itself.
         Scan = "scan",
         /// No rank leaves before all have entered.
         Barrier = "barrier",
-        /// No collective, but called as one: a tagged message of rank 0 to the last rank, and back. Batches tell half
-        /// of the round trip.
+        /// Not a collective, but called as one: a tagged message from rank 0 to the last rank, and back. Batches report
+        /// half of the round trip.
         PingPong = "ping-pong",
     }
 }
 
 impl Collective {
-    /// Whether calls of it move bytes of the program.
+    /// Whether calls of this collective move bytes of the program.
     pub fn has_bytes(self) -> bool {
         self != Self::Barrier
     }
 
-    /// What the bytes of a call among `ranks` ranks must be a multiple of.
+    /// The bytes of a call among `ranks` ranks are a multiple of this.
     pub(crate) fn bytes_multiple(self, ranks: u32) -> u64 {
         match self {
             Self::Reduce | Self::Allreduce | Self::Scan => ELEMENT_BYTES,
@@ -70,7 +70,7 @@ impl Collective {
         }
     }
 
-    /// Messages of a call, one after the other, of which figures tell one.
+    /// Messages of a call that follow one another; figures are for one message.
     pub(crate) fn messages_in_turn(self) -> u32 {
         if self == Self::PingPong { 2 } else { 1 }
     }

@@ -1,5 +1,5 @@
-//! Builds the measuring program for each system: the same sources, the same flags, the same object files of all that
-//! names no library; only the library differs.
+//! Builds the measuring program for each system. Only the library differs: sources and flags are the same, and so are
+//! the object files of all sources that name no library.
 
 use crate::BenchError;
 use crate::job::{System, run_tool};
@@ -20,12 +20,12 @@ const SOURCES: [(&str, &str); 22] = sources! {
     "fft3d.c" "fluid.lammps" "messages.c" "../../../examples/pagerank.c" "panel.c" "radix.c" "repetitions.c"
     "repetitions.h" "transport.h" "transport_mpi.c" "transport_outboard.c" "transport_sockets.c"
 };
-/// What names no library, and is compiled once.
+/// Sources that name no library, compiled once for all systems.
 const PLAIN_SOURCES: [&str; 4] = ["compute.c", "control.c", "repetitions.c", "calls.c"];
 const FLAGS: [&str; 4] = ["-std=gnu11", "-O2", "-Wall", "-Wextra"];
 const PLAIN_COMPILER: &str = "cc";
 const COMPILE_LIMIT: Timespec = Timespec { tv_sec: 300, tv_nsec: 0 };
-/// How the directories of runs are called.
+/// Prefix of the names of the directories of runs.
 const PREFIX: &str = "outboard-bench-";
 const LOCK: &str = "lock";
 
@@ -55,7 +55,7 @@ impl Toolchain {
         Self { compiler: PLAIN_COMPILER.into(), transport: "transport_outboard.c", library }
     }
 
-    /// No library.
+    /// Plain sockets, without a library.
     pub(crate) fn sockets() -> Self {
         Self { compiler: PLAIN_COMPILER.into(), transport: "transport_sockets.c", library: Vec::new() }
     }
@@ -70,11 +70,11 @@ fn linked(include: &Path, lib: &Path, name: &str) -> Vec<OsString> {
     vec![option("-I", include), option("-L", lib), option("-Wl,-rpath,", lib), format!("-l{name}").into()]
 }
 
-/// A directory with the sources and what was built from them; gone when dropped.
+/// A directory with the sources and the programs that were built from them; removed when dropped.
 #[derive(Debug)]
 pub(crate) struct Workshop {
     directory: TempDir,
-    /// Held as long as the directory is in use.
+    /// Held while the directory is in use.
     _lock: File,
 }
 
@@ -105,7 +105,7 @@ impl Workshop {
         Ok(self.path().join("calibrate"))
     }
 
-    /// A program on transport.h for one system; its main is in the source of the same name.
+    /// A program on transport.h for one system; its main is in the source `main`.c.
     pub(crate) fn on_transport(&self, main: &str, system: &dyn System) -> Result<PathBuf, BenchError> {
         let objects = PLAIN_SOURCES.map(|source| source.replace(".c", ".o"));
         let source = format!("{main}.c");
@@ -113,7 +113,7 @@ impl Workshop {
         self.program(main, &[&words[..], &objects.each_ref().map(String::as_str)].concat(), system)
     }
 
-    /// A program of these `words` for the compiler, sources and libraries, for one system.
+    /// A program for one system; `words` are sources, objects and libraries for the compiler.
     pub(crate) fn program(&self, main: &str, words: &[&str], system: &dyn System) -> Result<PathBuf, BenchError> {
         let (name, toolchain) = (system.name(), system.toolchain());
         let program = format!("{main}-{}", name.replace([' ', '/'], "-"));
@@ -131,18 +131,18 @@ impl Workshop {
     }
 }
 
-/// Removes what runs that were killed have left: directories whose lock nobody holds.
+/// Removes the directories that killed runs have left, whose locks are free.
 fn sweep(parent: &Path) {
     for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
         let ours = entry.file_name().to_str().is_some_and(|name| name.starts_with(PREFIX));
         if ours && File::open(entry.path().join(LOCK)).is_ok_and(|lock| try_lock(&lock)) {
-            // Somebody else's directory, or one that is being removed, stays as it is.
+            // A directory of another user, or one that is being removed, stays.
             let _ = fs::remove_dir_all(entry.path());
         }
     }
 }
 
-/// A file that is locked before it has the name that [`sweep`] looks for.
+/// A lock file, which is locked before it gets the name that [`sweep`] opens.
 fn lock_file(directory: &Path) -> io::Result<File> {
     let unnamed = directory.join("lock-to-be");
     let lock = File::create(&unnamed)?;
@@ -177,7 +177,7 @@ mod tests {
         }
     }
 
-    /// The loop once ran half as fast in one program as in the other: its code crossed a cache line there.
+    /// The loop once ran half as fast in one program as in the other, because its code crossed a cache line there.
     #[test]
     fn the_compute_loop_begins_at_a_cache_line() {
         let workshop = Workshop::open().unwrap();

@@ -1,5 +1,5 @@
-//! The control lines to the measuring and calibrating programs: text lines over Unix sockets, each waited for together
-//! with the processes that may end instead and with the time limit.
+//! The control lines to the measuring and calibrating programs: text lines over Unix sockets. Every wait for a line
+//! also ends when a process ends or the time limit is over.
 
 use crate::BenchError;
 use crate::job::{Process, Running};
@@ -11,10 +11,10 @@ use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
 use std::time::{Duration, Instant};
 
-/// The longest line of a program: samples of very many repetitions.
+/// The longest line of a program, with the samples of very many repetitions.
 const MAX_LINE: usize = 64 << 20;
 
-/// Where programs call in.
+/// A socket to which programs connect.
 #[derive(Debug)]
 pub(crate) struct ControlSocket {
     listener: UnixListener,
@@ -40,7 +40,7 @@ impl ControlSocket {
         &self.path
     }
 
-    /// Waits for the next program to call in.
+    /// Waits for the next program to connect.
     pub(crate) fn accept(&self, watch: &mut Watch<'_>) -> Result<ControlLine, BenchError> {
         loop {
             watch.wait_readable(self.listener.as_fd(), "waiting for its ranks to start")?;
@@ -56,7 +56,7 @@ impl ControlSocket {
     }
 }
 
-/// A line to one program.
+/// The connection to one program.
 #[derive(Debug)]
 pub(crate) struct ControlLine {
     stream: UnixStream,
@@ -64,12 +64,12 @@ pub(crate) struct ControlLine {
 }
 
 impl ControlLine {
-    /// Sends one line. Lines to programs are short and answered one by one, so that they always fit the socket.
+    /// Sends one line. Lines to programs are short, and each is answered before the next: they always fit the socket.
     pub(crate) fn send(&mut self, text: &str) -> Result<(), BenchError> {
         self.stream.write_all(format!("{text}\n").as_bytes()).map_err(BenchError::system("write to the control line"))
     }
 
-    /// Waits for a line of a program that is not done. An error names the cause when the program has failed.
+    /// Waits for a line of a program that has more to send. If the program has failed, the error names the cause.
     pub(crate) fn receive_more(&mut self, watch: &mut Watch<'_>, during: &str) -> Result<String, BenchError> {
         match self.receive(watch, during)? {
             Some(text) => Ok(text),
@@ -105,7 +105,7 @@ impl ControlLine {
     }
 }
 
-/// The processes and the time limit of one launch, minded while something is waited for.
+/// The processes and the time limit of one launch, checked during every wait.
 #[derive(Debug)]
 pub(crate) struct Watch<'a> {
     system: &'a str,
@@ -127,12 +127,12 @@ impl<'a> Watch<'a> {
         self.system
     }
 
-    /// A line that the program never sends.
+    /// The error for a line that no program sends.
     pub(crate) fn nonsense(&self, line: &str) -> BenchError {
         BenchError::Protocol { system: self.system.to_owned(), line: line.to_owned() }
     }
 
-    /// Returns when `fd` has something to read, or with the error of the process that ended instead.
+    /// Returns when `fd` has something to read, or with the error of a process that ended instead.
     pub(crate) fn wait_readable(&mut self, fd: BorrowedFd<'_>, during: &str) -> Result<(), BenchError> {
         loop {
             if self.poll(Some(fd), during)? {
@@ -153,11 +153,11 @@ impl<'a> Watch<'a> {
         Ok(())
     }
 
-    /// Waits for `fd`, the end of a process or the time limit; true when it is `fd`.
+    /// Waits until `fd` is readable (true), a process ends (false), or the time limit is over (error).
     fn poll(&self, fd: Option<BorrowedFd<'_>>, during: &str) -> Result<bool, BenchError> {
         let left = self.limit.checked_sub(self.started.elapsed()).ok_or_else(|| self.timed_out(during))?;
         let left = left.try_into().map_err(|_| self.timed_out(during))?;
-        // Processes that had not ended at the last look; one that has ended since then makes this poll return at once.
+        // Processes that had not ended at the last check; if one has ended since then, this poll returns at once.
         let alive =
             self.running.ranks.iter().chain(&self.running.services).filter(|process| !process.was_seen_to_end());
         let mut fds: Vec<PollFd<'_>> = fd.into_iter().map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
@@ -175,7 +175,7 @@ impl<'a> Watch<'a> {
             .map_err(|error| BenchError::system("look at the control line")(error.into()))
     }
 
-    /// True when all ranks have ended with success; an error when one failed, or a service ended.
+    /// True when all ranks have ended with success; an error when a rank failed or a service ended.
     fn reap(&mut self) -> Result<bool, BenchError> {
         let mut all = true;
         let wait = || BenchError::system("wait for a process");
@@ -273,7 +273,7 @@ mod tests {
         let ended = PollFd::from_borrowed_fd(running.ranks[0].ended_fd(), PollFlags::IN);
         rustix::event::poll(&mut [ended], None).unwrap();
         let mut watch = Watch::new("mpich", &mut running, LONG);
-        // As when the rank was still there in the look before.
+        // The state in which the check before has found the rank running.
         watch.poll(None, "a test").unwrap();
         assert!(watch.started.elapsed() < watch.limit, "the limit ran out");
         watch.wait_end().unwrap();

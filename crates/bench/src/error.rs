@@ -11,7 +11,7 @@ use thiserror::Error;
 #[non_exhaustive]
 #[allow(missing_docs, reason = "the messages are the documentation")]
 pub enum BenchError {
-    /// The run asked for cannot be.
+    /// The requested run is impossible.
     #[error(transparent)]
     Options(#[from] OptionError),
     #[error("the emulated cluster: {0}; {remedy}", remedy = .0.remedy())]

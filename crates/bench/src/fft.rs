@@ -1,10 +1,10 @@
 //! A whole program beside the collectives: a three-dimensional FFT in pencils, its transposes by `MPI_Ialltoallv`
 //! (programs/fft3d.c), below every MPI library and below the preloaded shim.
 //!
-//! Invariants: one C source and one FFT library for every system, so that rows of one grid must have the same bits; a
-//! row says how many of its exchanges service processes carried out.
+//! Invariants: every system has the same C source and FFT library, so rows of one grid must have the same bits. A row
+//! says how many of its exchanges service processes carried out.
 //!
-//! Never does: calibrating anything. The program computes what it computes, and its time is the time of the whole.
+//! Never does: calibrating anything. The time of a row is the time of the whole program, computation included.
 
 mod traffic;
 
@@ -20,7 +20,7 @@ use std::time::Duration;
 use traffic::Traffic;
 
 const SOURCES: [&str; 6] = ["fft3d.c", "control.o", "repetitions.o", "transport_mpi.c", "-lfftw3", "-lm"];
-/// The measuring program has room for as many.
+/// Room in the measuring program.
 const MAX_GRIDS: u64 = 16;
 const MAX_VARIABLES: u64 = 64;
 const GRID_SIZES: std::ops::RangeInclusive<u32> = 8..=4096;
@@ -30,8 +30,8 @@ const DIRECTIONS: u32 = 2;
 /// One run of the FFT program.
 #[derive(Clone, Debug)]
 pub struct FftOptions {
-    /// Where and how often; ranks that are neighbours are so in a row of the process grid, and a repetition is a pair
-    /// of transforms, forward and backward.
+    /// Cluster, ranks and repetitions. Neighbouring ranks are in one row of the process grid. A repetition is a pair of
+    /// transforms, forward and backward.
     pub setup: Setup,
     /// Points along each axis of the grids, in the order of the report: even numbers.
     pub grids: Vec<u32>,
@@ -40,8 +40,8 @@ pub struct FftOptions {
 }
 
 impl FftOptions {
-    /// Ranks along y and along z of the process grid: as near to a square as their number allows, the shorter side
-    /// being the rows, which are neighbours in rank.
+    /// Ranks along y and along z of the process grid: as near to a square as the number of ranks allows. The shorter
+    /// side is along y, the rows, whose ranks are neighbours.
     fn process_grid(&self) -> (u32, u32) {
         let ranks = self.setup.ranks();
         let rows = (1..=ranks.isqrt()).rev().find(|rows| ranks.is_multiple_of(*rows)).expect("1 divides all numbers");
@@ -76,7 +76,7 @@ impl FftReport {
 pub struct FftRow {
     /// `fft`.
     pub program: String,
-    /// Who and where.
+    /// The system, and its cluster and ranks.
     #[serde(flatten)]
     pub subject: Subject,
     /// Ranks along y and along z: `2x4`.
@@ -85,26 +85,26 @@ pub struct FftRow {
     pub grid: u32,
     /// Fields in the pipeline.
     pub variables: u32,
-    /// Of a repetition; wrong are also bits that differ from another repetition's.
+    /// Cost of a repetition; bits that differ from another repetition's count as wrong.
     #[serde(flatten)]
     pub cost: Cost,
-    /// Of the time inside MPI (posting and waiting), the mean over all ranks.
+    /// Time inside MPI (posting and waiting) per repetition, the mean over all ranks.
     pub mpi_ms: Spread,
-    /// Least time at the rate of the links, were nothing computed.
+    /// Least time at the rate of the links, without any computation.
     pub limit_ms: f64,
     /// Bytes of blocks between ranks of different hosts, over all switch ports.
     pub payload_bytes: u64,
-    /// Calls of `MPI_Ialltoallv` per rank and repetition among more than one rank.
+    /// Calls of `MPI_Ialltoallv` per rank and repetition; exchanges with a single rank do not count.
     pub exchanges: u32,
-    /// Calls of a repetition that service processes carried out, its barriers included; 0 where all passed
+    /// Calls that service processes carried out per repetition, its barriers included. 0 where all calls passed
     /// through, `None` where there are no service processes.
     pub offloaded_exchanges: Option<f64>,
-    /// Of all bits of the spectra and of what came back; equal for all systems of a run.
+    /// Checksum over all bits of the spectra and of the fields that came back; equal for all systems of a run.
     pub checksum: String,
 }
 
 impl FftRow {
-    /// Whether the two have the same results, to the last bit, where they have computed the same.
+    /// Whether both rows have the same results, to the last bit; also true where they have computed something else.
     fn same_bits(&self, other: &Self) -> bool {
         let computed = |row: &Self| (row.grid, row.variables, row.process_grid.clone());
         computed(self) != computed(other) || self.checksum == other.checksum
@@ -126,7 +126,7 @@ pub fn run_fft(options: &FftOptions, ours: &[&dyn System]) -> Result<FftReport, 
         run::nothing_before,
         |launching| measure(options, launching),
         |system, launches| {
-            // How many bytes an exchange has differs from one to the next.
+            // The bytes differ from exchange to exchange.
             let call = options.setup.call(Collective::Alltoallv, 0);
             let grids = options.grids.iter().map(|grid| (*grid, call));
             samples::rows((&options.setup, system), launches, grids, |subject, grid, found| {
@@ -136,11 +136,11 @@ pub fn run_fft(options: &FftOptions, ours: &[&dyn System]) -> Result<FftReport, 
     )
 }
 
-/// What the program tells of one grid besides.
+/// Fields that this program adds to its line for one grid.
 #[derive(Clone, Debug, Deserialize)]
 struct GridLine {
     grid: u32,
-    /// Of all bits of the spectra and of the fields that came back; the same in all repetitions.
+    /// Checksum over all bits of the spectra and of the fields that came back; the same in all repetitions.
     checksum: String,
     /// The mean over all ranks of each repetition.
     mpi_ms: Vec<f64>,
@@ -155,7 +155,7 @@ fn measure(options: &FftOptions, launching: &Launching<'_>) -> Result<Launch<Gri
         .measure(grids.clone().map(u32::to_string), own, limit(options), grids.copied(), |line: &GridLine| line.grid)
 }
 
-/// Points are transformed and checked at a modest half a million a second.
+/// The time limit, at half a million points a second, a modest rate for transforms and checks.
 fn limit(options: &FftOptions) -> Duration {
     const POINTS_PER_S: f64 = 5e5;
     let links_s = |grid: &u32| Traffic::of(options, *grid).limit_ms(&options.setup.lab.link()) / 1e3;
@@ -203,8 +203,8 @@ const COLUMNS: [Column<FftRow>; 9] = [
     ("cpu ms", |row| cpu_cell(&row.cost)),
 ];
 
-/// Renders rows as lines of text, grouped by grid, fastest first. Figures are for a forward and a backward transform of
-/// all fields.
+/// Renders rows as lines of text, grouped by grid, fastest first. Figures are for a repetition: a forward and a
+/// backward transform of all fields.
 ///
 /// A `!` behind the system's name says that its results were wrong.
 pub fn render_fft_table(report: &FftReport) -> String {

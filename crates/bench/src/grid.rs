@@ -1,10 +1,10 @@
-//! A grid of collectives, sizes and clusters: in each cell an MPI library natively beside the same library below the
-//! preloaded shim, and whether a program loses by it.
+//! A grid of collectives, sizes and clusters. Each cell compares an MPI library natively with the same library below
+//! the preloaded shim, and says whether a program loses by the shim.
 //!
-//! Invariants: a cell's two times are of one run, whose launches alternate, with the same settings of the
-//! library, its progress thread included; sizes that a collective cannot have are left out of it.
+//! Invariants: both times of a cell come from one run, whose launches alternate, with the same settings of the library,
+//! its progress thread included. Sizes that a collective cannot have are left out.
 //!
-//! Never does: measuring by itself ([`run_batches`](crate::run_batches) does), judging what is within the noise.
+//! Never does: measuring by itself ([`run_batches`](crate::run_batches) does), judging a difference within the noise.
 
 use crate::report::Report;
 use crate::table::{Column, markdown, or_none, table};
@@ -14,18 +14,18 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
 
-/// A program notices where the times of a cell differ by more than this share of the native one...
+/// A difference counts if it exceeds this share of the native time...
 const NOTICED_FROM_SHARE: f64 = 0.03;
-/// ... and by more than this. A cell is judged where they differ by more than chance explains, too.
+/// ... and this time. A verdict also requires that it exceeds what chance explains.
 const NOTICED_FROM_US: f64 = 3.0;
-/// Student's t for an interval that holds 95 of 100 means, by degrees of freedom from 1 on, and close to it beyond.
+/// Student's t for a 95 % interval, by degrees of freedom from 1 on; beyond the table a close approximation is used.
 const STUDENT_95: [f64; 10] = [12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228];
 
 fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len() as f64
 }
 
-/// Half the 95 % interval around the mean of these; 0 for one alone, which tells nothing of its chance.
+/// Half the 95 % interval around the mean of `values`; 0 for a single value, whose chance is unknown.
 fn half_interval(values: &[f64]) -> f64 {
     let Some(freedom) = values.len().checked_sub(1).filter(|freedom| *freedom > 0) else { return 0.0 };
     let mean = mean(values);
@@ -34,7 +34,7 @@ fn half_interval(values: &[f64]) -> f64 {
     student * (squares / freedom as f64 / values.len() as f64).sqrt()
 }
 
-/// A cluster and how many ranks each of its hosts has: `HOSTSxRATE` with one, or `HOSTSxRATE:RANKS`.
+/// A cluster and the ranks of each of its hosts: `HOSTSxRATE` for one rank, or `HOSTSxRATE:RANKS`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Place {
     /// The cluster.
@@ -66,7 +66,7 @@ impl fmt::Display for Place {
     }
 }
 
-/// What is measured on one cluster: for each collective a run of the sizes that it can have, in their order.
+/// The runs on one cluster: one for each collective, with the sizes that it can have, in their order.
 pub fn grid_runs(setup: &Setup, collectives: &[Collective], sizes: &[u64]) -> Vec<BenchOptions> {
     let run = |collective: &Collective| {
         let multiple = collective.bytes_multiple(setup.ranks());
@@ -77,13 +77,13 @@ pub fn grid_runs(setup: &Setup, collectives: &[Collective], sizes: &[u64]) -> Ve
     collectives.iter().filter_map(run).collect()
 }
 
-/// The same run of the sizes whose cells came out slower below the shim, in so many rounds; `None` if no cell did, or
-/// for 0 rounds.
+/// Repeats `options` in `rounds` rounds, for the sizes whose cells came out slower below the shim. `None` if no cell
+/// did, or for 0 rounds.
 pub fn slower_again(options: &BenchOptions, found: &[Cell], rounds: u32) -> Option<BenchOptions> {
     let slower = |cell: &&Cell| cell.difference_us > 0.0 && cell.verdict != Verdict::Even;
     let mut again = options.clone();
     again.setup.rounds = rounds;
-    // The first run has left what was learnt.
+    // The first run has already learnt, and what it learnt is kept.
     again.setup.learn = 0;
     again.sizes = found.iter().filter(slower).map(|cell| cell.bytes_per_rank).collect();
     (rounds > 0 && !again.sizes.is_empty()).then_some(again)
@@ -107,42 +107,42 @@ pub struct Cell {
     pub native: String,
     /// How the shim chose: `OUTBOARD_CHOICE`.
     pub choice: String,
-    /// What a call costs the slowest rank natively, its batch's time without the computations by calls: the mean over
-    /// rounds of the median batch. The median of all batches would tell, where launches are of two speeds, which one
-    /// had more of them.
+    /// Time of a call of the slowest rank, natively: its batch's time without the computations, divided by the calls.
+    /// The mean over rounds of the median batch. If launches have two speeds, the median over all batches would only
+    /// show which speed is more frequent.
     pub native_us: f64,
-    /// The same below the shim.
+    /// The time of such a call below the shim.
     pub below_us: f64,
     /// Time below the shim over the native one.
     pub ratio: f64,
     /// Time below the shim less the native one.
     pub difference_us: f64,
-    /// What chance makes of the difference: half the 95 % interval around the mean over rounds; 0 for one round.
+    /// Part of the difference due to chance: half the 95 % interval around the mean over rounds; 0 for one round.
     pub noise_us: f64,
-    /// What that means.
+    /// Whether the difference is a loss.
     pub verdict: Verdict,
-    /// Calls that service processes carried out, per call below the shim: near 0 where it chose the library.
+    /// Calls that service processes carried out, per call below the shim; near 0 where the shim chose the library.
     pub offloaded_calls: Option<f64>,
-    /// Every byte was right, both ways.
+    /// Every byte was right, natively and below the shim.
     pub verified: bool,
 }
 
-/// Whether a program loses or wins by the shim, beyond what its report says.
+/// Whether a program loses or wins time by the shim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
-    /// It is slower.
+    /// The shim is slower.
     Loss,
-    /// A difference that may be chance.
+    /// The difference may be chance.
     Noise,
-    /// No difference to speak of.
+    /// The difference is too small to matter.
     Even,
-    /// It is faster.
+    /// The shim is faster.
     Win,
 }
 
 impl Verdict {
-    /// From microseconds, and what chance makes of their difference.
+    /// The verdict of two times and of the part of their difference that chance explains, all in microseconds.
     pub fn of(native_us: f64, below_us: f64, noise_us: f64) -> Self {
         let difference = below_us - native_us;
         let noticed = difference.abs() > NOTICED_FROM_US.max(NOTICED_FROM_SHARE * native_us);
@@ -170,11 +170,11 @@ impl Cell {
         self.offloaded_calls.is_some_and(|calls| calls > 0.5)
     }
 
-    /// The cells of one run on `place` of the library below the shim and of the library itself, in the order in which
-    /// the run reports them.
+    /// The cells of one run on `place` of two systems, the library below the shim and the library itself. Cells are in
+    /// the order of the report.
     ///
     /// # Panics
-    /// If the run had other systems than these two.
+    /// If the run had other systems.
     pub fn of_run(place: &Place, setup: &Setup, choosing: &Choosing, rows: &[BatchRow]) -> Vec<Self> {
         let (below, native) = rows.split_at(rows.len() / 2);
         below.iter().zip(native).map(|(below, native)| Self::of(place, setup, choosing, below, native)).collect()
@@ -219,7 +219,7 @@ const COLUMNS: [Column<Cell>; 10] = [
     ("offloaded", |cell| or_none(cell.offloaded_calls)),
     ("verdict", |cell| cell.verdict.cell().to_owned()),
 ];
-/// How many of the worst and of the best cells stand at the end.
+/// How many of the worst and of the best cells are repeated at the end.
 const EXTREMES: usize = 3;
 
 /// Renders all cells as lines of text, then the worst and the best.
@@ -230,7 +230,7 @@ pub fn render_grid(report: &GridReport) -> String {
     sections(report).map(|(title, cells)| part(&title, &cells)).concat()
 }
 
-/// The same as tables of Markdown.
+/// Renders the same cells as tables of Markdown.
 pub fn render_grid_markdown(report: &GridReport) -> String {
     let part = |title: &str, cells: &[&Cell]| {
         let below_title = if title.is_empty() { "" } else { "\n" };
@@ -239,7 +239,7 @@ pub fn render_grid_markdown(report: &GridReport) -> String {
     sections(report).map(|(title, cells)| part(&title, &cells)).concat()
 }
 
-/// All cells, the worst, the best: each under its title.
+/// All cells, the worst cells, the best cells, each group with its title.
 fn sections(report: &GridReport) -> [(String, Vec<&Cell>); 3] {
     let all: Vec<&Cell> = report.rows.iter().collect();
     let mut sorted = all.clone();
@@ -299,7 +299,7 @@ pub(crate) mod tests {
             native.round_medians_ms = vec![0.08, 0.1, 0.12];
             Cell::of_run(&place, &setup(&place), &Choosing::default(), &[below, native]).remove(0)
         };
-        // What both have in a round alike is no difference.
+        // A change that both sides share in a round is no difference.
         let alike = judged([100.0, 120.0, 140.0]);
         assert!(alike.noise_us < 1e-9 && alike.verdict == Verdict::Loss, "{alike:?}");
         // Differences of 10, 20 and 30 us deviate by 10, their mean by 10 / sqrt(3).

@@ -1,8 +1,7 @@
-//! Puts the peers' packages into a directory of the user's, once.
+//! Installs the peers' packages into a directory of the user, once.
 //!
-//! A package lies in `PEERS_DIR/NAME-VERSION`, a virtual environment; a file inside says that it is complete. Two runs
-//! at once take turns by a lock file. Nothing outside that directory is touched, but for a program of Debian's that apt
-//! installs.
+//! A package is a virtual environment in `PEERS_DIR/NAME-VERSION`; a file inside marks it as complete. Concurrent runs
+//! take turns by a lock file. Nothing outside that directory changes, except for a Debian program that apt installs.
 
 use crate::job::run_tool;
 use crate::{BenchError, Peer};
@@ -26,7 +25,7 @@ pub(crate) const DEBIAN_MPICC: &str = "/usr/bin/mpicc.openmpi";
 pub(crate) const DEBIAN_MPIRUN: &str = "/usr/bin/mpirun.openmpi";
 pub(crate) const DEBIAN_LAMMPS: &str = "/usr/bin/lmp";
 
-/// Makes sure that `peer` is there, for this user: one that can be downloaded is installed.
+/// Makes sure that `peer` is installed for this user; a peer that can be downloaded is downloaded.
 ///
 /// # Errors
 /// [`BenchError::Install`], with what to do.
@@ -64,7 +63,7 @@ pub(crate) fn ensure_lammps() -> Result<(), BenchError> {
     })
 }
 
-/// Where the packages of `peer` lie, once installed.
+/// The directory in which the packages of `peer` are or will be installed.
 pub(crate) fn prefix(peer: Peer, peers_dir: &Path) -> PathBuf {
     match peer.packages().first().and_then(|package| package.split_once("==")) {
         Some((_, version)) => peers_dir.join(format!("{}-{version}", peer.name())),
@@ -82,7 +81,7 @@ fn lock(peers_dir: &Path) -> io::Result<File> {
 fn install(prefix: &Path, packages: &[&str]) -> Result<(), String> {
     let told = |error: io::Error| error.to_string();
     if prefix.exists() {
-        // What an interrupted installation left.
+        // An interrupted installation has left this directory.
         fs::remove_dir_all(prefix).map_err(told)?;
     }
     let mut venv = Command::new("python3");

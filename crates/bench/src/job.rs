@@ -1,4 +1,4 @@
-//! A system under measurement, and what runs while it is measured.
+//! A system under measurement, and the processes that run during the measurement.
 //!
 //! Invariant: a [`Process`] that is dropped has ended. Programs that launchers start on other hosts end with the
 //! cluster at the latest.
@@ -16,80 +16,80 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use thiserror::Error;
 
-/// How long a process may take to end when asked, before it is killed.
+/// How long a process may take to end after SIGTERM, before it is killed.
 const GRACE: Timespec = Timespec { tv_sec: 5, tv_nsec: 0 };
 /// How much of a program's output an error shows.
 const OUTPUT_SHOWN: u64 = 4096;
 
-/// A system that can be measured: an MPI library, or one of our own ways in.
+/// A system that can be measured: an MPI library, or one of Outboard's own interfaces.
 pub trait System {
     /// Name in the report.
     fn name(&self) -> String;
-    /// The algorithm that carries out a call; `auto` where the system does not say.
+    /// The algorithm that carries out a call; `auto` where the system does not report it.
     fn algorithm(&self, call: &Call) -> String;
-    /// How the measuring program is built for it.
+    /// How the measuring program is built for this system.
     fn toolchain(&self) -> Toolchain;
-    /// Whether a launch leaves behind what makes the next one another.
+    /// Whether a launch leaves results behind that change the next launch.
     fn learns(&self) -> bool {
         false
     }
-    /// Starts the program's ranks on the hosts that [`Job::host_of`] says, and returns at once.
+    /// Starts the program's ranks on the hosts that [`Job::host_of`] names, and returns at once.
     fn launch(&self, job: &Job<'_>) -> Result<Running, LaunchError>;
 }
 
-/// What is to be started.
+/// The job to start.
 #[derive(Clone, Copy, Debug)]
 pub struct Job<'a> {
     /// The cluster.
     pub lab: &'a Lab,
     /// Number of ranks.
     pub ranks: u32,
-    /// How they are dealt to the hosts.
+    /// How the ranks are assigned to hosts.
     pub layout: Layout,
     /// The measuring program, built with the system's toolchain.
     pub program: &'a Path,
-    /// Its arguments.
+    /// The arguments of the program.
     pub arguments: &'a [String],
     /// Service processes and progress threads belong on core 1, ranks on core 0, to which the program binds itself.
     pub comm_core: bool,
     /// All calls are blocking: a progress thread would only be in the way.
     pub blocking: bool,
-    /// One-sided calls are among them.
+    /// The program makes one-sided calls, too.
     pub one_sided: bool,
-    /// A directory for the outputs of the programs, and for what else the launch needs; gone after the run.
+    /// A directory for the outputs of the programs and other files of the launch; removed after the run.
     pub directory: &'a Path,
 }
 
 impl Job<'_> {
-    /// Number of hosts, each of which has a rank at least.
+    /// Number of hosts, each of which has at least one rank.
     pub(crate) fn hosts(&self) -> u32 {
         u32::from(self.lab.spec().hosts()).min(self.ranks)
     }
 
-    /// Whether some host has more than one rank.
+    /// Whether a host has more than one rank.
     pub(crate) fn share_hosts(&self) -> bool {
         self.ranks > self.hosts()
     }
 
-    /// Whether a library's progress threads have something to do and a core left to run on.
+    /// Whether a library's progress threads have work and a core left to run on.
     pub(crate) fn progress_threads_pay(&self) -> bool {
         !self.blocking && (self.comm_core || !self.share_hosts())
     }
 
-    /// Number (from 1) of the host where a rank runs.
+    /// Number (from 1) of the host of a rank.
     pub fn host_of(&self, rank: u32) -> u32 {
         self.layout.host_of(rank, self.ranks, self.hosts())
     }
 }
 
-/// What a launch started. Dropping it ends everything: ranks first, then services.
+/// The processes of a launch. Dropping it ends them all: ranks first, then services.
 #[derive(Debug)]
 pub struct Running {
-    /// The ranks, or the launcher that stands for them: all must end with success.
+    /// The ranks, or the launcher that represents them: all must end with success.
     pub ranks: Vec<Process>,
-    /// What must outlive the ranks, such as `outboardd` on every host.
+    /// Processes that must outlive the ranks, such as `outboardd` on every host.
     pub services: Vec<Process>,
-    /// Where the services' counters are read, if they have any.
+    /// Reads the services' counters, if they have any.
     pub stats: Option<Box<dyn ServiceStats>>,
 }
 
@@ -99,32 +99,32 @@ pub trait ServiceStats: std::fmt::Debug {
     fn read(&mut self) -> Result<ServiceCounters, LaunchError>;
 }
 
-/// Counters of service processes, growing for ever.
+/// Counters of service processes, which only grow.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct ServiceCounters {
     /// Processor time in seconds.
     pub cpu_s: f64,
-    /// Collectives completed, one for each rank of each.
+    /// Collectives completed, counted once for each of their ranks.
     pub completed: u64,
-    /// Payload bytes sent again.
+    /// Payload bytes retransmitted.
     pub retransmitted_bytes: u64,
     /// Messages that came for ranks that had not called yet (SP-9).
     pub late_arrivals: u64,
-    /// What ranks have put into their rings (GP-5).
+    /// Entries that ranks have put into their rings (GP-5).
     pub entries: u64,
     /// Frames between service processes.
     pub frames: u64,
-    /// Those of them without payload.
+    /// Frames without payload, also counted in `frames`.
     pub control_frames: u64,
 }
 
 impl ServiceCounters {
-    /// What was counted after `earlier`.
+    /// The counters' growth since `earlier`.
     pub(crate) fn since(&self, earlier: &Self) -> Self {
         self.with(earlier, |now, then| now - then, u64::saturating_sub)
     }
 
-    /// Both together.
+    /// The sums of both.
     pub(crate) fn plus(&self, other: &Self) -> Self {
         self.with(other, |one, other| one + other, |one, other| one + other)
     }
@@ -142,7 +142,7 @@ impl ServiceCounters {
     }
 }
 
-/// Something that could not be started or asked.
+/// A program that could not be started, or counters that could not be read.
 #[derive(Debug, Error)]
 #[error("{what}: {source}")]
 pub struct LaunchError {
@@ -157,20 +157,20 @@ impl LaunchError {
     }
 }
 
-/// A program that runs, its output in a file.
+/// A running program, its output in a file.
 #[derive(Debug)]
 pub struct Process {
     name: String,
     child: Child,
     pidfd: OwnedFd,
     output: PathBuf,
-    /// Whether somebody here has seen it end.
+    /// Whether this process has seen it end.
     ended: bool,
 }
 
 impl Process {
-    /// Starts `command` without input and with its output in a file of `directory`. `name` says what and where:
-    /// "outboardd on h2".
+    /// Starts `command` without input and with its output in a file of `directory`. `name` says which program runs on
+    /// which host: "outboardd on h2".
     pub fn start(name: impl Into<String>, mut command: Command, directory: &Path) -> Result<Self, LaunchError> {
         let name = name.into();
         let output = directory.join(format!("{}.log", name.replace(['/', ' '], "-")));
@@ -187,27 +187,27 @@ impl Process {
         }
     }
 
-    /// What runs, and where.
+    /// The program and its host.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Process id here; inside a host, the program has another one.
+    /// Process id in the harness's PID namespace; the host's namespace has another id.
     pub fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// Waits for the end.
+    /// Waits until the process ends.
     ///
     /// # Errors
-    /// If the system cannot tell.
+    /// If the system call fails.
     pub fn wait(&mut self) -> io::Result<ExitStatus> {
         let status = self.child.wait()?;
         self.ended = true;
         Ok(status)
     }
 
-    /// The file that has the output.
+    /// The file that holds the output.
     pub fn output(&self) -> &Path {
         &self.output
     }
@@ -229,7 +229,7 @@ impl Process {
         self.ended
     }
 
-    /// The end of what the program wrote.
+    /// The last part of the program's output.
     pub fn output_end(&self) -> String {
         let read = || -> io::Result<Vec<u8>> {
             let mut file = File::open(&self.output)?;
@@ -245,7 +245,7 @@ impl Process {
         }
     }
 
-    /// Waits for the end, at most for `limit`; true when it came.
+    /// Waits for the end, at most for `limit`; true if the process has ended.
     fn await_end(&self, limit: &Timespec) -> bool {
         let mut ended = [PollFd::new(&self.pidfd, PollFlags::IN)];
         rustix::io::retry_on_intr(|| rustix::event::poll(&mut ended, Some(limit))) == Ok(1)

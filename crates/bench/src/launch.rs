@@ -1,11 +1,11 @@
-//! One launch of a measuring program below one system, and the talk with its rank 0.
+//! One launch of a measuring program below one system, and the control line to its rank 0.
 //!
 //! ```text
 //!  line of the program   what the harness does
-//!  library TEXT          tells what the library says that it is
+//!  library TEXT          notes the library's name and version
 //!  begin                 reads all counters, then answers ok
 //!  end                   reads all counters again, then answers ok: one more phase is done
-//!  row JSON              tells the samples of the phases since the last row
+//!  row JSON              notes the samples of the phases since the last row
 //!  (closed)              waits for all ranks to end with success
 //! ```
 
@@ -21,32 +21,32 @@ use std::fmt::Debug;
 use std::path::Path;
 use std::time::Duration;
 
-/// A limit far beyond what any system that works needs: starting, and fifty times `links_s` that the links need beside
-/// `own_s` of the program's own work.
+/// A limit far beyond what a working system needs. It is the time to start, fifty times `links_s`, which the links
+/// need, and `own_s` of the program's own work.
 pub(crate) fn time_limit(links_s: f64, own_s: f64) -> Duration {
     const STARTING_S: f64 = 60.0;
     const SLOWNESS: f64 = 50.0;
     Duration::from_secs_f64(STARTING_S + SLOWNESS * links_s + own_s)
 }
 
-/// Seconds in which `ranks` check `bytes` of each other rank at a modest 50 MB/s.
+/// Seconds in which `ranks` check `bytes` from each other rank at a modest 50 MB/s.
 pub(crate) fn checking_s(ranks: u32, bytes: u64) -> f64 {
     const CHECKED_PER_S: f64 = 50e6;
     f64::from(ranks).powi(2) * bytes as f64 / CHECKED_PER_S
 }
 
-/// What is launched.
+/// One launch of a program below a system.
 pub(crate) struct Launching<'a> {
     pub(crate) setup: &'a Setup,
     pub(crate) lab: &'a Lab,
     pub(crate) system: &'a dyn System,
-    /// Built for the system.
+    /// The program, built for the system.
     pub(crate) program: &'a Path,
-    /// For outputs of the programs.
+    /// A directory for the outputs of programs.
     pub(crate) directory: &'a Path,
 }
 
-/// What was counted in one phase.
+/// Counters of one phase.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Counted {
     pub(crate) wire_bytes: u64,
@@ -54,23 +54,23 @@ pub(crate) struct Counted {
 }
 
 impl Counted {
-    /// What was counted beyond `earlier`, or beyond what a phase takes by itself.
+    /// The counters' growth since `earlier`, or beyond an empty phase.
     pub(crate) fn since(&self, earlier: &Self) -> Self {
         let services = self.services.zip(earlier.services).map(|(now, before)| now.since(&before));
         Self { wire_bytes: self.wire_bytes.saturating_sub(earlier.wire_bytes), services }
     }
 }
 
-/// What rank 0 has to tell.
+/// A message of rank 0.
 #[derive(Debug)]
 pub(crate) enum Said {
     Library(String),
     Phase(Counted),
-    /// As JSON.
+    /// A row as JSON.
     Row(String),
 }
 
-/// The talk with rank 0.
+/// The control line to rank 0, with the counters that are read for it.
 pub(crate) struct Talk<'a, 'w> {
     lab: &'a Lab,
     line: ControlLine,
@@ -78,8 +78,8 @@ pub(crate) struct Talk<'a, 'w> {
 }
 
 impl Launching<'_> {
-    /// Starts the program with `arguments` beside those that every measuring program has, has `listen` hear what rank 0
-    /// says, and waits for the end, all that within `limit` if the setup has none.
+    /// Starts the program with `arguments` beside the common ones. `listen` receives the messages of rank 0. Returns
+    /// when all ranks have ended. All this takes at most `limit`, unless the setup has its own limit.
     pub(crate) fn run<T>(
         &self,
         arguments: Vec<String>,
@@ -100,8 +100,8 @@ impl Launching<'_> {
         Ok(heard)
     }
 
-    /// Runs a program that measures these sizes behind an empty phase: its rows, in the order of `expected`, which
-    /// `key` finds in a row. `own` are the options that only this program has.
+    /// Runs a program that measures these sizes after an empty phase. Returns its rows in the order of `expected`;
+    /// `key` gives a row's key in this order. `own` are the options that only this program has.
     pub(crate) fn measure<L: DeserializeOwned, K: PartialEq + Debug>(
         &self,
         sizes: impl Iterator<Item = String>,
@@ -114,8 +114,8 @@ impl Launching<'_> {
         self.run([vec![sizes], own].concat(), limit, |talk| talk.launch_behind_empty(expected, key))
     }
 
-    /// Runs a program that knows nothing of the harness, with these arguments alone, within `limit` if the setup has
-    /// none: what it said at last, and what was counted of the services from their beginning.
+    /// Runs a program that does not use the control line, with these arguments alone. The time limit is `limit`, unless
+    /// the setup has one. Returns the end of its output, and the services' counters from their start.
     pub(crate) fn run_alone(
         &self,
         arguments: &[String],
@@ -164,7 +164,7 @@ fn read_services(system: &str, running: &mut Running) -> Result<Option<ServiceCo
 }
 
 impl Talk<'_, '_> {
-    /// What is said next; phases end before they are told. `during` is the activity that errors name.
+    /// The next message; a phase is reported after its end. `during` is the activity that errors name.
     pub(crate) fn next(&mut self, during: &str) -> Result<Said, BenchError> {
         let text = self.line.receive_more(&mut self.watch, during)?;
         match text.split_once(' ').unwrap_or((&text, "")) {
@@ -193,8 +193,8 @@ impl Talk<'_, '_> {
         Ok(Counted { wire_bytes, services: read_services(&name, self.watch.running())? })
     }
 
-    /// The rows of a launch whose first phase is empty, in the order of `expected`, which `key` finds in a row. What a
-    /// phase takes by itself is not in what was counted.
+    /// The rows of a launch whose first phase is empty, in the order of `expected`; `key` gives a row's key in this
+    /// order. The counters of the empty phase are subtracted.
     fn launch_behind_empty<L: DeserializeOwned, K: PartialEq + Debug>(
         &mut self,
         expected: impl Iterator<Item = K>,
@@ -221,12 +221,12 @@ impl Talk<'_, '_> {
         Ok(launch)
     }
 
-    /// A row's content.
+    /// The parsed content of a row.
     pub(crate) fn parse<T: DeserializeOwned>(&self, json: &str) -> Result<T, BenchError> {
         serde_json::from_str(json).map_err(|_| self.nonsense(json))
     }
 
-    /// What was said makes no sense.
+    /// The error for a message that makes no sense.
     pub(crate) fn nonsense(&self, text: &str) -> BenchError {
         self.watch.nonsense(text)
     }

@@ -4,20 +4,20 @@ use crate::named::named;
 
 named! {
     "a layout of ranks: contiguous or strided",
-    /// How ranks are dealt to hosts (SP-7).
+    /// How ranks are assigned to hosts (SP-7).
     #[derive(Default)]
     Layout {
         /// Neighbouring ranks share a host: with two per host, 0 and 1 are on the first.
         #[default]
         Contiguous = "contiguous",
-        /// Ranks are dealt to the hosts in turn: on four hosts, 0 and 4 are on the first.
+        /// Ranks are assigned to the hosts in turn: on four hosts, 0 and 4 are on the first.
         Strided = "strided",
     }
 }
 
 impl Layout {
-    /// Number (from 1) of the host that `rank` of `ranks` runs on. Where `hosts` does not divide `ranks`, the first
-    /// hosts have one more, under either layout.
+    /// Number (from 1) of the host of `rank` out of `ranks`. Where `hosts` does not divide `ranks`, the first hosts
+    /// have one rank more, under either layout.
     pub fn host_of(self, rank: u32, ranks: u32, hosts: u32) -> u32 {
         match self {
             Self::Strided => rank % hosts + 1,

@@ -1,49 +1,50 @@
-//! Lower bounds of the time and the wire bytes of a collective on a star of equal links, whose switch copies
-//! (multicast) and does not compute.
+//! Lower bounds of the time and the wire bytes of a collective on a star of equal links. The switch copies (multicast)
+//! and does not compute.
 //!
 //! With N the bytes of a call, R ranks on each of H hosts, P = RH ranks, B the rate of a link each way:
 //!
 //! | collective | least time | over all ports, in and out | because |
 //! |---|---|---|---|
 //! | allgather(v) | NR(H-1)/B | PNH | every block enters every other host once (MC-R, SP-6); N(P-1)/B with R = 1 |
-//! | alltoall(v) | NR(P-R)/B | 2NP(P-R) | each of R ranks has a block of every rank elsewhere |
-//! | broadcast | N/B | NH | it leaves one host and enters the others (MC-R) |
+//! | alltoall(v) | NR(P-R)/B | 2NP(P-R) | each of a host's R ranks has a block of every rank elsewhere |
+//! | broadcast | N/B | NH | the vector leaves one host and enters the others (MC-R) |
 //! | gather(v), scatter(v) | N(P-R)/B | 2N(P-R) | the root's link carries a block of every rank elsewhere |
-//! | reduce | N/B | 2N(H-1) | every other host sends what its ranks have, combined; what arrives is, on the way |
+//! | reduce | N/B | 2N(H-1) | every other host sends one vector, combined from its ranks and from hosts before it |
 //! | reduce-scatter | N(H-1)/HB | 2N(H-1) | each element takes H-1 messages, to be shared out evenly |
-//! | allreduce | 2N(H-1)/HB | N(3H-2) | and as many arrivals of the sum, at hosts that did not complete it |
-//! | scan | N/B | 2N(H-1) | as a chain of hosts, at best: in contiguous order |
+//! | allreduce | 2N(H-1)/HB | N(3H-2) | as reduce-scatter; each sum also reaches H-1 hosts that did not complete it |
+//! | scan | N/B | 2N(H-1) | at best a chain of hosts, with ranks in contiguous order |
 //! | barrier | 0 | 0 | no bytes of the program |
 //! | ping-pong | N/B a way | 4N | the message crosses two links there and back, one way at a time |
 //!
-//! Of the allreduce see Patarasuk and Yuan, 2009. An aggregator in the switch would reduce, and allreduce, in N/B; the
-//! emulated switch has none.
+//! Source of the allreduce's limit: Patarasuk and Yuan, 2009. An aggregator in the switch would reduce, and allreduce,
+//! in N/B; the emulated switch has none.
 
 use crate::Collective;
 use outboard_lab::LinkLimits;
 use std::time::Duration;
 
-/// The compute loop takes this much of the raw limit, for every system alike.
+/// The compute loop takes this multiple of the raw limit, for every system alike.
 pub(crate) const COMPUTE_WORTH: f64 = 1.15;
-/// Ratios to the limit are judged from this size; below, the limit and three measured barriers.
+/// From this size on times are judged by their ratio to the limit; below it, by the limit and three measured barriers.
 pub(crate) const JUDGED_FROM_BYTES: u64 = 1 << 20;
-/// Time that a rank may take to wake up and to leave the exchange that sets the start, before buckets count as full.
+/// Time for a rank to wake up and leave the exchange that sets the start; buckets count as full after it.
 const REFILL_MARGIN: Duration = Duration::from_millis(5);
 
-/// One call of a collective, as far as the links are concerned. The limits hold under any layout of the ranks, because
-/// every host has as many of them.
+/// One call of a collective, as the links see it. The limits hold under any layout of the ranks, because every host has
+/// the same number of ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Call {
-    /// What is called.
+    /// The collective.
     pub collective: Collective,
     /// Hosts, each with a link of its own to the switch.
     pub hosts: u32,
-    /// Ranks on each of them.
+    /// Ranks on each host.
     pub ranks_per_host: u32,
-    /// Of a block (what a rank contributes to an allgather or a gather, the root to a broadcast, and of an alltoall or
-    /// a scatter what is for one rank), or of the whole vector of each rank that is reduced.
+    /// Bytes of a block, or of the whole vector of each rank in a reduction. A block is the contribution of a rank to
+    /// an allgather or a gather, and of the root to a broadcast. In an alltoall or a scatter it is the part for one
+    /// rank.
     pub bytes: u64,
-    /// One rank sends nothing and gets nothing in an alltoallv.
+    /// One rank sends nothing and receives nothing in an alltoallv.
     pub silent_rank: bool,
 }
 
@@ -53,25 +54,25 @@ impl Call {
         self.hosts * self.ranks_per_host
     }
 
-    /// Bytes of a rank's result that others contribute to, and that have to reach the rank when it calls late.
+    /// Bytes of a rank's result to which others contribute, and which have to reach the rank when it calls late.
     pub(crate) fn result_of_others_bytes(&self, rank: u32) -> u64 {
         self.traffic(rank).missed
     }
 
-    /// What the call moves; `rank` is the one that may be late.
+    /// Bytes that the call moves; `rank` is the rank that may be late.
     fn traffic(&self, rank: u32) -> Traffic {
         let (n, hosts, per_host) = (self.bytes, u64::from(self.hosts), u64::from(self.ranks_per_host));
         let (ranks, silent) = (hosts * per_host, u64::from(self.silent_rank));
         let (others, other_hosts, elsewhere) = (ranks - 1, hosts - 1, ranks - per_host);
         let (root, not_root) = (u64::from(rank == 0), u64::from(rank != 0));
-        // Nothing has to move where there is nobody else, and crosses no link where all share a host.
+        // A single rank moves nothing, and a single host uses no link.
         let (to_others, to_hosts) = (n * others.min(1), n * other_hosts.min(1));
         let combined = other_hosts * n;
         let [missed, owed, busiest, out, into] = match self.collective {
             Collective::Allgather | Collective::Allgatherv => {
                 [others * n, to_hosts, elsewhere * n, ranks * to_hosts, ranks * other_hosts * n]
             }
-            // Each of the ranks at other hosts than the silent one's has a block less.
+            // Each rank on another host than the silent rank's has one block less.
             Collective::Alltoall | Collective::Alltoallv => {
                 let busiest = per_host * elsewhere.saturating_sub(silent) * n;
                 let heard = 1 - silent;
@@ -89,7 +90,7 @@ impl Call {
             Collective::Allreduce => {
                 [to_others, to_hosts, (2 * combined).div_ceil(hosts), hosts * to_hosts, 2 * combined]
             }
-            // A late rank owes the part of every other host.
+            // A late rank owes every other host its part.
             Collective::ReduceScatter => {
                 [to_others / ranks, n / hosts * other_hosts, combined.div_ceil(hosts), combined, combined]
             }
@@ -101,57 +102,57 @@ impl Call {
     }
 }
 
-/// Bytes that a call moves: the table of this module, and what a late rank has to do with it.
+/// Bytes that a call moves, by the table of this module, and the bytes that concern a late rank.
 struct Traffic {
-    /// Into the late rank's result, from other ranks.
+    /// Bytes into the late rank's result, from other ranks.
     missed: u64,
-    /// From the late rank, over the busiest link, for ranks that wait for it; 0 where it depends on the layout whether
-    /// they cross a link.
+    /// Bytes from the late rank, over the busiest link, for ranks that wait for them; 0 where the layout decides
+    /// whether they cross a link.
     owed: u64,
-    /// Over the busiest link, one way.
+    /// Bytes over the busiest link, one way.
     busiest: u64,
-    /// Out of all hosts.
+    /// Bytes out of all hosts.
     out: u64,
-    /// Into all hosts.
+    /// Bytes into all hosts.
     into: u64,
 }
 
-/// Milliseconds that the busiest link needs at its rate, headers and bursts left out: the table of this module.
+/// Milliseconds that the busiest link needs at its rate, without headers and bursts: the table of this module.
 pub fn raw_limit_ms(call: &Call, link: &LinkLimits) -> f64 {
     link.milliseconds(busiest_link_bits(call))
 }
 
-/// As [`raw_limit_ms`], less what a full token bucket lets through at once; 0 where all of it fits the bucket.
+/// The time of [`raw_limit_ms`] without the bytes of one full token bucket; 0 where all bytes fit the bucket.
 pub fn limit_ms(call: &Call, link: &LinkLimits) -> f64 {
     let beyond_burst = busiest_link_bits(call) - f64::from(link.burst_bytes()) * 8.0;
     link.milliseconds(beyond_burst.max(0.0))
 }
 
 /// Milliseconds that the links need, without bursts, for a rank's contribution to ranks of other hosts, each block
-/// once: no rank that waits for it can end earlier after the rank's call.
+/// once. No rank that waits for it can end earlier after the rank's call.
 pub(crate) fn contribution_ms(call: &Call, rank: u32, link: &LinkLimits) -> f64 {
     link.milliseconds(call.traffic(rank).owed as f64 * 8.0)
 }
 
-/// Payload that crosses the switch ports, in and out, when everything is sent once and received once by every other
-/// host that wants it: the table of this module. Of an alltoallv with a silent rank 2N(P-2)(P-R).
+/// Payload over all switch ports, in and out, if every block is sent once and received once by every other host that
+/// needs it: the table of this module. For an alltoallv with a silent rank it is 2N(P-2)(P-R).
 pub fn multicast_minimum_bytes(call: &Call) -> u64 {
     let Traffic { out, into, .. } = call.traffic(0);
     out + into
 }
 
-/// Payload that hosts receive over their links when each gets everything once: the part of
+/// Payload that hosts receive over their links if each receives every block once: the part of
 /// [`multicast_minimum_bytes`] that enters hosts.
 pub(crate) fn received_bytes(call: &Call) -> u64 {
     call.traffic(0).into
 }
 
-/// How long an idle link needs for a full token bucket, with a margin.
+/// Time in which an idle link's token bucket becomes full, with a margin.
 pub(crate) fn refill_time(link: &LinkLimits) -> Duration {
     Duration::from_secs_f64(link.milliseconds(f64::from(link.burst_bytes()) * 8.0) / 1e3) + REFILL_MARGIN
 }
 
-/// Payload over the busiest link, one way.
+/// Payload bits over the busiest link, one way.
 pub(crate) fn busiest_link_bits(call: &Call) -> f64 {
     call.traffic(0).busiest as f64 * 8.0
 }
@@ -230,7 +231,7 @@ mod tests {
         assert_eq!(one_each, raw_limit_ms(&call(Allgather, (4, 1), MIB), &link("4x1gbit")));
     }
 
-    /// Hosts combine what their ranks have before anything crosses a link.
+    /// Hosts combine their ranks' vectors before anything crosses a link.
     #[test]
     fn reductions_move_a_vector_per_host() {
         for collective in [Reduce, Allreduce, ReduceScatter, Scan] {
@@ -241,7 +242,7 @@ mod tests {
             assert_eq!(of(4, 8), of(4, 1));
             assert_eq!(of(1, 8), (0, 0));
         }
-        // A reduce-scatter and an allgather of the parts are one way to an allreduce.
+        // An allreduce can be a reduce-scatter, followed by an allgather of the parts.
         let two = [call(ReduceScatter, (4, 1), MIB), call(Allgatherv, (4, 1), MIB / 4)];
         let whole = call(Allreduce, (4, 1), MIB);
         assert_eq!(two.iter().map(|call| call.traffic(0).busiest).sum::<u64>(), whole.traffic(0).busiest);
@@ -259,7 +260,7 @@ mod tests {
         assert_eq!(limit_ms(&call(Allgather, (1, 1), MIB), &link), 0.0);
     }
 
-    /// What a rank that calls late gets and gives, whatever the others do.
+    /// The bytes that a late rank receives and sends, whatever the others do.
     #[test]
     fn a_late_rank_misses_the_blocks_of_others_and_owes_them_its_own() {
         let late = |collective, rank| {

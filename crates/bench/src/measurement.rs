@@ -11,9 +11,9 @@ use std::time::Duration;
 pub(crate) struct Launch {
     pub(crate) library: String,
     pub(crate) barrier: Phase,
-    /// Counters of the services over all repetitions of the barrier: the share of starting a repetition.
+    /// Counters of the services over all repetitions of the barrier: the share of a repetition's start.
     pub(crate) barrier_services: Option<ServiceCounters>,
-    /// In the order of the options' sizes.
+    /// The samples of each size, in the order of the options.
     pub(crate) sizes: Vec<SizeSamples>,
 }
 
@@ -24,42 +24,42 @@ pub(crate) struct SizeSamples {
     pub(crate) lateness: Option<LatenessSamples>,
     pub(crate) pure: Phase,
     pub(crate) overall: Phase,
-    /// The slowest rank of each repetition of the compute loop alone, one after each of the overall phase.
+    /// Times of the slowest rank in the compute loop alone, in repetitions that alternate with the overall phase.
     pub(crate) paired_alone_ms: Vec<f64>,
     /// Wire bytes of all pure repetitions.
     pub(crate) wire_bytes: u64,
     /// Counters of the services over all pure repetitions.
     pub(crate) services: Option<ServiceCounters>,
-    /// Time of the compute loop alone just before and after the launch, measured by the calibration; empty with a
-    /// communication core, where [`Phase::loops_ms`] has it.
+    /// Time of the compute loop alone just before and after the launch, measured by the calibration. Empty with a
+    /// communication core, because [`Phase::loops_ms`] holds it then.
     pub(crate) alone_ms: Vec<f64>,
 }
 
-/// What belongs to a late rank, as the program sends it.
+/// The samples of a late rank, as the program sends them.
 #[derive(Clone, Debug, Deserialize)]
 pub(crate) struct LatenessSamples {
-    /// By how much it was late.
+    /// How late the rank was.
     pub(crate) by_ms: f64,
     /// The late rank's times to copy as many bytes as other ranks contribute to its result.
     pub(crate) copy_ms: Vec<f64>,
-    /// As the pure phase, with the rank on time.
+    /// A pure phase with the rank on time.
     pub(crate) punctual: Phase,
 }
 
 /// The samples of one phase as the program sends them.
 #[derive(Clone, Debug, Deserialize)]
 pub(crate) struct Phase {
-    /// The slowest rank of each repetition.
+    /// Time of the slowest rank in each repetition.
     pub(crate) slowest_ms: Vec<f64>,
-    /// When the late rank called, from the start of each repetition; empty where no rank is late.
+    /// Time of the late rank's call, from the start of each repetition; empty where no rank is late.
     pub(crate) late_call_ms: Vec<f64>,
     /// The late rank's time from its own post, of each repetition; empty where no rank is late.
     pub(crate) late_own_ms: Vec<f64>,
-    /// The slowest of the others, of each repetition; empty where no rank is late.
+    /// Time of the slowest other rank in each repetition; empty where no rank is late.
     pub(crate) late_others_ms: Vec<f64>,
     /// Processor time of each rank's own thread to post, in every repetition.
     pub(crate) post_us: Vec<f64>,
-    /// The same to test and wait, in the same order.
+    /// Processor time of each rank's own thread to test and wait, in the same order.
     pub(crate) ending_us: Vec<f64>,
     /// Processor time that the compute loops of all ranks took together, in each repetition.
     pub(crate) loops_ms: Vec<f64>,

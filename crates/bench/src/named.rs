@@ -1,7 +1,7 @@
-//! Enums whose values go by name in options and reports.
+//! Enums whose values have names in options and reports.
 
-/// Declares such an enum. A text that names none of its values is an [`OptionError::Text`](crate::OptionError::Text),
-/// which says that it is not `$wanted`.
+/// Declares an enum whose values have names. A text that names none of them is an
+/// [`OptionError::Text`](crate::OptionError::Text), which says that the text is not `$wanted`.
 macro_rules! named {
     ($wanted:literal, $(#[$about:meta])* $Type:ident { $($(#[$doc:meta])* $Value:ident = $name:literal),+ $(,)? }) => {
         $(#[$about])*
@@ -11,7 +11,7 @@ macro_rules! named {
         }
 
         impl $Type {
-            /// All of them.
+            /// All values.
             pub const ALL: &[Self] = &[$(Self::$Value),+];
 
             /// Name in options and reports.

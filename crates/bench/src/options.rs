@@ -1,4 +1,4 @@
-//! What to measure: sizes, peers, faults, and how often. Parsing of the texts a person gives.
+//! Options of a run: sizes, peers, faults, repetitions; and parsing of their texts.
 
 use crate::{Call, Collective, Setup};
 use outboard_units::Size;
@@ -6,12 +6,12 @@ use std::str::FromStr;
 use std::time::Duration;
 use thiserror::Error;
 
-/// The largest number of sizes in one run; the measuring program has room for as many.
+/// The largest number of sizes in one run; the measuring program has room for this many.
 pub(crate) const MAX_SIZES: usize = 32;
 /// One run of the benchmark.
 #[derive(Clone, Debug)]
 pub struct BenchOptions {
-    /// Where and how often.
+    /// Cluster, ranks, systems and repetitions.
     pub setup: Setup,
     /// The collective.
     pub collective: Collective,
@@ -22,7 +22,7 @@ pub struct BenchOptions {
 }
 
 impl BenchOptions {
-    /// Nobody late.
+    /// Options without a late rank.
     pub fn new(setup: Setup, collective: Collective, sizes: Vec<u64>) -> Self {
         Self { setup, collective, sizes, late: None }
     }
@@ -63,12 +63,12 @@ impl BenchOptions {
     }
 }
 
-/// Whether there is something and not too much.
+/// Checks that `given` is at least 1 and at most `most`.
 pub(crate) fn check_count(what: &'static str, most: u64, given: u64) -> Result<(), OptionError> {
     if (1..=most).contains(&given) { Ok(()) } else { Err(OptionError::Count { what, most, given }) }
 }
 
-/// Whether a run has room for these.
+/// Checks that a run has room for these sizes.
 pub(crate) fn check_sizes(sizes: &[u64]) -> Result<(), OptionError> {
     check_count("sizes", MAX_SIZES as u64, sizes.len() as u64)?;
     match sizes.iter().find(|bytes| **bytes > MAX_SIZE) {
@@ -77,24 +77,24 @@ pub(crate) fn check_sizes(sizes: &[u64]) -> Result<(), OptionError> {
     }
 }
 
-/// Which rank comes late, and by how much: `RANK:MS` or `RANK:TIMESx`.
+/// The late rank, and how late it is: `RANK:MS` or `RANK:TIMESx`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lateness {
     /// The rank.
     pub rank: u32,
-    /// How long it sleeps after the others have posted.
+    /// How long the rank sleeps after the others have posted.
     pub by: LateBy,
-    /// An alltoallv sends nothing to it and gets nothing from it. Nobody can end without a block that a late rank has
-    /// yet to name, so only such a call shows whether those who need nothing of it end as if nobody were late.
+    /// The late rank exchanges no blocks in an alltoallv. A rank that needs a block of a late rank cannot end before
+    /// it. So only a silent late rank shows whether ranks that need nothing of it end as if no rank were late.
     pub silent: bool,
 }
 
 /// How late a rank is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LateBy {
-    /// The same for every system and size.
+    /// A time, for every system and size.
     Time(Duration),
-    /// So many times what the system takes for that size with nobody late, in the same launch.
+    /// A multiple of the system's own time for that size with no rank late, in the same launch.
     PureTimes(u32),
 }
 
@@ -115,7 +115,7 @@ impl FromStr for Lateness {
     }
 }
 
-/// An option that cannot be.
+/// An impossible option.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 #[allow(missing_docs, reason = "the messages are the documentation")]
@@ -148,7 +148,7 @@ pub enum OptionError {
     Silent { collective: &'static str },
 }
 
-/// Counts in MPI calls are 32-bit; more is of no use on an emulated link either.
+/// Counts in MPI calls are 32-bit; larger sizes are of no use on an emulated link either.
 const MAX_SIZE: u64 = 1 << 30;
 /// Parses sizes separated by commas: `256K,1M,4M`.
 pub fn parse_sizes(text: &str) -> Result<Vec<u64>, OptionError> {

@@ -1,5 +1,5 @@
-//! Outboard's own ways in: the C interface, and an unmodified MPI program below the preloaded shim. The caller says how
-//! daemons and ranks are started.
+//! Outboard's own interfaces: the C interface, and the preloaded shim below an unmodified MPI program. The caller
+//! provides functions that start daemons and ranks.
 
 use crate::job::{Job, LaunchError, Process, Running, ServiceStats, System};
 use crate::peers::InstalledPeer;
@@ -7,27 +7,27 @@ use crate::{BenchError, Call, Peer, Toolchain};
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// How the MPI shim chooses between the MPI library and the service process.
+/// Variable that says how the MPI shim chooses between the MPI library and the service process.
 const CHOICE: &str = "OUTBOARD_CHOICE";
-/// Where it keeps what it has learnt.
+/// Variable that names the file in which the shim keeps what it has learnt.
 const CHOICE_FILE: &str = "OUTBOARD_CHOICE_FILE";
 
-/// How the shim chooses, and where it keeps what it learns.
+/// How the shim chooses, and the file in which it keeps what it learns.
 #[derive(Clone, Debug)]
 pub struct Choosing {
     way: String,
-    /// `None` for where `OUTBOARD_CHOICE_FILE` says, or for the launch alone.
+    /// `None`: the file that `OUTBOARD_CHOICE_FILE` names, or else one for this launch alone.
     file: Option<PathBuf>,
 }
 
 impl Choosing {
-    /// As `OUTBOARD_CHOICE` says, or `otherwise`.
+    /// The choice that `OUTBOARD_CHOICE` names, or `otherwise`.
     pub fn or(otherwise: &str) -> Self {
         Self { way: std::env::var(CHOICE).unwrap_or_else(|_| otherwise.to_owned()), file: None }
     }
 
-    /// With a file of its own on this cluster, in a directory unless `OUTBOARD_CHOICE_FILE` says where: emulated
-    /// clusters of other links have the same hosts.
+    /// Uses a separate file for this cluster, because emulated clusters with other links have the same host names.
+    /// `directory` holds it unless `OUTBOARD_CHOICE_FILE` is set; `place` is then appended to that name.
     #[must_use]
     pub fn on(self, place: &impl fmt::Display, directory: &Path) -> Self {
         let file = match std::env::var_os(CHOICE_FILE) {
@@ -40,18 +40,18 @@ impl Choosing {
         Self { file: Some(file), ..self }
     }
 
-    /// The way that `OUTBOARD_CHOICE` names.
+    /// The value of `OUTBOARD_CHOICE`.
     pub fn way(&self) -> &str {
         &self.way
     }
 
-    /// Whether a run leaves something for the next one.
+    /// Whether a run leaves results for the next one.
     pub fn learns(&self) -> bool {
         self.way == "adaptive" || self.way == "learn"
     }
 }
 
-/// What is measured is offloading, unless whoever measures wants to know what is chosen.
+/// Offloads everything unless `OUTBOARD_CHOICE` is set, because the benchmark measures offloading.
 impl Default for Choosing {
     fn default() -> Self {
         Self::or("offload")
@@ -60,7 +60,7 @@ impl Default for Choosing {
 
 type Launch = dyn Fn(&Job<'_>) -> Result<Running, LaunchError>;
 
-/// One of Outboard's ways in.
+/// One of Outboard's interfaces.
 pub struct Outboard {
     name: String,
     algorithm: Box<dyn Fn(&Call) -> String>,
@@ -74,16 +74,16 @@ pub struct Outboard {
 pub struct Services {
     /// One per host.
     pub processes: Vec<Process>,
-    /// What the ranks need in their environment to find the daemon of their host, the same on all hosts.
+    /// Environment by which the ranks find the daemon of their host; the same on all hosts.
     pub environment: Vec<(String, String)>,
-    /// Where the daemons' counters are read.
+    /// Reads the daemons' counters.
     pub stats: Option<Box<dyn ServiceStats>>,
 }
 
 impl Outboard {
-    /// By the C interface. `algorithm` names the one that carries out a call. `include` holds `outboard.h`, `lib` holds
-    /// `liboutboard.so`. `launch` starts a daemon on every host and the job's program as its ranks, in the environment
-    /// that `outboard_group_world` needs.
+    /// Measures the C interface. `algorithm` names the algorithm of a call. `include` holds `outboard.h`, `lib` holds
+    /// `liboutboard.so`. `launch` starts a daemon on every host and the job's ranks, in the environment that
+    /// `outboard_group_world` needs.
     pub fn by_c_interface(
         algorithm: impl Fn(&Call) -> String + 'static,
         include: &Path,
@@ -99,11 +99,11 @@ impl Outboard {
         }
     }
 
-    /// Below an unmodified MPI program. `algorithm` names the one that carries out a call. `start_services` starts a
-    /// daemon on every host, and its environment preloads the shim built for `mpi`.
+    /// Measures the shim below an unmodified MPI program. `algorithm` names the algorithm of a call. `start_services`
+    /// starts a daemon on every host; its environment preloads the shim built for `mpi`.
     ///
     /// # Errors
-    /// If `mpi` is no Open MPI.
+    /// If `mpi` is not an Open MPI.
     pub fn below_mpi(
         algorithm: impl Fn(&Call) -> String + 'static,
         mpi: Peer,
@@ -128,7 +128,7 @@ impl Outboard {
         let launch = move |job: &Job<'_>| {
             let mut services = start_services(job)?;
             services.environment.push((CHOICE.to_owned(), way.clone()));
-            // What a run learns of an emulated cluster is not for the user's own runs.
+            // The user's own runs must not use what a run learns on an emulated cluster.
             let file = told.clone().unwrap_or_else(|| job.directory.join("choice"));
             services.environment.push((CHOICE_FILE.to_owned(), file.display().to_string()));
             let command = installed.open_mpi_command(job, &services.environment)?;

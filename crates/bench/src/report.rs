@@ -1,4 +1,4 @@
-//! The rows of a run, as they go into the JSON file.
+//! The rows of a run, as the JSON file holds them.
 
 use crate::job::{ServiceCounters, System};
 use crate::{BenchError, Call, Setup, limit};
@@ -8,11 +8,11 @@ use std::fmt;
 use std::fs;
 use std::path::Path;
 
-/// With a smaller share of the calls offloaded, another library is measured. Not 1: the first and the last call of a
-/// phase may be counted a moment after the counters were read.
+/// With a smaller share of offloaded calls the row shows another library. The value is not 1, because the first and the
+/// last call of a phase may be counted a moment after the counters were read.
 const OFFLOADED_FROM: f64 = 0.5;
 
-/// Whether so few of the calls were offloaded that another library was measured.
+/// Whether so few calls were offloaded that the row shows another library.
 pub(crate) fn passed_through(offloaded: f64, calls: u32) -> bool {
     offloaded < OFFLOADED_FROM * f64::from(calls)
 }
@@ -20,12 +20,12 @@ pub(crate) fn passed_through(offloaded: f64, calls: u32) -> bool {
 /// Everything that one run found.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Report<R = Row> {
-    /// One row for each system and size, grid or way, systems in the order they were measured.
+    /// One row for each system and size, grid or way; systems in the order in which they were measured.
     pub rows: Vec<R>,
 }
 
 impl<R: Serialize> Report<R> {
-    /// Whether this holds for every row.
+    /// Whether `holds` is true for every row.
     pub fn all(&self, holds: impl Fn(&R) -> bool) -> bool {
         self.rows.iter().all(holds)
     }
@@ -37,14 +37,14 @@ impl<R: Serialize> Report<R> {
     }
 }
 
-/// Which system was measured, and where.
+/// The system, and the cluster and ranks with which it was measured.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Subject {
     /// Name of the system: `outboard`, `mpich`, ...
     pub system: String,
     /// The library's own name and version.
     pub library: String,
-    /// Algorithm that carried calls out, as far as the system tells; `auto` where it does not.
+    /// Algorithm of the calls, as the system reports it; `auto` where it does not.
     pub algorithm: String,
     /// Shape of the cluster: HOSTSxRATE.
     pub lab: String,
@@ -52,13 +52,13 @@ pub struct Subject {
     pub mtu: u32,
     /// Random loss in the switch.
     pub loss: Option<LossRow>,
-    /// Ranks shared core 0, all else had core 1.
+    /// Ranks shared core 0; service processes and progress threads had core 1.
     pub comm_core: bool,
     /// Number of ranks.
     pub ranks: u32,
     /// Ranks on every host.
     pub ranks_per_host: u32,
-    /// How ranks lie on the hosts: `contiguous` or `strided`.
+    /// How ranks are assigned to the hosts: `contiguous` or `strided`.
     pub layout: String,
 }
 
@@ -84,19 +84,18 @@ impl Subject {
 pub struct Cost {
     /// Measured repetitions of all rounds together, per phase.
     pub repetitions: u32,
-    /// A repetition, of the slowest rank: of a collective post and wait, without computing.
+    /// Time of a repetition on the slowest rank; for a collective post and wait, without computing.
     pub time_ms: Spread,
-    /// Bytes per repetition over all switch ports, in and out, as the queueing disciplines counted them. The small
-    /// exchange that starts a repetition is among them.
+    /// Bytes per repetition over all switch ports, in and out, as the queueing disciplines counted them. They include
+    /// the small exchange that starts a repetition.
     pub wire_bytes: f64,
     /// Processor time per repetition of all ranks, progress threads included.
     pub host_cpu_s: f64,
     /// Processor time per repetition of the service processes; `None` where there are none.
     pub service_cpu_s: Option<f64>,
-    /// Bytes sent again in all repetitions together; `None` where the system does not tell.
+    /// Bytes retransmitted in all repetitions together; `None` where the system does not report them.
     pub retransmitted_bytes: Option<u64>,
-    /// Messages for ranks that had not called yet, in the same repetitions (SP-9); `None` where the system does not
-    /// tell.
+    /// Messages for ranks that had not called yet, in these repetitions (SP-9); `None` if the system reports none.
     pub late_arrivals: Option<u64>,
     /// Every byte of every repetition was right.
     pub verified: bool,
@@ -136,12 +135,12 @@ impl Cost {
     }
 }
 
-/// How fast bytes crossed links that have no limit to judge by, and what they took of the processors.
+/// Throughput over links without a limit to judge by, and its processor time.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Throughput {
-    /// Payload over the busiest link, one way, in the median time.
+    /// Payload rate of the busiest link, one way, in the median time.
     pub gbit_per_s: f64,
-    /// Processor time of ranks and service processes for 10^9 bytes of payload that hosts received, both ends together.
+    /// Processor time of ranks and service processes, at both ends, for 10^9 bytes of payload that hosts received.
     pub cpu_s_per_gb: f64,
 }
 
@@ -161,31 +160,31 @@ impl Throughput {
 pub struct Row {
     /// Name of the [`Collective`](crate::Collective).
     pub collective: String,
-    /// Who and where.
+    /// The system, and its cluster and ranks.
     #[serde(flatten)]
     pub subject: Subject,
     /// Bytes of a call ([`Call::bytes`]).
     pub bytes_per_rank: u64,
-    /// Of pure communication, post and wait.
+    /// Cost of pure communication, post and wait.
     #[serde(flatten)]
     pub cost: Cost,
-    /// What the time is to be judged by.
+    /// Limits by which the time is judged.
     #[serde(flatten)]
     pub limits: Limits,
-    /// What stands in the place of limits where links have none.
+    /// Throughput, which replaces limits where links have none.
     pub throughput: Option<Throughput>,
-    /// The system's own barrier, of the slowest rank.
+    /// Time of the system's own barrier on the slowest rank.
     pub barrier_ms: Spread,
-    /// Payload that cannot be done without, over all switch ports.
+    /// Least payload over all switch ports.
     pub multicast_minimum_bytes: u64,
-    /// How much of the call computing hides.
+    /// The share of the call that computing hides.
     pub overlap: Overlap,
     /// Processor time of a rank's own thread per call in pure communication, where it waits for the end.
     pub thread_cpu_waiting: ThreadCpu,
-    /// The same while computing hides the call: what the call takes from the program (post and completion).
+    /// Processor time of this thread while computing hides the call: the call's cost to the program (post and end).
     pub thread_cpu_computing: ThreadCpu,
     /// Calls that service processes carried out, per repetition: 1 where the call was offloaded, 0 where it passed
-    /// through. What starting a repetition offloads by itself is taken off. `None` where there are no service
+    /// through. Calls that the start of a repetition offloads are subtracted. `None` where there are no service
     /// processes.
     pub offloaded_calls: Option<f64>,
     /// The rank that posted late in every repetition.
@@ -193,8 +192,7 @@ pub struct Row {
 }
 
 impl Row {
-    /// A system of ours whose service processes did not carry the calls out: the figures are those of the MPI library
-    /// that it lies below.
+    /// Whether service processes of ours did not carry out the calls. The figures are then the MPI library's own.
     pub fn passed_through(&self) -> bool {
         self.offloaded_calls.is_some_and(|calls| passed_through(calls, 1))
     }
@@ -236,13 +234,13 @@ impl Spread {
         Self { median, min: *min, max: *max }
     }
 
-    /// All values so many times as large, as in another unit.
+    /// Multiplies all values by `factor`, as for another unit.
     pub(crate) fn times(self, factor: f64) -> Self {
         Self { median: self.median * factor, min: self.min * factor, max: self.max * factor }
     }
 }
 
-/// `median [min..max]`, with two digits behind the point or as many as are asked for.
+/// `median [min..max]`, with two decimals, or with the precision of the format.
 impl fmt::Display for Spread {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let digits = f.precision().unwrap_or(2);
@@ -250,20 +248,19 @@ impl fmt::Display for Spread {
     }
 }
 
-/// Processor time that calls take of the thread that makes them, over all ranks and repetitions; progress threads are
-/// not in it.
+/// Processor time that calls take of their own thread, over all ranks and repetitions, without progress threads.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ThreadCpu {
-    /// To post, median.
+    /// Median time to post.
     pub post_us: f64,
-    /// To test and wait until the end, median.
+    /// Median time to test and wait until the end.
     pub ending_us: f64,
-    /// Both together.
+    /// Time of the whole call.
     pub call_us: Spread,
 }
 
 impl ThreadCpu {
-    /// Of as many calls as either slice has figures, in the same order.
+    /// From the times of each call; both slices have the calls in the same order.
     ///
     /// # Panics
     /// If there are no calls.
@@ -277,26 +274,27 @@ impl ThreadCpu {
     }
 }
 
-/// Computing while the collective is under way.
+/// Computing during the collective.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Overlap {
-    /// The compute loop without any communication. Where all ranks share a core, the processor time of their loops in
-    /// the repetitions with communication, as that has no other work on this core: a shared machine is slower by half
-    /// in one second than in the next. Else of the slowest rank, timed before and after the launch.
+    /// The compute loop without any communication. Where all ranks share a core, it is the processor time of their
+    /// loops in the repetitions with communication, which does no other work on this core. A time from before would not
+    /// do: a shared machine is slower by half in one second than in the next. Elsewhere it is the slowest rank's time,
+    /// taken before and after the launch.
     pub compute_ms: f64,
-    /// Post, compute loop, wait, of the slowest rank: median.
+    /// Post, compute loop and wait of the slowest rank: median.
     pub overall_ms: f64,
     /// Share of the pure time that the computing hid (CD-7).
     pub percent: f64,
-    /// The compute loop alone, of the slowest rank, in repetitions that alternate with the overall ones: median. On a
-    /// shared machine the pair has the same speed, which a time before the launch has not.
+    /// The compute loop alone on the slowest rank, in repetitions that alternate with the overall ones: median. On a
+    /// shared machine both have the same speed, unlike a time from before the launch.
     pub paired_alone_ms: f64,
     /// [`Self::overall_ms`] over [`Self::paired_alone_ms`]: 1 where the communication costs the program nothing.
     pub paired_ratio: f64,
 }
 
 impl Overlap {
-    /// Overlap = 1 - (t_(comp+comm) - t_comp) / t_comm (CD-7), as it is: noise may carry it over 100 or below 0.
+    /// Overlap = 1 - (t_(comp+comm) - t_comp) / t_comm (CD-7), not clamped: noise may carry it over 100 or below 0.
     pub fn new(compute_ms: f64, overall_ms: f64, pure_ms: f64, paired_alone_ms: f64) -> Self {
         Self {
             compute_ms,
@@ -308,7 +306,7 @@ impl Overlap {
     }
 }
 
-/// What [`Overlap::percent`] is.
+/// The value of [`Overlap::percent`].
 pub(crate) fn overlap_percent(compute_ms: f64, overall_ms: f64, pure_ms: f64) -> f64 {
     (1.0 - (overall_ms - compute_ms) / pure_ms) * 100.0
 }
@@ -318,7 +316,7 @@ pub(crate) fn overlap_percent(compute_ms: f64, overall_ms: f64, pure_ms: f64) ->
 pub struct LossRow {
     /// Percentage of the packets.
     pub percent: f64,
-    /// Of which: `multicast` or `all`.
+    /// Affected packets: `multicast` or `all`.
     pub of: String,
 }
 
@@ -333,35 +331,34 @@ impl From<Loss> for LossRow {
 pub struct LateRow {
     /// The rank.
     pub rank: u32,
-    /// By how much it was late: where that depends on the system's own time, the median of the rounds.
+    /// How late the rank was; where that depends on the system's own time, the median of the rounds.
     pub ms: f64,
-    /// It exchanged no blocks, so the others' time is that of a call among themselves.
+    /// The late rank exchanged no blocks, so the others' time is of a call among themselves.
     pub silent: bool,
-    /// How long it then waited for its result: median.
+    /// How long the late rank then waited for its result: median.
     pub own_ms: f64,
     /// The late rank's processor time to copy as many bytes as other ranks contribute to its result: median.
     pub copy_ms: f64,
     /// Time of the slowest other rank, from the start: median.
     pub others_ms: f64,
-    /// The same from the late rank's call on; negative where they had ended before it called.
+    /// Time of the slowest other rank from the late rank's call on; negative if all others ended before the call.
     pub others_after_call_ms: f64,
-    /// The links' time, without bursts, for the late rank's contribution: the other ranks cannot end earlier after its
-    /// call.
+    /// The links' time, without bursts, for the late rank's contribution: a lower bound for the others after its call.
     pub contribution_ms: f64,
     /// [`LateRow::others_ms`] of the same run with the late rank on time.
     pub punctual_ms: f64,
 }
 
-/// The limits of one size, and the time beside them.
+/// The limits of one size, and the time compared with them.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Limits {
-    /// Least time at the rate of the links, the burst of the token buckets taken into account.
+    /// Least time at the rate of the links, with the burst of the token buckets.
     pub limit_ms: f64,
     /// Least time at the rate of the links without bursts ([`limit::raw_limit_ms`]).
     pub raw_limit_ms: f64,
     /// Median time over [`Limits::limit_ms`]; `None` where the limit is 0. Judged from 1 MiB on.
     pub ratio_to_limit: Option<f64>,
-    /// Below 1 MiB: the limit and three of the system's median barriers, which time is to be judged by there.
+    /// Below 1 MiB: the limit and three of the system's median barriers, by which the time is judged.
     pub limit_and_barriers_ms: Option<f64>,
 }
 
@@ -396,7 +393,7 @@ pub(crate) mod tests {
         }
     }
 
-    /// Of 20 repetitions without service processes.
+    /// Cost of 20 repetitions without service processes.
     pub(crate) fn cost(ms: f64) -> Cost {
         Cost::of(&Sums {
             repetitions: 20,
@@ -408,7 +405,7 @@ pub(crate) mod tests {
         })
     }
 
-    /// The row in JSON, which is read back as the same row.
+    /// The row as JSON; asserts that it parses to the same row.
     pub(crate) fn through_json<R>(row: R) -> serde_json::Value
     where
         R: Serialize + serde::de::DeserializeOwned + PartialEq + std::fmt::Debug,

@@ -13,8 +13,8 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use outboard_lab::Lab;
 use std::path::{Path, PathBuf};
 
-/// A launch that is for learning has so many times the repetitions: the shim tries nothing in the first half second of
-/// a program, and trials may cost one percent of it.
+/// A launch for learning has this multiple of the repetitions. The shim tries nothing in the first half second of a
+/// program, and its trials may cost one percent of the program.
 const LEARNING_TIMES: u32 = 10;
 
 /// Phases of a launch: barriers, and two for each size, three where a rank is late.
@@ -40,7 +40,7 @@ pub fn run(options: &BenchOptions, ours: &[&dyn System]) -> Result<Report, Bench
     let mut calibrator = Calibrator::start(options, &workshop)?;
     let units = calibrator.units(options)?;
     let mut alone = || {
-        // With a communication core every repetition tells it by itself.
+        // With a communication core every repetition measures its own compute loop.
         let timed = |units: &u64| if options.setup.comm_core { Ok(Vec::new()) } else { calibrator.alone_ms(*units) };
         units.iter().map(timed).collect::<Result<Vec<_>, _>>()
     };
@@ -57,20 +57,20 @@ pub fn run(options: &BenchOptions, ours: &[&dyn System]) -> Result<Report, Bench
     Ok(Report { rows: rows.collect() })
 }
 
-/// A system that takes part, and the program built for it.
+/// A system of this run, and the program built for it.
 struct Entrant<'a> {
     system: &'a dyn System,
     program: PathBuf,
 }
 
-/// For what needs no launch before those that count.
+/// The `before` of runs that need no launch before the measurement.
 pub(crate) fn nothing_before(_: &Launching<'_>) -> Result<(), BenchError> {
     Ok(())
 }
 
-/// Runs one program, as `build` makes it for each system, below `ours` and the peers of `setup`, beside one another.
-/// `before` all that counts each system has its turn once. The `rows` of each system, ours first, from what `measure`
-/// found in its launches.
+/// Runs one program below `ours` and the peers of `setup`, beside one another; `build` builds it for each system. Each
+/// system has one turn of `before` ahead of all rounds. `rows` makes the rows of each system, ours first, from the
+/// results of `measure` in its launches.
 pub(crate) fn side_by_side<L, R>(
     setup: &Setup,
     ours: &[&dyn System],
@@ -102,7 +102,7 @@ fn installed(setup: &Setup, bar: &ProgressBar) -> Result<Vec<InstalledPeer>, Ben
     Ok(setup.peers.iter().map(|peer| InstalledPeer::new(*peer, &setup.peers_dir)).collect())
 }
 
-/// Ours first, then the peers.
+/// All entrants: ours first, then the peers.
 fn entrants<'a>(
     ours: &[&'a dyn System],
     peers: &'a [InstalledPeer],
@@ -114,9 +114,9 @@ fn entrants<'a>(
     systems.map(|system| Ok(Entrant { system, program: build(system)? })).collect()
 }
 
-/// Starts the cluster and has each entrant do what is to be done `before`, launches those that learn as often as they
-/// shall, then every entrant in each round, back and forth, so that systems alternate. For each entrant the results of
-/// `measure`, one per round.
+/// Starts the cluster and gives each entrant one turn of `before`. Then it launches each entrant that learns
+/// `setup.learn` times. Then every entrant has one turn in each round, in alternating order. Returns the results of
+/// `measure` for each entrant, one per round.
 fn go_through<T>(
     setup: &Setup,
     entrants: &[Entrant<'_>],
@@ -138,7 +138,7 @@ fn go_through<T>(
     let mut found: Vec<Vec<T>> = entrants.iter().map(|_| Vec::new()).collect();
     for round in 1..=setup.rounds {
         let mut turns: Vec<_> = found.iter_mut().zip(entrants).collect();
-        // What changes steadily meets first the one, then the other.
+        // The order alternates, so that a steady change of the machine affects all entrants alike.
         if round.is_multiple_of(2) {
             turns.reverse();
         }
@@ -149,7 +149,7 @@ fn go_through<T>(
     Ok(found)
 }
 
-/// What the entrants go through.
+/// The cluster and directories of a run.
 struct Course<'a> {
     lab: Lab,
     workshop: &'a Path,
@@ -157,7 +157,7 @@ struct Course<'a> {
 }
 
 impl Course<'_> {
-    /// Lets an entrant `go`, in a directory of its own.
+    /// Calls `go` for an entrant, in a directory of its own.
     fn turn<T>(
         &self,
         what: &str,
@@ -171,7 +171,7 @@ impl Course<'_> {
     }
 }
 
-/// A progress bar of so many steps for each launch, or a hidden one.
+/// A progress bar with `steps` for each launch, or a hidden one.
 fn bar(setup: &Setup, ours: usize, steps: u64) -> ProgressBar {
     let rounds = |systems: usize, rounds: u32| systems as u64 * u64::from(rounds);
     let launches = rounds(ours, setup.learn) + rounds(ours + setup.peers.len(), setup.rounds);
@@ -268,7 +268,7 @@ fn late_row(options: &BenchOptions, call: &Call, samples: &[&SizeSamples]) -> Op
     })
 }
 
-/// Calls per repetition that the services completed, beyond those of a repetition that only has a barrier.
+/// Calls per repetition that the services completed, without the calls of a repetition that only has a barrier.
 fn offloaded_calls(options: &BenchOptions, launches: &[Launch], services: Option<ServiceCounters>) -> Option<f64> {
     let barriers = sum_services(launches.iter().map(|launch| launch.barrier_services))?.completed;
     let beyond = services?.completed as f64 - barriers as f64;

@@ -1,5 +1,5 @@
-//! What launches of one program found, thing by thing, and how rows are made of it: the same for all programs whose
-//! repetitions have a slowest rank, processor time and results that are right or wrong.
+//! The results of launches, item by item, and how they become rows. All programs share this whose repetitions have a
+//! slowest rank, processor time and results that are right or wrong.
 //!
 //! Invariant: a row is made of all launches of its system together.
 //!
@@ -11,43 +11,43 @@ use crate::report::{Cost, Spread, Subject, Sums};
 use crate::{Call, Setup};
 use serde::Deserialize;
 
-/// The samples of one launch, in the order of what is measured.
+/// The samples of one launch, in the order of measuring.
 #[derive(Clone, Debug)]
 pub(crate) struct Launch<L> {
     pub(crate) library: String,
     pub(crate) samples: Vec<Sample<L>>,
 }
 
-/// What a program tells of one thing that it measures, and what was counted meanwhile.
+/// A program's row for one item, and the counters of its repetitions.
 #[derive(Clone, Debug)]
 pub(crate) struct Sample<L> {
     pub(crate) told: Told<L>,
-    /// Of all repetitions together.
+    /// Counters of all repetitions together.
     pub(crate) counted: Counted,
 }
 
 /// A row as the program sends it.
 #[derive(Clone, Debug, Deserialize)]
 pub(crate) struct Told<L> {
-    /// The slowest rank of each repetition. Where a program sends the times of all ranks the harness finds it.
+    /// Time of the slowest rank in each repetition; computed by the harness if a program sends the times of all ranks.
     #[serde(default)]
     pub(crate) slowest_ms: Vec<f64>,
     /// Processor time of all ranks in all repetitions.
     pub(crate) cpu_s: f64,
     /// Ranks and repetitions with wrong results.
     pub(crate) wrong: u64,
-    /// What only this program tells.
+    /// Fields that only this program has.
     #[serde(flatten)]
     pub(crate) own: L,
 }
 
-/// What all launches of a system found of one thing.
+/// The samples of one item in all launches of a system.
 pub(crate) struct Found<'a, L> {
     samples: Vec<&'a Sample<L>>,
 }
 
 impl<L> Found<'_, L> {
-    /// What each launch told.
+    /// The row of each launch.
     pub(crate) fn told(&self) -> impl Iterator<Item = &Told<L>> {
         self.samples.iter().map(|sample| &sample.told)
     }
@@ -57,17 +57,17 @@ impl<L> Found<'_, L> {
         self.told().flat_map(|told| pick(&told.own).iter().copied()).collect()
     }
 
-    /// Their spread.
+    /// The spread of the figures of all repetitions.
     pub(crate) fn spread(&self, pick: impl Fn(&L) -> &Vec<f64>) -> Spread {
         Spread::of(&self.all(pick))
     }
 
-    /// What was counted of the services; `None` where a launch did not tell.
+    /// Summed counters of the services; `None` where a launch has none.
     pub(crate) fn services(&self) -> Option<ServiceCounters> {
         sum_services(self.samples.iter().map(|sample| sample.counted.services))
     }
 
-    /// What one of so many repetitions took.
+    /// Cost of one of `repetitions`.
     pub(crate) fn cost(&self, repetitions: u32) -> Cost {
         let times: Vec<f64> = self.told().flat_map(|told| told.slowest_ms.iter().copied()).collect();
         Cost::of(&Sums {
@@ -81,8 +81,8 @@ impl<L> Found<'_, L> {
     }
 }
 
-/// The rows of a system: one for each thing of `measured`, with the call whose algorithm is named, in the order in
-/// which launches told of them.
+/// The rows of a system, one for each item of `measured`, in the order in which launches sent them. The item's call
+/// selects the algorithm that the row names.
 pub(crate) fn rows<L, M, R>(
     (setup, system): (&Setup, &dyn System),
     launches: &[Launch<L>],
@@ -97,7 +97,7 @@ pub(crate) fn rows<L, M, R>(
     rows.collect()
 }
 
-/// Sums over the rounds; a counter that one round did not tell is not told at all.
+/// Sums over the rounds; `None` if one round has no counters.
 pub(crate) fn sum_services(rounds: impl Iterator<Item = Option<ServiceCounters>>) -> Option<ServiceCounters> {
     rounds.reduce(|sum, next| Some(sum?.plus(&next?)))?
 }

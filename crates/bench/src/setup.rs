@@ -1,4 +1,4 @@
-//! What every kind of run has: the cluster, the ranks' places on it, the systems that are compared, the repetitions.
+//! Settings of every kind of run: the cluster, the ranks on its hosts, the systems to compare, the repetitions.
 
 use crate::options::check_count;
 use crate::{Call, Collective, Layout, OptionError, Peer};
@@ -8,36 +8,36 @@ use std::time::Duration;
 
 /// Repetitions and rounds beyond this are a typing error.
 const MAX_REPETITIONS: u32 = 100_000;
-/// More ranks than this on one host of an emulated cluster measure the scheduler.
+/// With more ranks than this on one host, an emulated cluster measures the scheduler.
 const MAX_RANKS_PER_HOST: u32 = 64;
 
-/// Where and how often systems are measured beside one another.
+/// The cluster, ranks and repetitions with which systems are measured beside one another.
 #[derive(Clone, Debug)]
 pub struct Setup {
     /// The cluster. Its loss is part of the specification.
     pub lab: LabSpec,
     /// Ranks on every host.
     pub ranks_per_host: u32,
-    /// Which of them are neighbours in rank.
+    /// How the ranks are assigned to the hosts.
     pub layout: Layout,
     /// MPI libraries measured beside ours.
     pub peers: Vec<Peer>,
     /// Repetitions of each phase, per round.
     pub repetitions: u32,
-    /// How often the whole set of systems is gone through, so that the machine's moods meet all of them.
+    /// How often all systems are measured in turn, so that variations of the machine affect all of them.
     pub rounds: u32,
     /// Ranks share core 0, service processes and progress threads have core 1.
     pub comm_core: bool,
-    /// How often the systems that learn ([`System::learns`](crate::System::learns)) are launched before anything
-    /// counts, each time for longer than when it does.
+    /// How often systems that learn ([`System::learns`](crate::System::learns)) are launched before the measurement.
+    /// Each such launch is longer than a measured one.
     pub learn: u32,
-    /// Calls are blocking, so that progress threads of MPI libraries have nothing to do: there are none.
+    /// Calls are blocking. Progress threads of MPI libraries would have no work, so there are none.
     pub blocking: bool,
     /// The program makes one-sided calls.
     pub one_sided: bool,
-    /// Where the peers are installed.
+    /// The directory in which peers are installed.
     pub peers_dir: PathBuf,
-    /// Longest time one launch may take; `None` for a bound computed from what is to be done.
+    /// Longest time of one launch; `None` for a bound computed from the work of the launch.
     pub launch_timeout: Option<Duration>,
     /// Show a progress bar on standard error, where that is a terminal.
     pub progress: bool,
@@ -89,14 +89,14 @@ impl Setup {
     }
 }
 
-/// `$XDG_CACHE_HOME/outboard`, by default `~/.cache/outboard`, if either is absolute.
+/// `$XDG_CACHE_HOME/outboard`, by default `~/.cache/outboard`; `None` if neither variable is absolute.
 pub fn cache_dir() -> Option<PathBuf> {
     let absolute = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let cache = absolute("XDG_CACHE_HOME").or_else(|| absolute("HOME").map(|home| home.join(".cache")));
     cache.map(|cache| cache.join("outboard"))
 }
 
-/// Where peers are installed: in [`cache_dir`].
+/// The directory in which peers are installed, inside [`cache_dir`].
 pub fn default_peers_dir() -> PathBuf {
     cache_dir().unwrap_or_else(|| std::env::temp_dir().join("outboard")).join("peers")
 }

@@ -1,20 +1,20 @@
-//! TCP sockets alone, as the limit of unicast in processor time: what the kernel takes to move the bytes of a call, by
-//! one connection for each pair of ranks and no library (programs/transport_sockets.c).
+//! TCP sockets alone, as the limit of unicast in processor time: what the kernel needs to move the bytes of a call.
+//! There is one connection for each pair of ranks, and no library (programs/transport_sockets.c).
 //!
-//! Never does: calls other than alltoallv and allgather. Of the others there is more than one way over sockets.
+//! Never does: calls other than alltoallv and allgather, because others can be done in several ways over sockets.
 
 use crate::job::{Job, LaunchError, Process, Running, System};
 use crate::{Call, Toolchain};
 
-/// The first rank's port; nobody else listens on hosts of an emulated cluster.
+/// The first rank's port; nothing else listens on hosts of an emulated cluster.
 const FIRST_PORT: u32 = 7100;
 
-/// The system.
+/// TCP sockets as a system.
 #[derive(Clone, Copy, Debug)]
 pub struct Sockets;
 
 impl Sockets {
-    /// Its name in reports.
+    /// Name in reports.
     pub(crate) const NAME: &str = "sockets alone";
 }
 

@@ -2,7 +2,7 @@
 
 use crate::{Cost, Overlap, Row, Subject, format_size};
 
-/// A heading, and what stands below it.
+/// A heading, and the function that gives a row's cell.
 pub(crate) type Column<R> = (&'static str, fn(&R) -> String);
 
 const FIRST: [Column<Row>; 5] = [
@@ -13,7 +13,7 @@ const FIRST: [Column<Row>; 5] = [
     ("time ms [min..max]", |row| row.cost.time_ms.to_string()),
 ];
 const OF_LIMITS: [Column<Row>; 2] = [("limit ms", limit_cell), ("ratio", |row| or_none(row.limits.ratio_to_limit))];
-/// In the place of limits where links have none.
+/// Columns that replace the limits where links have none.
 const OF_THROUGHPUT: [Column<Row>; 2] = [
     ("Gbit/s", |row| or_none(row.throughput.map(|throughput| throughput.gbit_per_s))),
     ("cpu s/GB", |row| or_none(row.throughput.map(|throughput| throughput.cpu_s_per_gb))),
@@ -28,7 +28,7 @@ const LAST: [Column<Row>; 6] = [
     ("cpu ms/call", |row| cpu_cell(&row.cost)),
     ("rank cpu us/call (waiting)", thread_cell),
 ];
-/// So many columns hold names, the others numbers.
+/// The number of columns that hold names; the others hold numbers.
 pub(crate) const LEFT_ALIGNED: usize = 2;
 
 /// Renders rows as lines of text, grouped by size, fastest first.
@@ -40,8 +40,8 @@ pub fn render(rows: &[Row]) -> String {
     table(&columns, by_time(rows, |row| row.bytes_per_rank, |row| &row.cost)) + &native_lines(rows) + &late_lines(rows)
 }
 
-/// Renders times alone: a line for each size, a column for each system in the order of the rows.
-/// Compares systems that differ in one setting (SP-8).
+/// Renders times alone: a line for each size, a column for each system in the order of the rows. Compares systems that
+/// differ in one setting (SP-8).
 pub fn render_by_size(rows: &[Row]) -> String {
     let mut systems: Vec<String> = Vec::new();
     for label in rows.iter().map(Row::label) {
@@ -93,7 +93,8 @@ fn late_lines(rows: &[Row]) -> String {
     rows.iter().filter_map(line).collect()
 }
 
-/// Lines of as many cells each, in columns that line up: the first `left_aligned` to the left, the others to the right.
+/// Lays out lines, which have equal numbers of cells, in aligned columns: the first `left_aligned` to the left, the
+/// others to the right.
 pub(crate) fn lay_out(lines: &[impl AsRef<[String]>], left_aligned: usize) -> String {
     let columns = lines.first().map_or(0, |line| line.as_ref().len());
     let width = |at: usize| lines.iter().map(|line| line.as_ref()[at].chars().count()).max().unwrap_or(0);
@@ -119,7 +120,7 @@ fn render_line(cells: &[String], widths: &[usize], left_aligned: usize) -> Strin
     line + "\n"
 }
 
-/// The name of the system, with a `!` behind it where it delivered wrong results.
+/// The name of the system, followed by a `!` if it delivered wrong results.
 pub(crate) fn system_cell(subject: &Subject, cost: &Cost) -> String {
     format!("{}{}", subject.system, if cost.verified { "" } else { "!" })
 }
@@ -143,7 +144,7 @@ pub(crate) fn by_time<R, K: Ord>(rows: &[R], key: impl Fn(&R) -> K, cost: impl F
     sorted
 }
 
-/// A figure with two digits behind the point, if there is one.
+/// A figure with two decimals, or `-`.
 pub(crate) fn or_none(figure: Option<f64>) -> String {
     figure.map_or_else(|| "-".to_owned(), |figure| format!("{figure:.2}"))
 }
@@ -173,7 +174,7 @@ fn limit_cell(row: &Row) -> String {
     format!("{:.2}{}", row.limits.limit_ms, with_barriers.unwrap_or_default())
 }
 
-/// What computing hides; nothing where the links need no time that a computation could be as long as.
+/// The text of `cell`; `-` where the links need no time that computing could hide.
 fn hidden(row: &Row, cell: impl Fn(&Overlap) -> String) -> String {
     if row.limits.raw_limit_ms > 0.0 { cell(&row.overlap) } else { "-".to_owned() }
 }
@@ -203,7 +204,7 @@ mod tests {
         assert!(lines[2].contains("1234.50 [1233.50..1236.50]"), "{text}");
     }
 
-    /// SP-8: what the number of service processes per host changes at each size.
+    /// SP-8: the effect of the number of service processes per host at each size.
     #[test]
     fn sp_8_systems_are_compared_size_by_size() {
         let mut rows = vec![row("outboard, 1 to a host", 4096, 1.5), row("outboard, 1 to a host", 65_536, 20.0)];

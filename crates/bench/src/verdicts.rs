@@ -1,37 +1,37 @@
-//! How long it takes from a fault until every surviving rank is told, and whether all are told the same.
+//! How long it takes from a fault until every surviving rank has its verdict, and whether all verdicts agree.
 //!
-//! Never does: bringing faults about (`outboard bench verdicts` does).
+//! Never does: causing faults (`outboard bench verdicts` does).
 
 use crate::report::Spread;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-/// What became of all runs of one fault.
+/// The results of all runs of one fault.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct VerdictRow {
-    /// What went wrong.
+    /// The fault.
     pub fault: String,
     /// Shape of the cluster: HOSTSxRATE.
     pub cluster: String,
     /// Ranks on every host.
     pub ranks_per_host: u32,
-    /// Seconds within which all surviving ranks have to be told.
+    /// Seconds within which all surviving ranks must have their verdict.
     pub bound_s: f64,
-    /// Milliseconds from the fault until the last surviving rank was told, of each run.
+    /// Milliseconds from the fault until the last surviving rank had its verdict, over all runs.
     pub verdict_ms: Spread,
-    /// Runs.
+    /// Number of runs.
     pub runs: u32,
-    /// How many of them had one verdict for all ranks that can hear of each other.
+    /// Runs in which all ranks that can reach each other had one verdict.
     pub alike: u32,
-    /// What ranks were told, how often.
+    /// How often ranks received each verdict.
     pub statuses: BTreeMap<String, u32>,
     /// All verdicts of a run that had several.
     pub disagreement: Option<Vec<String>>,
 }
 
 impl VerdictRow {
-    /// Whether every surviving rank was told the same, in time.
+    /// Whether every surviving rank had the same verdict, in time.
     pub fn holds(&self) -> bool {
         self.alike == self.runs && self.verdict_ms.max <= self.bound_s * 1e3
     }

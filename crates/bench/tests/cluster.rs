@@ -1,6 +1,6 @@
-//! The whole way on a small emulated cluster: Debian's Open MPI, which the tree's MPI shim is built with anyway.
+//! End-to-end test on a small emulated cluster, with Debian's Open MPI, with which the tree's MPI shim is built, too.
 //!
-//! Has a main of its own because the cluster's processes are this program, executed again.
+//! It has its own main because the cluster's processes execute this program again.
 
 use libtest_mimic::{Arguments, Failed, Trial};
 use outboard_bench::{
@@ -18,7 +18,7 @@ use std::time::Duration;
 fn main() -> ExitCode {
     outboard_lab::holder_main_if_requested();
     let mut arguments = Arguments::from_args();
-    // Links and cores are what is measured.
+    // One test at a time, because tests measure links and cores.
     arguments.test_threads = Some(1);
     macro_rules! trials {
         ($($test:ident)+) => { vec![$(Trial::test(stringify!($test), $test)),+] };
@@ -75,14 +75,14 @@ fn debian_on_two_hosts() -> Result<(), Failed> {
         assert_eq!((row.cost.service_cpu_s, row.cost.retransmitted_bytes), (None, None));
     }
     let large = &report.rows[2];
-    // Each rank's contribution leaves one host and enters the other: the ranks did talk over the links.
+    // Each rank's contribution leaves one host and enters the other, so the ranks did use the links.
     assert!(large.cost.wire_bytes >= 4.0 * 65_536.0, "{}", large.cost.wire_bytes);
     assert!(large.cost.wire_bytes <= 8.0 * 65_536.0, "{}", large.cost.wire_bytes);
     assert!(large.limits.limit_and_barriers_ms.is_some());
     Ok(())
 }
 
-/// What crosses links without limit is counted all the same.
+/// Links without a limit count their bytes, too.
 fn links_without_limit_have_a_rate_and_a_cost() -> Result<(), Failed> {
     let mut options = options(&[100_000]);
     options.setup.lab = "2x0".parse()?;
@@ -96,7 +96,7 @@ fn links_without_limit_have_a_rate_and_a_cost() -> Result<(), Failed> {
     Ok(())
 }
 
-/// SP-9: a rank that posts late delays the others, and loss is injected for real; the bytes stay right.
+/// SP-9: a rank that posts late delays the others, and packets are really lost; the bytes stay right.
 fn late_rank_and_loss() -> Result<(), Failed> {
     let mut options = options(&[100_000]);
     let late = Lateness { rank: 1, by: LateBy::Time(Duration::from_millis(20)), silent: false };
@@ -114,14 +114,14 @@ fn late_rank_and_loss() -> Result<(), Failed> {
     Ok(())
 }
 
-/// SP-9: late by a multiple of what the system takes with nobody late.
+/// SP-9: a rank is late by a multiple of the system's own time with no rank late.
 fn late_by_times_of_its_own() -> Result<(), Failed> {
     let mut options = options(&[1, 300_000]);
     (options.collective, options.setup.ranks_per_host) = (Collective::Broadcast, 2);
     options.late = Some(Lateness { rank: 3, by: LateBy::PureTimes(2), silent: false });
     for row in &measured(&options)?.rows {
         let late = row.late.as_ref().expect("a late rank");
-        // Twice what the slowest took, to the microsecond.
+        // Twice the time of the slowest rank, to the microsecond.
         assert!(
             row.cost.verified && late.ms + 1e-3 >= 2.0 * late.punctual_ms && row.cost.time_ms.min >= late.ms,
             "{row:?}"
@@ -132,7 +132,7 @@ fn late_by_times_of_its_own() -> Result<(), Failed> {
 }
 
 /// SP-7: every collective of the measuring program is right, in either layout, and its bytes cross the links. The
-/// program itself refuses to run on another host than its layout says.
+/// program refuses to run on another host than that of its layout.
 fn every_collective_of_two_ranks_per_host() -> Result<(), Failed> {
     for (at, collective) in Collective::ALL.iter().enumerate() {
         let mut options = options(if collective.has_bytes() { &[0, 64, 40_000] } else { &[0] });
@@ -151,7 +151,7 @@ fn every_collective_of_two_ranks_per_host() -> Result<(), Failed> {
     Ok(())
 }
 
-/// Calls that a link alone holds up for longer than a batch are timed one at a time; ranks of one host need no link.
+/// A call that takes the link longer than a batch lasts is timed alone; ranks of one host need no link.
 fn blocking_calls_come_in_batches() -> Result<(), Failed> {
     let mut options = options(&[8, 1 << 20]);
     (options.collective, options.setup.rounds, options.setup.blocking) = (Collective::Allreduce, 2, true);
@@ -167,13 +167,13 @@ fn blocking_calls_come_in_batches() -> Result<(), Failed> {
         let between_hosts = ranks_per_host == 1;
         // Each rank's half of the vector and of the sum leaves one host and enters the other.
         assert_eq!(large.cost.wire_bytes >= 4.0 * f64::from(1 << 20), between_hosts, "{}", large.cost.wire_bytes);
-        // The link takes 8 ms for it, and a batch lasts 2.
+        // The link takes 8 ms for this, and a batch lasts 2 ms.
         assert!(large.batch_calls == 1 || !between_hosts, "{report:?}");
     }
     Ok(())
 }
 
-/// A message crosses a link and comes back; the figures are of one way, and no other rank takes part.
+/// A message crosses a link and comes back. Figures are for one way, and no other rank takes part.
 fn a_ping_pong_tells_half_a_round_trip() -> Result<(), Failed> {
     let mut options = options(&[8, 1 << 20]);
     (options.collective, options.setup.ranks_per_host, options.setup.blocking) = (Collective::PingPong, 2, true);
@@ -183,13 +183,13 @@ fn a_ping_pong_tells_half_a_round_trip() -> Result<(), Failed> {
         assert!(row.cost.verified && row.cost.time_ms.min > 0.0, "{row:?}");
         assert_eq!(row.cost.repetitions, 3 * 2 * row.batch_calls, "a call is two of them");
     }
-    // Out of one port and into the other.
+    // The payload leaves one port and enters the other.
     let payload = 2.0 * f64::from(1 << 20);
     assert!((payload..1.2 * payload).contains(&large.cost.wire_bytes), "{large:?}");
     Ok(())
 }
 
-/// Every rank computes between post and wait; the unit tests of batches show that this does not count.
+/// Every rank computes between post and wait; unit tests of batches show that this time does not count.
 fn nonblocking_calls_compute_in_between() -> Result<(), Failed> {
     let mut options = options(&[8, 1 << 20]);
     options.collective = Collective::Allgather;
@@ -233,7 +233,7 @@ fn cd_8_a_radix_sort_sorts_to_any_base() -> Result<(), Failed> {
     assert_eq!(sorts, [(1, 3, 21), (1, 4096, 3), (999, 3, 21), (999, 4096, 3)]);
     for row in &report.rows {
         assert!(row.cost.verified && row.cost.repetitions == 8 && row.offloaded_histograms.is_none(), "{row:?}");
-        // Two ranks a host have a histogram for the two of the other: out of one port and into the other.
+        // Each host's two ranks have a histogram for the other host's two: out of one port and into the other.
         let histograms = f64::from(row.passes) * (2 * 2 * 2 * row.histogram.bytes_per_rank) as f64;
         assert!(row.cost.wire_bytes >= histograms, "{row:?}");
         let times = [row.histogram.exchange_ms, row.histogram.moving_ms, row.histogram.both_ms];
@@ -242,7 +242,7 @@ fn cd_8_a_radix_sort_sorts_to_any_base() -> Result<(), Failed> {
     Ok(())
 }
 
-/// GP-1, GP-2: message by message and by persistent requests, which no service process takes part in.
+/// GP-1, GP-2: message by message and by persistent requests, in which no service process takes part.
 fn messages_go_in_both_ways() -> Result<(), Failed> {
     let mut setup = setup(2)?;
     (setup.ranks_per_host, setup.rounds) = (2, 2);
@@ -253,7 +253,7 @@ fn messages_go_in_both_ways() -> Result<(), Failed> {
     assert_eq!(places, expected.collect::<Vec<_>>());
     for row in &report.rows {
         assert!(row.cost.verified && row.handed_over.is_none() && row.cost.repetitions == 4, "{row:?}");
-        // Two ranks a host have blocks for the two of the other: out of one port and into the other.
+        // Each host's two ranks have blocks for the other host's two: out of one port and into the other.
         assert!(row.cost.wire_bytes >= (2 * 2 * 2 * 2 * row.block_bytes) as f64, "{row:?}");
         assert!(row.cost.time_ms.min > 0.0 && row.thread_cpu.call_us.max > 0.0, "{row:?}");
     }
@@ -263,11 +263,11 @@ fn messages_go_in_both_ways() -> Result<(), Failed> {
     Ok(())
 }
 
-/// Daemons of several hosts that share a session directory overwrite each other's files.
+/// Daemons of several hosts overwrite each other's files if they share a session directory.
 fn daemons_of_a_launcher_keep_to_their_hosts() -> Result<(), Failed> {
     let lab = Lab::start(&"3x1gbit".parse()?)?;
     let directory = tempfile::tempdir()?;
-    // The daemon tells a rank where its session lies.
+    // The daemon passes the directory of its session to a rank.
     let line = "case $PMIX_SERVER_TMPDIR in $TMPDIR/*) echo $(hostname): $(ls -A $TMPDIR | wc -l) ;; esac";
     let job = Job {
         lab: &lab,

@@ -1,5 +1,5 @@
-//! The tables of docs/performance and docs/promise.md show the figures of the last `make bench`, row by row: those of
-//! docs/figures.json, docs/promise.json and the JSON files of docs/performance.
+//! The tables of docs/performance and docs/promise.md show the figures of the last `make bench`, row by row. The
+//! figures are in docs/figures.json, docs/promise.json and the JSON files of docs/performance.
 
 use outboard_bench::{Table, chart, excerpt, read_tables, write_tables};
 use std::fs;

@@ -1,7 +1,7 @@
-//! Which algorithms Outboard uses in a measurement: the daemons' settings, and the names in the report's rows.
+//! The algorithms that Outboard uses in a measurement: the daemons' settings, and the names in the report's rows.
 //!
-//! Invariant: a row names what the group chooses for that call by the same pure function; an algorithm that is asked
-//! for and cannot carry out a call of the run is refused before anything starts.
+//! Invariant: a row's name and the group's choice come from the same pure function. A requested algorithm that cannot
+//! carry out a call of the run is refused before anything starts.
 
 use std::fs;
 use std::path::Path;
@@ -14,9 +14,9 @@ use outboard_service::settings::{EAGER_BYTES, read_tuning};
 use crate::error::CliError;
 use crate::launch::DaemonArgs;
 
-/// How blocks move whose size only two ranks know (SP-5): there is no other algorithm for them.
+/// How blocks move if only two ranks know their size (SP-5): such calls have no other algorithm.
 const PULL: &str = "pull";
-/// The daemons' preference where nothing else is asked for.
+/// The daemons' default.
 const MULTICAST: &str = "multicast";
 /// The daemons' algorithm without multicast.
 const RING: &str = "ring";
@@ -24,21 +24,21 @@ const RING: &str = "ring";
 /// The algorithms of one collective.
 #[derive(Debug, Clone)]
 pub(crate) struct Algorithms {
-    /// `None` where nothing is chosen.
+    /// `None` if the collective has only one algorithm.
     collective: Option<selection::Collective>,
     tuning: Tuning,
-    /// Asked for by name.
+    /// The algorithm that was requested by name.
     asked: Option<Choice>,
-    /// The tuning is somebody's.
+    /// Whether the tuning comes from a file or a request.
     tuned: bool,
     multicast: bool,
     link_rate: Rate,
 }
 
 impl Algorithms {
-    /// How [`DaemonArgs`] have it: `ring` and `multicast` of an allgather or a broadcast say whether the daemons
-    /// multicast, all other names are those of the collective's algorithms; `multicast` leaves the choice of others to
-    /// the group. Where `lab` does not limit its links, interfaces name a rate that is fast.
+    /// The algorithms that [`DaemonArgs`] select. For an allgather or a broadcast, `ring` and `multicast` say whether
+    /// the daemons multicast; other names are algorithms of the collective. For other collectives `multicast` leaves
+    /// the choice to the group. If `lab` does not limit its links, interfaces report a fast rate.
     pub(crate) fn of(collective: Collective, daemons: &DaemonArgs, lab: &LabSpec) -> Result<Self, CliError> {
         let failed = |why: String| CliError::Failed(format!("--algorithm {}: {why}", daemons.algorithm));
         let gathers_all = matches!(collective, Collective::Allgather | Collective::Allgatherv | Collective::Broadcast);
@@ -63,7 +63,7 @@ impl Algorithms {
         Ok(Self { collective: chosen_for, tuning, asked, tuned, multicast: !without, link_rate })
     }
 
-    /// Refuses `call` if the algorithm asked for cannot carry it out.
+    /// Refuses `call` if the requested algorithm cannot carry it out.
     pub(crate) fn check(&self, call: &Call) -> Result<(), CliError> {
         match (self.asked, self.choice(call)) {
             (Some(asked), Some(choice)) if asked != choice => Err(CliError::Failed(format!(
@@ -77,7 +77,7 @@ impl Algorithms {
         }
     }
 
-    /// What the group chooses for `call`; `None` where there is no choice.
+    /// The choice of the group for `call`; `None` where there is no choice.
     fn choice(&self, call: &Call) -> Option<Choice> {
         let collective = self.collective?;
         let (ranks, hosts) = (call.ranks(), call.hosts);
@@ -92,19 +92,19 @@ impl Algorithms {
     /// The algorithm's name in the report's rows.
     pub(crate) fn name(&self, call: &Call) -> String {
         match self.choice(call) {
-            // Its settings are the daemons'.
+            // The settings of a multicast are the daemons', so its name has none.
             Some(choice) if choice.multicasts() => {
                 let text = choice.to_string();
                 text.split(':').next().unwrap_or(&text).to_owned()
             }
             Some(choice) => choice.to_string(),
-            // By the transfer layer, which goes by the bytes.
+            // The transfer layer chooses by size.
             None if call.collective == Collective::PingPong => "auto".to_owned(),
             None => PULL.to_owned(),
         }
     }
 
-    /// The daemons' arguments for the algorithm asked for, which goes into a tuning file in `directory`.
+    /// The daemons' arguments for the requested algorithm, which is written to a tuning file in `directory`.
     pub(crate) fn told(&self, daemons: &DaemonArgs, directory: &Path) -> Result<DaemonArgs, LaunchError> {
         let mut daemons = daemons.clone();
         if self.asked.is_some() {
@@ -120,13 +120,13 @@ impl Algorithms {
     }
 }
 
-/// What daemons with this tuning, or none, choose for a call, and whether it is small. On one host none is.
+/// The choice of daemons with this tuning, or without one, and whether the call is small. On one host no call is small.
 pub(crate) fn chosen(tuning: Option<&Tuning>, case: &Case, uneven: bool) -> (Choice, bool) {
     let eager_bytes = if case.hosts == 1 { 0 } else { EAGER_BYTES.0 };
     selection::chosen(tuning, case, eager_bytes, uneven)
 }
 
-/// What its algorithm is chosen as: as what has the same name.
+/// The collective under whose name the algorithm is chosen.
 fn chosen_for(collective: Collective) -> Option<selection::Collective> {
     match collective {
         Collective::Allgatherv => Some(selection::Collective::Allgather),

@@ -1,4 +1,4 @@
-//! `outboard bench`: our ways in beside the peers, on one emulated cluster, in one run.
+//! `outboard bench`: measures Outboard's interfaces beside the peers, on one emulated cluster, in one run.
 
 mod clusters;
 mod one_cluster;
@@ -23,13 +23,13 @@ use crate::lab::LinkArgs;
 use crate::launch::{self, DaemonArgs, Daemons};
 use crate::places::{self, Heap};
 
-/// Where none are given.
+/// Default sizes.
 const SIZES: &str = "256K,1M,4M";
-/// The same of blocking calls.
+/// Default sizes of blocking calls.
 const BLOCKING_SIZES: &str = "8,64,1K,4K,16K,64K,256K,1M,4M";
 const PING_PONG_SIZES: &str = "8,1K,64K,1M";
 
-/// What is measured.
+/// The benches.
 #[derive(Debug, Subcommand)]
 pub(crate) enum BenchCommand {
     /// Nonblocking allgather
@@ -54,19 +54,19 @@ pub(crate) enum BenchCommand {
     Reduce(BenchArgs),
     /// Nonblocking allreduce, a sum of 64-bit integers
     Allreduce(BenchArgs),
-    /// Nonblocking reduce-scatter of equal blocks, a sum of 64-bit integers; sizes are those of the whole vector
+    /// Nonblocking reduce-scatter of equal blocks, a sum of 64-bit integers; sizes are of the whole vector
     ReduceScatter(BenchArgs),
     /// Nonblocking inclusive scan, a sum of 64-bit integers
     Scan(BenchArgs),
     /// Nonblocking barrier
     Barrier(BenchArgs),
-    /// A three-dimensional FFT in pencils, several fields in a pipeline, its transposes by MPI_Ialltoallv
+    /// Three-dimensional FFT in pencils, several fields in a pipeline, transposes by MPI_Ialltoallv
     Fft(one_cluster::FftArgs),
-    /// A parallel radix sort: histograms by MPI_Iallgather while keys are moved, then one-sided calls
+    /// Parallel radix sort: histograms by MPI_Iallgather while keys are moved, then one-sided calls
     Radix(one_cluster::RadixArgs),
     /// Half a round trip of a tagged message between the first rank and the last, by blocking calls
     PingPong(BenchArgs),
-    /// A scatter-destination all-to-all by messages: one by one, and as a recorded group called again and again
+    /// Scatter-destination all-to-all by messages: one by one, and as a recorded group called again and again
     Recorded(one_cluster::RecordedArgs),
     /// An MPI library natively beside the same library below the preloaded shim: collectives, sizes, clusters
     Grid(clusters::GridArgs),
@@ -75,26 +75,26 @@ pub(crate) enum BenchCommand {
     /// Whole programs natively and below the preloaded shim in turn: conjugate gradients, LU factorisation, PageRank,
     /// LAMMPS
     Programs(clusters::ProgramsArgs),
-    /// How long it takes from a fault until every surviving rank is told the same
+    /// Time from a fault until every surviving rank has its verdict, and whether all verdicts agree
     Verdicts(verdicts::VerdictsArgs),
-    /// Writes the figures of reports into the tables of docs/performance
+    /// Write the figures of reports into the tables of docs/performance
     Readme(readme::ReadmeArgs),
 }
 
-/// The way into Outboard.
+/// Outboard's interface.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Via {
     /// The C interface
     C,
     /// An unmodified MPI program below the preloaded shim
     Mpi,
-    /// Both
+    /// Both interfaces
     Both,
-    /// Only the peers
+    /// No interface, only the peers
     None,
 }
 
-/// Where, beside whom and how often.
+/// The cluster, the ranks, the peers and the rounds.
 #[derive(Debug, Args)]
 struct SetupArgs {
     /// HOSTSxRATE
@@ -103,7 +103,7 @@ struct SetupArgs {
     /// Ranks on every host
     #[arg(long, default_value_t = 1)]
     ranks_per_host: u32,
-    /// How ranks lie on the hosts: contiguous keeps neighbours together, strided deals them in turn
+    /// How ranks are assigned to the hosts: contiguous keeps neighbours together, strided assigns them in turn
     #[arg(long, default_value = "contiguous")]
     layout: Layout,
     #[command(flatten)]
@@ -111,16 +111,16 @@ struct SetupArgs {
     /// open-mpi, mpich, intel-mpi, debian, separated by commas
     #[arg(long, value_delimiter = ',')]
     peers: Vec<Peer>,
-    /// The Open MPI that Outboard is preloaded under: debian or open-mpi
+    /// The Open MPI below which Outboard is preloaded: debian or open-mpi
     #[arg(long, default_value = "debian")]
     mpi: Peer,
     /// Ranks share core 0; service processes and progress threads have core 1
     #[arg(long)]
     comm_core: bool,
-    /// How often all systems are gone through
+    /// How often all systems are measured in turn
     #[arg(long, default_value_t = 1)]
     rounds: u32,
-    /// Where the rows go
+    /// Write the rows to this JSON file
     #[arg(long)]
     json: Option<PathBuf>,
     #[command(flatten)]
@@ -138,7 +138,7 @@ impl SetupArgs {
         Ok(setup)
     }
 
-    /// So many daemons on each host; on the communication core where there is one.
+    /// The daemons' arguments, with this number of daemons on each host, on the communication core if there is one.
     fn daemons(&self, service_processes: ServiceProcesses) -> DaemonArgs {
         let mut daemons = DaemonArgs { service_processes, ..self.daemons.clone() };
         if self.comm_core && daemons.service_core.is_none() {
@@ -152,21 +152,20 @@ impl SetupArgs {
 pub(crate) struct BenchArgs {
     #[command(flatten)]
     setup: SetupArgs,
-    /// Bytes of a rank's block (of the root's broadcast, for each other rank of an alltoall or scatter, of the vectors
-    /// that are reduced), separated by commas [default: 256K,1M,4M; with --blocking 8 to 4M; 0 of a barrier; 8 to 1M of
-    /// a ping-pong]
+    /// Bytes of a rank's block, of the whole for a broadcast or a reduction, for each rank for an alltoall or a
+    /// scatter; separated by commas [default: 256K,1M,4M; with --blocking 8 to 4M; barrier 0; ping-pong 8 to 1M]
     #[arg(long)]
     sizes: Option<String>,
-    /// Blocking calls (of the C interface post and wait), small ones many in a row; nothing is overlapped with them
+    /// Blocking calls (for the C interface post and wait), small ones many in a row; nothing overlaps with them
     #[arg(long)]
     blocking: bool,
-    /// Which way into Outboard [default: c; both of a ping-pong]
+    /// Outboard's interface [default: c; both for a ping-pong]
     #[arg(long, value_enum)]
     via: Option<Via>,
-    /// A rank that posts late: RANK:MILLISECONDS, or RANK:2x for twice the system's own time with nobody late
+    /// A rank that posts late: RANK:MILLISECONDS, or RANK:2x for twice the system's own time with no rank late
     #[arg(long)]
     late: Option<Lateness>,
-    /// The late rank has no blocks (alltoallv only), so that the others need not wait for any
+    /// The late rank has no blocks (alltoallv only), so that the others need not wait for it
     #[arg(long, requires = "late")]
     late_silent: bool,
     /// Repetitions of each phase
@@ -226,7 +225,7 @@ fn collectives(collective: Collective, args: BenchArgs) -> Result<ExitCode, CliE
     let mut ours = Vec::new();
     for each in &args.service_processes {
         let daemons = args.setup.daemons(*each);
-        // One alone is what everybody expects.
+        // A single daemon is the default, and needs no name.
         let told = args.service_processes.len() > 1 || *each != ServiceProcesses::default();
         let variant = told.then(|| format!("{each} to a host"));
         let algorithms = Algorithms::of(collective, &daemons, &args.setup.lab)?;
@@ -252,7 +251,7 @@ fn collectives(collective: Collective, args: BenchArgs) -> Result<ExitCode, CliE
     finish(&args.setup, &report, &text, report.all(|row| row.cost.verified))
 }
 
-/// Prints the table and writes the rows where they are wanted; a failure unless all was right.
+/// Prints the table and writes the rows to a file if one is given. Fails unless all results are right.
 fn finish<R: Serialize>(setup: &SetupArgs, report: &Report<R>, text: &str, right: bool) -> Result<ExitCode, CliError> {
     print!("{text}");
     if let Some(path) = &setup.json {
@@ -261,7 +260,7 @@ fn finish<R: Serialize>(setup: &SetupArgs, report: &Report<R>, text: &str, right
     Ok(if right { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Our way in by the C interface.
+/// Outboard through the C interface.
 fn by_c_interface(algorithms: Algorithms, daemons: DaemonArgs) -> Result<Outboard, CliError> {
     let (include, library) = (places::include()?, places::library()?);
     let library = library.parent().expect("a file lies in a directory").to_owned();
@@ -272,7 +271,7 @@ fn by_c_interface(algorithms: Algorithms, daemons: DaemonArgs) -> Result<Outboar
     Ok(Outboard::by_c_interface(algorithm, &include, &library, launch))
 }
 
-/// Our way in below an unmodified MPI program, with its large allocations in `heap`.
+/// Outboard below an unmodified MPI program, with its large allocations in `heap`.
 fn below_mpi(
     heap: Heap,
     mpi: Peer,

@@ -1,16 +1,16 @@
-//! `outboard chaos`: jobs of several users on an emulated cluster on which processes are killed and stopped, links cut,
-//! disks filled and descriptors taken away, for as long as is wanted.
+//! `outboard chaos`: jobs of several users on an emulated cluster, while faults are injected: processes are killed and
+//! stopped, links cut, disks filled and descriptors taken away.
 //!
 //! ```text
 //!  seed --> faults, one after another ----> Trial <---- jobs, several at once: attach, make a group, call, leave
 //!             |                                            | answers of ranks, every byte checked
-//!             '--- Hits: what, where, from when to when ---+--> judged: rightful, in time, the same for all
+//!             '--- Hits: kind, place, from when to when ---+--> judged: rightful, in time, the same for all
 //! ```
 //!
-//! Invariants: an error is right only if a fault has touched the job, and what it names; every act of a rank ends
-//! within [`job::BOUND`] of the last fault that touches its job; a host has one fault at a time, and few hosts have
-//! one. Each user has a daemon on each host: a fault of a daemon touches jobs of the daemon's user alone. At the end
-//! all is mended, and nothing may be left of any user: no process, file, socket or address.
+//! Invariants: an error is right only if a fault has touched the job, and the rank that the error names. Every act of a
+//! rank ends within [`job::BOUND`] of the last fault that touches its job. A host has one fault at a time, and few
+//! hosts have one. Each user has a daemon on each host; a daemon's fault touches jobs of that user alone. At the end
+//! all faults are mended, and nothing may be left of any user: no process, file, socket or address.
 
 mod hits;
 mod job;
@@ -40,9 +40,9 @@ use hits::{Hit, Hits, Kind, Place};
 
 /// How long daemons may take to notice that the last ranks have gone.
 const QUIET: Duration = Duration::from_secs(20);
-/// Of so many hosts one has a fault at a time, so that most jobs run.
+/// One in this many hosts has a fault at a time, so that most jobs run.
 const HOSTS_PER_FAULT: usize = 4;
-/// Breaches that are told in full.
+/// Breaches that are printed in full.
 const TOLD: usize = 10;
 
 #[derive(Debug, Args)]
@@ -53,52 +53,52 @@ pub(crate) struct ChaosArgs {
     /// Rate of their links
     #[arg(long, default_value = "1gbit")]
     rate: Rate,
-    /// How long jobs are started and faults injected
+    /// How long jobs are started and faults are injected
     #[arg(long, default_value_t = 60.0)]
     minutes: f64,
-    /// Jobs at once
+    /// Jobs that run at the same time
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=32))]
     jobs: u16,
-    /// Users beside this one, each with a daemon on every host; only root may start others' programs
+    /// Users beside this one, each with a daemon on every host; only root can start programs of others
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(0..=100))]
     users: u32,
-    /// What jobs and faults are drawn by
+    /// Seed from which jobs and faults are drawn
     #[arg(long, default_value_t = 0)]
     seed: u64,
     #[command(flatten)]
     daemons: DaemonArgs,
 }
 
-/// The first of the users.
+/// The number of the first user.
 const FIRST_USER: u32 = 20_000;
 
-/// What has happened so far.
+/// The results so far.
 #[derive(Debug, Default)]
 struct Tally {
     jobs: u64,
     calls: u64,
     verdicts: BTreeMap<String, u64>,
     faults: BTreeMap<Kind, u64>,
-    /// The longest turn of all service processes, and the one that took most of a processor.
+    /// The longest turn of all service processes, and the turn with the most processor time.
     longest: TurnLength,
     busiest: TurnLength,
-    /// What must not be.
+    /// Violations of the invariants.
     breaches: Vec<String>,
 }
 
-/// A rank of a job that runs.
+/// A rank of a running job.
 struct Living {
     handle: Arc<OwnedFd>,
     host: u16,
     user: User,
 }
 
-/// What jobs and faults share.
+/// The state that jobs and faults share.
 struct Chaos<'a> {
     trial: &'a Trial,
     args: &'a ChaosArgs,
     hits: Mutex<Hits>,
-    /// The living ranks of the jobs that run.
+    /// The living ranks of the running jobs.
     ranks: Mutex<BTreeMap<(u64, usize), Living>>,
     tally: Mutex<Tally>,
     until: Instant,
@@ -165,7 +165,7 @@ fn print(args: &ChaosArgs, users: usize, tally: &Tally, leftovers: &[String]) {
     tally.breaches.iter().take(TOLD).for_each(|breach| println!("BREACH: {breach}"));
 }
 
-/// A fault that is to be mended.
+/// A fault that has to be mended.
 struct Broken {
     due: Instant,
     hit: usize,
@@ -174,7 +174,7 @@ struct Broken {
 }
 
 impl Chaos<'_> {
-    /// One job after another.
+    /// Runs one job after another.
     fn work(&self, worker: u64) {
         let mut rng = ChaCha8Rng::seed_from_u64(self.args.seed ^ ((worker + 1) << 32));
         let mut number = worker;
@@ -187,7 +187,7 @@ impl Chaos<'_> {
         }
     }
 
-    /// One fault after another, each mended after a while.
+    /// Injects one fault after another, and mends each after a while.
     fn inject(&self) -> Result<(), CliError> {
         let mut rng = ChaCha8Rng::seed_from_u64(self.args.seed);
         let mut broken: Vec<Broken> = Vec::new();
@@ -213,11 +213,11 @@ impl Chaos<'_> {
         outcome
     }
 
-    /// Does one thing wrong, where there is something to do it to; what is to be mended.
+    /// Injects one fault, if there is a place for it. Returns the fault if it has to be mended.
     fn strike(&self, rng: &mut ChaCha8Rng, broken: &[Broken]) -> Result<Option<Broken>, CliError> {
         let kind = *Kind::value_variants().choose(rng).expect("there are some");
         let Some(place) = self.place(kind, rng, broken) else { return Ok(None) };
-        // Shorter and longer than any silence that counts as death.
+        // Durations below and above any silence after which a peer counts as lost.
         let most = *[300, 3_000, 10_000].choose(rng).expect("there are some");
         let lasting = Duration::from_millis(rng.random_range(50..most));
         let hit = lock(&self.hits).begin(Hit { kind, place, from: now_ns(), to: None });
@@ -231,7 +231,7 @@ impl Chaos<'_> {
         Ok(Some(broken))
     }
 
-    /// Where this can happen now.
+    /// A place where this kind of fault can happen now.
     fn place(&self, kind: Kind, rng: &mut ChaCha8Rng, broken: &[Broken]) -> Option<Place> {
         if kind.is_of_ranks() {
             let ranks: Vec<(u64, usize)> = lock(&self.ranks).keys().copied().collect();
@@ -244,7 +244,7 @@ impl Chaos<'_> {
             return None;
         }
         if kind.is_of_daemons() {
-            // One that serves a rank.
+            // Only a daemon that serves a rank is of interest.
             let serving = lock(&self.ranks).values().map(|rank| (rank.host, rank.user)).collect::<Vec<_>>();
             let free: Vec<_> = serving.into_iter().filter(|(host, _)| !taken.contains(host)).collect();
             return free.choose(rng).map(|(host, user)| Place::Daemon { host: *host, user: *user });
@@ -291,9 +291,9 @@ impl Chaos<'_> {
         Ok(())
     }
 
-    /// Keeps the longest turn of a service process so far, which it takes along with its end.
+    /// Notes the longest and the busiest turn of a service process, whose statistics end with it.
     fn note_turns(&self, host: u16, user: User) {
-        // One that has no descriptor for an answer is asked again at the end.
+        // A daemon that has no descriptor for an answer is read again at the end.
         if let Ok(report) = self.trial.statistics(host, user) {
             let TurnLengths { longest, busiest, .. } = report.turns;
             let tally = &mut *lock(&self.tally);
@@ -302,7 +302,7 @@ impl Chaos<'_> {
     }
 
     fn signal_rank(&self, rank: (u64, usize), what: Signal) {
-        // One whose job is over by now needs no signal.
+        // A rank whose job has ended meanwhile needs no signal.
         lock(&self.ranks).get(&rank).into_iter().for_each(|rank| signal(&rank.handle, what));
     }
 }

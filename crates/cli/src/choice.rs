@@ -1,5 +1,5 @@
-//! `outboard choice` and `outboard explain choice --report`: what the MPI shim has learnt on which cluster, and what it
-//! chose in a run, native or offloaded (bindings/mpi/README.md has both formats). Never chooses anything.
+//! `outboard choice` and `outboard explain choice --report`: show what the MPI shim has learnt about each cluster, and
+//! what it chose in a run, native or offloaded (bindings/mpi/README.md has both formats). Never chooses anything.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -10,20 +10,20 @@ use serde::Deserialize;
 
 use crate::error::CliError;
 
-/// How a file of the shim begins: its name, and its version (bindings/mpi/src/remembered.c).
+/// The beginning of the shim's files: name and version (bindings/mpi/src/remembered.c).
 const FORMAT: [&str; 2] = ["outboard-choice", "3"];
 
-/// What the MPI shim remembers of earlier runs.
+/// The results of earlier runs that the MPI shim keeps.
 #[derive(Debug, Subcommand)]
 pub(crate) enum ChoiceCommand {
-    /// Clusters, and which classes of calls were found faster natively or offloaded there
+    /// List the clusters, and which classes of calls are faster natively or offloaded there
     List,
-    /// Remove what is remembered
+    /// Remove learnt results
     Forget {
-        /// The cluster, as `outboard choice list` names it
+        /// The cluster, by its name in `outboard choice list`
         #[arg(required_unless_present = "all", conflicts_with = "all")]
         cluster: Option<String>,
-        /// Of all clusters
+        /// Remove the results of all clusters
         #[arg(long)]
         all: bool,
     },
@@ -45,7 +45,7 @@ struct Row {
     why: String,
 }
 
-/// The report that `OUTBOARD_MPI_REPORT` asks for, as far as it is read here.
+/// The fields of a report of `OUTBOARD_MPI_REPORT` that are used here.
 #[derive(Debug, Deserialize)]
 struct Report {
     choice: String,
@@ -63,7 +63,7 @@ pub(crate) fn choice(command: &ChoiceCommand) -> Result<ExitCode, CliError> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Where the shim keeps its files.
+/// The directory of the shim's files.
 fn folder() -> Result<PathBuf, CliError> {
     let missing = "neither XDG_CACHE_HOME nor HOME is an absolute path: what is remembered has no place";
     cache_dir().map(|cache| cache.join("choice")).ok_or_else(|| CliError::Failed(missing.to_owned()))
@@ -97,7 +97,7 @@ fn list(folder: &Path) -> Result<(), CliError> {
     Ok(())
 }
 
-/// What a file says, for people; none where it is no such file.
+/// The content of a file as text; `None` if it is not a file of the shim.
 fn table(text: &str) -> Option<String> {
     let mut lines = text.lines();
     let [name, version, cluster, hosts, names] = fields(lines.next()?)?;
@@ -126,7 +126,7 @@ fn fields<const N: usize>(line: &str) -> Option<[&str; N]> {
     line.split('\t').collect::<Vec<_>>().try_into().ok()
 }
 
-/// The bytes of a size class: the number of their bits.
+/// The least size of a class, which is numbered by its bits.
 fn sizes(class: Option<u32>) -> String {
     match class {
         None => "any size".to_owned(),
@@ -150,7 +150,7 @@ fn forget(folder: &Path, cluster: Option<&str>) -> Result<(), CliError> {
     Ok(())
 }
 
-/// Says why each class of calls of a run went its way.
+/// Prints the reason for the choice of each class of calls in a run.
 pub(crate) fn explain(path: &Path) -> Result<ExitCode, CliError> {
     let text = std::fs::read_to_string(path).map_err(CliError::system(path.display().to_string()))?;
     let report: Report = serde_json::from_str(&text).map_err(|error| {

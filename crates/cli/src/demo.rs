@@ -1,10 +1,9 @@
-//! `outboard demo`: a real, unmodified MPI program twice on one emulated cluster, the MPI library's own allgather and
-//! then ours, side by side.
+//! `outboard demo`: runs a real, unmodified MPI program twice on one emulated cluster, with the MPI library's own
+//! allgather and with ours, and compares both.
 //!
-//! The program is PageRank of examples/: it reads a matrix in Matrix Market format, or generates one, and gathers its
-//! vectors by MPI_Iallgather while it computes. Both runs must agree to the last bit. It is shown on two clusters: one
-//! as clusters are, with links slower than the processors and a core for communication, and one all of whose cores
-//! compute.
+//! The program is PageRank of examples/. It reads a matrix in Matrix Market format, or generates one, and gathers its
+//! vectors by MPI_Iallgather while it computes. Both runs must agree to the last bit. One of two clusters is like real
+//! ones, with links slower than the processors and a core for communication. On the other one all cores compute.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -21,7 +20,7 @@ use crate::launch::{DaemonArgs, Daemons};
 use crate::work;
 use crate::{places, run};
 
-/// Which of the twin programs.
+/// The C program, its Python twin, or both.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Program {
     C,
@@ -31,7 +30,7 @@ enum Program {
 
 #[derive(Debug, Args)]
 pub(crate) struct DemoArgs {
-    /// HOSTSxRATE, one rank per host, instead of the two clusters that are shown by default
+    /// HOSTSxRATE with one rank per host, instead of the two default clusters
     #[arg(long)]
     lab: Option<LabSpec>,
     /// Ranks compute on core 0; core 1 is for service processes and the MPI library's progress threads
@@ -49,20 +48,20 @@ pub(crate) struct DemoArgs {
     /// Iterations
     #[arg(long, default_value_t = 10)]
     iterations: u32,
-    /// The Open MPI it runs on: debian or open-mpi
+    /// The Open MPI of the runs: debian or open-mpi
     #[arg(long, default_value = "debian")]
     mpi: Peer,
     #[command(flatten)]
     daemons: DaemonArgs,
 }
 
-/// Whose mpi4py is built for Debian's Open MPI.
+/// The interpreter whose mpi4py is built for Debian's Open MPI.
 const DEBIAN_PYTHON: &str = "/usr/bin/python3";
-/// The cores of an emulated cluster: whoever computes has the first, who communicates the second.
+/// The cores of an emulated cluster: one to compute, one to communicate.
 const RANKS_CORE: usize = 0;
 const COMM_CORE: usize = 1;
 
-/// Where the programs run.
+/// A cluster of the demo.
 struct Scene {
     lab: LabSpec,
     comm_core: bool,
@@ -89,7 +88,7 @@ impl Scene {
     }
 }
 
-/// The program's own line of JSON.
+/// The line of JSON that the program prints.
 #[derive(Debug, Clone, Deserialize)]
 struct Outcome {
     iteration_ms: f64,
@@ -142,13 +141,13 @@ fn c_program(args: &DemoArgs, directory: &Path) -> Result<Vec<String>, CliError>
     Ok(vec![program.display().to_string()])
 }
 
-/// The Python program with an interpreter that has mpi4py for this MPI library: Debian's for Debian's, else one that is
-/// set up once.
+/// The Python program, with an interpreter whose mpi4py fits this MPI library: Debian's for Debian's library, else one
+/// that is set up once.
 fn python_program(args: &DemoArgs) -> Result<Vec<String>, CliError> {
     let cache = default_peers_dir().with_file_name(format!("python-{}", args.mpi.name()));
     let debian = args.mpi == Peer::Debian;
     let python = if debian { PathBuf::from(DEBIAN_PYTHON) } else { cache.join("bin/python") };
-    // Built for another MPI library it would load that one.
+    // An mpi4py that was built for another MPI library would load that library.
     let version = if debian { "Open MPI v4." } else { "Open MPI v5." };
     let ready = Command::new(&python)
         .args(["-c", "import numpy; from mpi4py import MPI; print(MPI.Get_library_version())"])
@@ -175,7 +174,7 @@ fn python_program(args: &DemoArgs) -> Result<Vec<String>, CliError> {
     Ok(vec![python.display().to_string(), script.display().to_string()])
 }
 
-/// Runs the program on a cluster of its own.
+/// Runs the program on a new cluster.
 fn measure(
     args: &DemoArgs,
     scene: &Scene,
@@ -244,7 +243,7 @@ fn measure(
     })
 }
 
-/// Prints the comparison; true when both runs agree and ours was offloaded.
+/// Prints the comparison; true if both runs agree and ours was offloaded.
 fn show(args: &DemoArgs, name: &str, native: &Measured, ours: &Measured) -> bool {
     let (a, b) = (&native.outcome, &ours.outcome);
     println!();

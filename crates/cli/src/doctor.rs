@@ -1,4 +1,4 @@
-//! `outboard doctor`: tries for real what Outboard needs here, and says what to do where something does not work.
+//! `outboard doctor`: tests on this machine what Outboard needs, and prints a remedy for each failure.
 
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
@@ -17,10 +17,10 @@ use crate::top;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct DoctorArgs {
-    /// The interface towards the other hosts
+    /// The interface to the other hosts
     #[arg(long, default_value = "lo")]
     interface: String,
-    /// Statistics sockets of daemons to ask too; those of running jobs of `outboard run` are asked anyway
+    /// Statistics sockets of further daemons to check; running jobs of `outboard run` are always checked
     #[arg(long)]
     stats: Vec<PathBuf>,
 }
@@ -30,7 +30,7 @@ pub(crate) struct DoctorArgs {
 struct Finding {
     what: String,
     ok: bool,
-    /// Without it nothing works.
+    /// Whether nothing works without it.
     essential: bool,
     detail: String,
     remedy: Option<String>,
@@ -73,7 +73,7 @@ pub(crate) fn doctor(args: &DoctorArgs) -> Result<ExitCode, CliError> {
     Ok(if broken { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-/// The parts of Outboard itself, and the MPI libraries it knows.
+/// The parts of Outboard itself, and the MPI libraries that it supports.
 fn parts() -> Vec<Finding> {
     let place = |p: Result<std::path::PathBuf, CliError>| match p {
         Ok(path) => Ok(path.display().to_string()),
@@ -97,7 +97,7 @@ fn parts() -> Vec<Finding> {
     findings
 }
 
-/// What a daemon that is started in this environment does with what goes to other hosts.
+/// Whether a daemon started in this environment encrypts its traffic to other hosts.
 fn encryption(interface: &str) -> Finding {
     let matches = Settings::augment_args(clap::Command::new("outboardd")).try_get_matches_from([
         "outboardd",
@@ -106,7 +106,7 @@ fn encryption(interface: &str) -> Finding {
     ]);
     let settings = matches.and_then(|matches| Settings::from_arg_matches(&matches));
     let found = match settings {
-        // Behind it comes advice for a command line.
+        // Further lines are advice for a command line.
         Err(error) => Err(error.to_string().lines().next().unwrap_or_default().to_owned()),
         Ok(settings) => match settings.resolve() {
             Err(error) => Err(error.to_string()),
@@ -117,7 +117,7 @@ fn encryption(interface: &str) -> Finding {
     Finding::of("encryption between hosts", false, found, "mend the OUTBOARD_ variables; `outboardd --help` names them")
 }
 
-/// Whether a daemon that is started in this environment could have the engine of deferred work.
+/// Whether a daemon started in this environment could use the engine of deferred work.
 fn deferred_work(interface: &str) -> Finding {
     let provider = std::env::var("OUTBOARD_OFI_PROVIDER").unwrap_or_else(|_| "sockets".to_owned());
     let at = Interface::named(interface).map_err(|error| error.to_string());
@@ -129,7 +129,7 @@ fn deferred_work(interface: &str) -> Finding {
     Finding::of("collectives by deferred work", false, opened.map(works), remedy)
 }
 
-/// How the places of ranks are found out.
+/// Whether the sockets and cores of ranks can be detected.
 fn topology() -> Finding {
     let topology = Topology::detect();
     let here = format!("{topology}; this process: {}", topology.place_of(None));
@@ -137,7 +137,7 @@ fn topology() -> Finding {
     Finding::of("sockets and cores", false, found, "mount /sys")
 }
 
-/// Reads memory of another process of this user, as the daemon does with large blocks of its ranks'.
+/// Reads memory of another process of this user, as the daemon reads large blocks of its ranks.
 fn cross_memory() -> Finding {
     let probe = || -> std::io::Result<String> {
         let mut child = Command::new("sleep").arg("10").spawn()?;
@@ -161,7 +161,7 @@ fn cross_memory() -> Finding {
     )
 }
 
-/// Reads and writes our own memory by the descriptor that a rank hands over.
+/// Reads and writes our own memory through a descriptor, as the daemon accesses its ranks' memory.
 fn memory_descriptor() -> Finding {
     let probe = || -> Result<String, String> {
         let descriptor = MemoryDescriptor::of_this_process().map_err(|error| error.to_string())?;
@@ -178,7 +178,7 @@ fn memory_descriptor() -> Finding {
     Finding::of("access to rank memory", false, found, "mount /proc where programs run")
 }
 
-/// Running jobs whose ranks are not reached any more as they were at first.
+/// Running jobs whose ranks' memory is no longer reached through the tier used at first.
 fn withdrawn(sockets: &[PathBuf]) -> Vec<Finding> {
     let sockets = sockets.iter().cloned().chain(top::running_jobs());
     let reports = sockets.filter_map(|socket| top::asked(&socket)).map(|(_, report)| report);

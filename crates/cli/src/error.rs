@@ -1,4 +1,4 @@
-//! Why a subcommand failed, in a sentence for the person who typed it.
+//! Errors of subcommands, in sentences for the user who typed the command.
 
 use std::fmt;
 use std::io;
@@ -10,31 +10,31 @@ use thiserror::Error;
 /// Why a subcommand failed.
 #[derive(Debug, Error)]
 pub(crate) enum CliError {
-    /// The emulated cluster.
+    /// The emulated cluster failed.
     #[error("{0}; {remedy}", remedy = .0.remedy())]
     Lab(#[from] LabError),
-    /// A program that should have been started.
+    /// A program could not be started.
     #[error(transparent)]
     Launch(#[from] LaunchError),
-    /// The benchmark.
+    /// The benchmark failed.
     #[error(transparent)]
     Bench(#[from] BenchError),
-    /// The system refused.
+    /// A system call failed.
     #[error("{what}: {source}")]
     System { what: String, source: io::Error },
-    /// Everything else that has just a sentence.
+    /// Any other failure, as a sentence.
     #[error("{0}")]
     Failed(String),
 }
 
 impl CliError {
-    /// For `map_err`.
+    /// A system error with its context, for `map_err`.
     pub(crate) fn system(what: impl Into<String>) -> impl FnOnce(io::Error) -> CliError {
         let what = what.into();
         move |source| CliError::System { what, source }
     }
 
-    /// What another part says, for `map_err`.
+    /// Another part's error, for `map_err`.
     pub(crate) fn said(error: impl fmt::Display) -> CliError {
         CliError::Failed(error.to_string())
     }

@@ -1,4 +1,4 @@
-//! `outboard explain`: what Outboard would do, and why.
+//! `outboard explain`: shows what Outboard would do, and why.
 
 mod collective;
 mod core_direct;
@@ -25,7 +25,7 @@ use crate::places;
 use collective::Collective;
 use plans::Planned;
 
-/// What is explained: the plan of a collective, unless a subcommand says otherwise.
+/// The subject to explain: the plan of a collective, unless a subcommand names another.
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub(crate) struct ExplainArgs {
@@ -37,38 +37,38 @@ pub(crate) struct ExplainArgs {
 
 #[derive(Debug, Subcommand)]
 enum ExplainCommand {
-    /// The daemon's settings as flags, environment and defaults make them
+    /// Show the daemon's settings that result from flags, environment and defaults
     Config {
-        /// Flags as the daemon would get them
+        /// Flags for the daemon
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         flags: Vec<String>,
     },
-    /// Which algorithm a call gets, why, and what the others would take
+    /// Show which algorithm a call gets, why, and the times of the others
     Choice(ChoiceArgs),
-    /// Which engine carries out which algorithm, and why not
+    /// Show which engine carries out which algorithm, and why not
     Engines(engines::EnginesArgs),
-    /// What a datapath accelerator keeps up with, beside what was measured
+    /// Show the rates that a datapath accelerator sustains, beside measured ones
     Datapath,
-    /// What a machine and its NIC cost in the simulator, each number with its source
+    /// Show the costs of a machine and its NIC in the simulator, each with its source
     Profile {
-        /// One that is built in (bluefield3, cluster-a, cluster-b, tianhe), or a file
+        /// A built-in profile (bluefield3, cluster-a, cluster-b, tianhe), or a file
         name: String,
     },
 }
 
-/// Which plan, and what of it.
+/// The plan, and the parts of it to show.
 #[derive(Debug, Args)]
 pub(crate) struct PlanArgs {
     /// The collective whose plan is shown
     #[arg(value_enum, required_unless_present = "file")]
     collective: Option<Collective>,
-    /// Shows a plan (docs/plan-format.md) or GOAL schedule from a file, in place of a collective's
+    /// Show a plan (docs/plan-format.md) or GOAL schedule from a file instead of a collective's
     #[arg(long, conflicts_with_all = ["collective", "ranks", "size", "element_bytes", "algorithm", "ports", "topology", "root"])]
     file: Option<PathBuf>,
-    /// Ranks of the group; 4, or as many as --topology has
+    /// Ranks of the group; by default 4, or the number in --topology
     #[arg(long)]
     ranks: Option<u32>,
-    /// Bytes of a rank's block, or of the whole where there are no blocks; 1K by default
+    /// Bytes of a rank's block, or of the whole vector if there are no blocks; 1K by default
     #[arg(long)]
     size: Option<Size>,
     /// Bytes of an element of a reduction; 8 by default
@@ -77,25 +77,25 @@ pub(crate) struct PlanArgs {
     /// The algorithm, with settings behind a colon, such as bruck:ports=3
     #[arg(long)]
     algorithm: Option<String>,
-    /// Messages that a rank sends at the same time, where the algorithm has that setting
+    /// Messages that a rank sends at the same time, if the algorithm has that setting
     #[arg(long)]
     ports: Option<u32>,
-    /// Ranks by hosts: 4x2 (4 hosts of 2 ranks), 4x2:strided, or a number of ranks for each host: 2,2,3
+    /// Ranks by hosts: 4x2 (4 hosts of 2 ranks), 4x2:strided, or the number of ranks on each host: 2,2,3
     #[arg(long)]
     topology: Option<String>,
-    /// Root of a collective that has one; 0 by default
+    /// Root of a collective with a root; 0 by default
     #[arg(long)]
     root: Option<u32>,
-    /// What is shown
+    /// The stage of the plan to show
     #[arg(long, value_enum, default_value = "plan")]
     stage: Stage,
-    /// How messages find memory in task lists; eager below 16K by default
+    /// How messages find memory in task lists; by default eager below 16K
     #[arg(long, value_enum)]
     protocol: Option<Protocol>,
-    /// Task lists as they run, in place of the short view of the CORE-Direct paper's tables
+    /// Show task lists as they run, not in the short form of the CORE-Direct paper's tables
     #[arg(long)]
     executed: bool,
-    /// How it is written; svg draws rounds
+    /// The format of the output; svg draws rounds
     #[arg(long, value_enum, default_value = "text")]
     format: Format,
 }
@@ -104,7 +104,7 @@ pub(crate) struct PlanArgs {
 enum Stage {
     /// Every step of every rank (docs/plan-format.md)
     Plan,
-    /// Which messages travel when, and bytes per rank
+    /// The messages of each round, and bytes per rank
     Rounds,
     /// A GOAL schedule for LogGOPSim
     Goal,
@@ -118,15 +118,15 @@ enum Stage {
 enum Protocol {
     /// Into preposted buffers
     Eager,
-    /// Straight to its place, once the receiver is ready
+    /// Straight to its place, after the receiver is ready
     Rendezvous,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Format {
-    /// For people
+    /// Text for people
     Text,
-    /// For programs
+    /// JSON for programs
     Json,
     /// A drawing of rounds and messages
     Svg,
@@ -143,7 +143,7 @@ pub(crate) fn explain(ExplainArgs { command, plan }: ExplainArgs) -> Result<Exit
     }
 }
 
-/// Printed at once: a reader that has seen enough closes the pipe, which is no panic.
+/// Prints all at once. A closed pipe is no error, because its reader may have seen enough.
 pub(crate) fn print(shown: &str) -> Result<ExitCode, CliError> {
     std::io::Write::write_all(&mut std::io::stdout(), shown.as_bytes())
         .or_else(|error| if error.kind() == std::io::ErrorKind::BrokenPipe { Ok(()) } else { Err(error) })

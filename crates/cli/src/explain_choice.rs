@@ -1,4 +1,4 @@
-//! `outboard explain choice`: which algorithm a call gets, why, and what the others would take.
+//! `outboard explain choice`: shows which algorithm a call gets, why, and the times of the others.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -15,37 +15,37 @@ use crate::error::CliError;
 /// More ranks than this are not played: their programs would fill the memory.
 const MOST_PLAYED: u32 = 256;
 
-/// In place of the name of a tuning file.
+/// The source of a tuning without a tuning file.
 const UNTUNED: &str = "none: what daemons do without a tuning file";
 
-/// A call whose algorithm is asked for.
+/// The call whose algorithm is explained.
 #[derive(Debug, Args)]
 pub(crate) struct ChoiceArgs {
     /// allgather, broadcast, alltoall, gather, scatter, barrier, reduce, allreduce, reduce-scatter or scan
     #[arg(required_unless_present = "report")]
     collective: Option<Collective>,
-    /// What the MPI shim chose in a run, and why: the file that OUTBOARD_MPI_REPORT named there
+    /// Show what the MPI shim chose in a run, and why; the file is the one that OUTBOARD_MPI_REPORT named
     #[arg(long, exclusive = true)]
     report: Option<PathBuf>,
     /// Ranks of the group
     #[arg(long, required_unless_present = "report", value_parser = clap::value_parser!(u32).range(1..=i64::from(outboard_plan::MAX_RANKS)))]
     ranks: Option<u32>,
-    /// Hosts that they are on; as many as ranks by default
+    /// Hosts of these ranks; by default one for each rank
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
     hosts: Option<u32>,
-    /// Bytes of the vector, of the root, or of each rank's block
+    /// Bytes of the vector, of the root's buffer, or of each rank's block
     #[arg(long, default_value = "0")]
     size: Size,
     /// Tuning file of the daemons
     #[arg(long, env = "OUTBOARD_TUNING")]
     tuning: Option<PathBuf>,
-    /// The daemons have no multicast
+    /// The daemons do not use multicast
     #[arg(long)]
     no_multicast: bool,
-    /// Rate of the slowest host's link; a tuning file says itself what links carry
+    /// Rate of the slowest host's link; a tuning file has its own rates
     #[arg(long, default_value = "1gbit")]
     link_rate: Rate,
-    /// Play the actual programs event by event, too
+    /// Also play the actual programs event by event
     #[arg(long)]
     play: bool,
 }
@@ -90,7 +90,7 @@ fn report(tuning: &Tuning, source: &str, case: &Case, play: bool) -> String {
     };
     let mut text = format!("{collective} of {} among {ranks} ranks on {hosts} hosts\n", Size(bytes));
     text += &format!("tuning  {source}\nchosen  {choice}\nbecause {because}\n\n");
-    // No multicast carries out a small call, unless a tuning has it so.
+    // A small call does not use multicast, unless a tuning chooses it.
     let case = &Case { multicast: case.multicast && (tuned || !small), ..*case };
     let by_hand = tuning.candidate(case, choice).filter(|_| !collective.choices().contains(&choice));
     let mut all: Vec<Candidate> = tuning.candidates(case).chain(by_hand).collect();
@@ -146,7 +146,7 @@ fn reason(tuning: &Tuning, source: &str, case: &Case, chosen: &Chosen) -> String
     }
 }
 
-/// Where a choice that is set by hand applies.
+/// The limits of a rule, as text.
 fn bounds(rule: &Rule) -> String {
     let bytes = rule.up_to.map(|most| format!("up to {most}"));
     let ranks = rule.ranks.map(|most| format!("up to {most} ranks"));

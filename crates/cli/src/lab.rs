@@ -23,27 +23,27 @@ pub(crate) enum LabCommand {
         #[command(flatten)]
         name: Name,
     },
-    /// End it
+    /// End a cluster
     Down(Name),
-    /// Run a command on one of its hosts
+    /// Run a command on a host of a cluster
     Exec {
         #[command(flatten)]
         name: Name,
-        /// h1, h2, ...; with DPUs h1-dpu, ..., too
+        /// h1, h2, ...; with DPUs also h1-dpu, ...
         host: String,
         /// The command and its arguments
         #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true)]
         command: Vec<OsString>,
     },
-    /// Bytes and packets of every port
+    /// Show bytes and packets of every port
     Counters(Name),
-    /// The clusters that are up
+    /// List the running clusters
     List,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct Name {
-    /// Name, when there is more than one
+    /// Name, if there is more than one cluster
     #[arg(long)]
     name: Option<String>,
 }
@@ -54,19 +54,19 @@ impl Name {
     }
 }
 
-/// What the links are like.
+/// The properties of the links.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct LinkArgs {
     /// Largest IP packet in bytes
     #[arg(long, default_value_t = 1500)]
     mtu: u32,
-    /// Rate of the links between hosts and DPUs, such as 8gbit; by default four times that of the others
+    /// Rate of the links between hosts and DPUs, such as 8gbit; by default four times that of the other links
     #[arg(long)]
     pcie: Option<Rate>,
     /// Random loss in the switch, such as 5%
     #[arg(long)]
     loss: Option<String>,
-    /// Which packets the loss takes
+    /// The packets that are lost
     #[arg(long, value_parser = loss_of(), default_value = "multicast", requires = "loss")]
     of: LossOf,
 }
@@ -97,7 +97,7 @@ pub(crate) fn lab(command: LabCommand) -> Result<ExitCode, CliError> {
         LabCommand::Down(name) => Lab::down(name.get())?,
         LabCommand::Exec { name, host, command } => {
             let mut inside = Lab::attach(name.get())?.command(&host, &command[0])?;
-            // The client of the host's agent takes the place of this process.
+            // The client of the host's agent replaces this process.
             return Err(CliError::system(format!("enter {host}"))(inside.args(&command[1..]).exec()));
         }
         LabCommand::Counters(name) => {

@@ -1,5 +1,4 @@
-//! Starts what several subcommands need: daemons on every host, ranks of programs that use outboard.h, their
-//! rendezvous.
+//! Starts processes of several subcommands: daemons on hosts, ranks of programs that use outboard.h, their rendezvous.
 //!
 //! Invariant: everything started here ends with its [`Process`], daemons after ranks.
 
@@ -27,30 +26,30 @@ use crate::error::CliError;
 use crate::notices::Notices;
 use crate::{places, reports};
 
-/// Where daemons of an emulated host listen; `/run` is each host's own.
+/// The daemons' directory on an emulated host, each of which has its own `/run`.
 pub(crate) const HOST_DIRECTORY: &str = "/run/outboard";
 const RENDEZVOUS_PORT: u16 = 4790;
-/// Where the first daemon of a DPU takes relays; its siblings follow.
+/// Port at which the first daemon of a DPU accepts relays; further daemons use the next ports.
 const DOCK_PORT: u16 = 4791;
 const RELAY_KEY: &str = "OUTBOARD_RELAY_KEY";
-/// How long ranks may take to come to the rendezvous.
+/// How long ranks may take to reach the rendezvous.
 const RENDEZVOUS_LIMIT: Duration = Duration::from_secs(60);
 const READY_LIMIT: Timespec = Timespec { tv_sec: 20, tv_nsec: 0 };
 
-/// How the daemons work.
+/// Settings of the daemons.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct DaemonArgs {
-    /// Whether hosts multicast to one another where it pays (docs/tuning.md), or never (ring); of `bench` any algorithm
-    /// of the collective that is measured
+    /// multicast: hosts multicast where it pays (docs/tuning.md); ring: they never do. `bench` also accepts any
+    /// algorithm of the measured collective
     #[arg(long, default_value = "multicast")]
     pub(crate) algorithm: String,
     /// Roots that multicast at the same time (M of MC-8); 0 means all ranks
     #[arg(long, default_value_t = 0)]
     pub(crate) chains: u32,
-    /// Multicast addresses that a block is spread over (S of MC-10)
+    /// Multicast addresses over which a block is spread (S of MC-10)
     #[arg(long, default_value_t = 1)]
     pub(crate) subgroups: u16,
-    /// Daemons encrypt all that goes between hosts, without multicast
+    /// Daemons encrypt all traffic between hosts, and do not use multicast
     #[arg(long, env = "OUTBOARD_ENCRYPT", value_parser = clap::builder::BoolishValueParser::new())]
     pub(crate) encrypt: bool,
     /// Processor that the daemons run on; any by default
@@ -59,8 +58,8 @@ pub(crate) struct DaemonArgs {
     /// Daemons on each host, which share its ranks (SP-8).
     #[arg(skip)]
     pub(crate) service_processes: ServiceProcesses,
-    /// Seconds after which a collective in flight is reported, with the ranks that have not called it; 0 for never; 30
-    /// by default
+    /// Seconds until a collective in flight is reported with the ranks that have not called it; 0 for never; 30 by
+    /// default
     #[arg(long, value_parser = outboard_units::Duration::seconds)]
     pub(crate) watchdog: Option<Duration>,
     /// Tuning file of the daemons, as written by `outboard tune`
@@ -69,18 +68,18 @@ pub(crate) struct DaemonArgs {
     /// Daemons and ranks write traces to the job's directory.
     #[arg(skip)]
     pub(crate) trace: bool,
-    /// Flags of `outboardd` beside these.
+    /// Further flags of `outboardd`.
     #[arg(skip)]
     pub(crate) more: Vec<String>,
 }
 
 impl DaemonArgs {
-    /// Daemons on each of `hosts` hosts that share this machine's processors and `ranks` ranks.
+    /// Number of daemons on each of `hosts` hosts that share this machine's processors and `ranks` ranks.
     fn each(&self, ranks: u32, hosts: u32) -> u32 {
         self.service_processes.count(ranks.div_ceil(hosts), placement::cores() / hosts)
     }
 
-    /// The flags about how daemons talk between hosts.
+    /// The flags for communication between hosts.
     fn network(&self, command: &mut Command) {
         let algorithm = if self.encrypt && self.algorithm == "multicast" { "ring" } else { &self.algorithm };
         command.args(["--algorithm", algorithm]).args(self.encrypt.then_some("--encrypt"));
@@ -111,10 +110,10 @@ impl DaemonArgs {
 #[derive(Debug)]
 pub(crate) struct Daemons {
     pub(crate) processes: Vec<Process>,
-    /// Of one host; the same on all.
+    /// Sockets of one host's daemons; the same on all hosts.
     sockets: Vec<PathBuf>,
     stats: Vec<PathBuf>,
-    /// Where ranks write traces.
+    /// The directory in which ranks write traces.
     traces: Option<PathBuf>,
 }
 
@@ -123,14 +122,14 @@ fn socket_in(directory: &Path, number: u32, siblings: u32) -> PathBuf {
     directory.join(if siblings > 1 { format!("outboardd.{number}.sock") } else { "outboardd.sock".to_owned() })
 }
 
-/// Daemon `number` of `siblings` on `host`, in names of files and in errors.
+/// The name of daemon `number` of `siblings` on `host`, for files and errors.
 fn daemon_name(host: &str, number: u32, siblings: u32) -> String {
     if siblings > 1 { format!("{host}.{number}") } else { host.to_owned() }
 }
 
 impl Daemons {
-    /// The daemons of every host of the lab, for `ranks` ranks. Where hosts have DPUs the daemons run there, and on the
-    /// hosts run relays, at which ranks find them.
+    /// Starts the daemons of every host of the lab, for `ranks` ranks. If hosts have DPUs the daemons run on the DPUs,
+    /// and relays run on the hosts, to which ranks connect.
     pub(crate) fn on_lab(lab: &Lab, ranks: u32, directory: &Path, args: &DaemonArgs) -> Result<Self, LaunchError> {
         let hosts = lab.spec().hosts();
         let siblings = args.each(ranks, hosts.into());
@@ -165,7 +164,7 @@ impl Daemons {
         Ok(daemons)
     }
 
-    /// The daemons of this machine, for `ranks` ranks that share it.
+    /// Starts the daemons of this machine, for `ranks` ranks that share it.
     pub(crate) fn here(ranks: u32, directory: &Path, args: &DaemonArgs) -> Result<Self, LaunchError> {
         let siblings = args.each(ranks, 1);
         let traces = args.trace.then(|| directory.to_owned());
@@ -189,14 +188,14 @@ impl Daemons {
         Ok(daemons)
     }
 
-    /// Shows what their watchdogs say, until it is dropped.
+    /// Shows the lines of the daemons' watchdogs, until it is dropped.
     pub(crate) fn notices(&self) -> Result<Notices, LaunchError> {
         let place = |name: &str| name.split_once(" on ").map_or(name, |(_, place)| place).to_owned();
         let logs = self.processes.iter().map(|process| (place(process.name()), process.output().to_owned()));
         Notices::follow(logs).map_err(|error| LaunchError::new("following the daemons' logs", error))
     }
 
-    /// What ranks need in their environment.
+    /// Environment of the ranks.
     pub(crate) fn environment(&self) -> Vec<(String, String)> {
         let sockets: Vec<String> = self.sockets.iter().map(|socket| socket.display().to_string()).collect();
         let sockets = ("OUTBOARD_SOCKET".to_owned(), sockets.join(":"));
@@ -204,14 +203,14 @@ impl Daemons {
         std::iter::once(sockets).chain(traces).collect()
     }
 
-    /// Where their counters are read.
+    /// A reader of the daemons' counters.
     pub(crate) fn stats(&self) -> DaemonStats {
         DaemonStats { sockets: self.stats.clone(), rendezvous: None }
     }
 }
 
-/// The only daemon of a host of the lab and a user, none being our own, ready for ranks, and its statistics socket. The
-/// user has a directory of its own below that of all hosts' daemons, and in `directory`.
+/// Starts the only daemon of a user on a host of the lab; without `user` it is our own. Returns the process, ready for
+/// ranks, and its statistics socket. The user has own directories below that of all daemons and in `directory`.
 pub(crate) fn start_daemon(
     lab: &Lab,
     host: u16,
@@ -232,7 +231,7 @@ pub(crate) fn start_daemon(
     Ok((process, stats_socket(directory, &name)))
 }
 
-/// Has setpriv run what follows as this user, if not as our own.
+/// Makes setpriv run the rest of the command as this user; without `user` as our own.
 pub(crate) fn become_user(command: &mut Command, user: Option<u32>) -> &mut Command {
     if let Some(user) = user.map(|user| user.to_string()) {
         command.args(["--reuid", &user, "--regid", &user, "--clear-groups"]);
@@ -240,12 +239,12 @@ pub(crate) fn become_user(command: &mut Command, user: Option<u32>) -> &mut Comm
     command.arg("--")
 }
 
-/// Where the daemon of a user, none being our own, has its files on a host.
+/// The directory on a host of the daemon of a user; without `user` of our own.
 pub(crate) fn user_directory(user: Option<u32>) -> PathBuf {
     user.map_or_else(|| HOST_DIRECTORY.into(), |user| Path::new(HOST_DIRECTORY).join(user.to_string()))
 }
 
-/// Where ranks of a user find the only daemon of a host.
+/// The socket of a user's only daemon on a host.
 pub(crate) fn host_socket(user: Option<u32>) -> PathBuf {
     socket_in(&user_directory(user), 0, 1)
 }
@@ -253,7 +252,7 @@ pub(crate) fn host_socket(user: Option<u32>) -> PathBuf {
 /// The flags of a daemon on a host or DPU.
 fn lab_flags(command: &mut Command, lab: &Lab, directory: &Path, name: &str, args: &DaemonArgs) {
     command.args(["--interface", "eth0"]);
-    // Without limit the daemon asks the interface.
+    // If the links have no limit, the daemon reads the interface's rate.
     if let Some(rate) = lab.spec().link().rate_bits_per_s() {
         command.arg("--link-rate").arg(rate.to_string());
     }
@@ -261,7 +260,7 @@ fn lab_flags(command: &mut Command, lab: &Lab, directory: &Path, name: &str, arg
     args.flags(command, directory, name);
 }
 
-/// A command that runs a program inside a host or DPU, as a user if not as our own.
+/// A command that runs a program inside a host or DPU, as `user` or as our own user.
 pub(crate) fn enter(
     lab: &Lab,
     node: Node,
@@ -279,9 +278,9 @@ pub(crate) fn enter(
     command.map_err(|e| LaunchError::new(format!("entering {name}"), e))
 }
 
-/// Where the daemon `number` on the DPU of `host` takes relays.
+/// The address at which daemon `number` on the DPU of `host` accepts relays.
 fn dock_address(host: u16, number: u32) -> SocketAddr {
-    // Few daemons share a host, by far fewer than there are ports above.
+    // A host has far fewer daemons than there are ports above.
     SocketAddr::from((Node::Dpu(host).address(), DOCK_PORT + number as u16))
 }
 
@@ -297,7 +296,7 @@ fn relay_key(directory: &Path) -> Result<PathBuf, LaunchError> {
     Ok(path)
 }
 
-/// A program of this machine that ends with this process, however that ends; on emulated hosts the lab sees to it.
+/// A program of this machine that ends with this process in any case; the lab ends programs on emulated hosts.
 pub(crate) fn bound(program: &Path) -> Command {
     let mut command = Command::new("setpriv");
     command.args(["--pdeathsig", "KILL", "--"]).arg(program);
@@ -308,7 +307,7 @@ fn ready_fifo(directory: &Path, host: &str) -> PathBuf {
     directory.join(format!("ready-{host}"))
 }
 
-/// The pipe through which a program reports that it is ready; a pipe of an earlier job in the directory is used again.
+/// The pipe through which a program reports that it is ready. An earlier job's pipe in the directory is used again.
 fn make_ready_fifo(directory: &Path, host: &str) -> Result<PathBuf, LaunchError> {
     let fifo = ready_fifo(directory, host);
     match rustix::fs::mkfifoat(rustix::fs::CWD, &fifo, rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR) {
@@ -321,7 +320,8 @@ fn stats_socket(directory: &Path, host: &str) -> PathBuf {
     directory.join(format!("stats-{host}"))
 }
 
-/// `shell` runs the daemon, with descriptor 3 open to tell that it is ready: a lab passes on just the standard ones.
+/// `shell` runs the daemon with descriptor 3 open, to report that it is ready, because a lab passes on only the
+/// standard descriptors.
 fn daemon_command(mut shell: Command, socket: &Path, directory: &Path, host: &str) -> Result<Command, LaunchError> {
     let daemon = places::daemon().map_err(|e| LaunchError::new("outboardd", e))?;
     let fifo = make_ready_fifo(directory, host)?;
@@ -330,7 +330,7 @@ fn daemon_command(mut shell: Command, socket: &Path, directory: &Path, host: &st
     Ok(shell)
 }
 
-/// Waits until a program writes to its pipe, and returns what it wrote at once, at most 64 bytes.
+/// Waits until a program writes to its pipe, and returns its first write, at most 64 bytes.
 fn await_ready(process: &Process, fifo: &Path) -> Result<Vec<u8>, LaunchError> {
     let name = process.name().to_owned();
     let failed = |why: String| LaunchError::new(name.clone(), why);
@@ -357,12 +357,12 @@ fn await_ready(process: &Process, fifo: &Path) -> Result<Vec<u8>, LaunchError> {
 #[derive(Debug)]
 pub(crate) struct DaemonStats {
     sockets: Vec<PathBuf>,
-    /// Ends by itself when the ranks have met, but with the job at the latest.
+    /// Ends by itself when the ranks have met, and with the job at the latest.
     rendezvous: Option<Process>,
 }
 
 impl DaemonStats {
-    /// What each daemon says, in the order of hosts.
+    /// The report of each daemon, in the order of hosts.
     pub(crate) fn reports(&self) -> impl Iterator<Item = Result<Report, LaunchError>> + '_ {
         let ask = |socket: &PathBuf| {
             reports::ask(socket).map_err(|e| LaunchError::new(format!("statistics at {}", socket.display()), e))
@@ -394,7 +394,7 @@ pub(crate) struct RendezvousArgs {
     ready: PathBuf,
 }
 
-/// Serves the rendezvous of one job on the host where the first rank runs.
+/// Serves the rendezvous of one job on the first rank's host.
 pub(crate) fn rendezvous(args: &RendezvousArgs) -> Result<ExitCode, CliError> {
     let listener = TcpListener::bind(args.address).map_err(CliError::system(format!("listen at {}", args.address)))?;
     let address = listener.local_addr().map_err(CliError::system("the rendezvous' address"))?;
@@ -402,7 +402,7 @@ pub(crate) fn rendezvous(args: &RendezvousArgs) -> Result<ExitCode, CliError> {
         .write(true)
         .open(&args.ready)
         .map_err(CliError::system(format!("open {}", args.ready.display())))?;
-    // One write, so that the reader gets all of it or nothing.
+    // A single write, so that the reader gets all of it or nothing.
     ready.write_all(format!("{address}\n").as_bytes()).map_err(CliError::system("tell the rendezvous' address"))?;
     drop(ready);
     let secret = std::env::var(TOKEN).map_err(|_| CliError::Failed(format!("{TOKEN} is not set")))?;
@@ -411,7 +411,7 @@ pub(crate) fn rendezvous(args: &RendezvousArgs) -> Result<ExitCode, CliError> {
     Err(CliError::Failed(failed.to_string()))
 }
 
-/// A server, the address that ranks find it at, and the token that they come with.
+/// A rendezvous server, its address, and the ranks' token.
 struct Rendezvous {
     process: Process,
     address: String,
@@ -430,7 +430,7 @@ fn start_rendezvous(lab: Option<&Lab>, ranks: u32, directory: &Path) -> Result<R
         None => (bound(&own), "127.0.0.1:0".to_owned()),
     };
     let fifo = make_ready_fifo(directory, "rendezvous")?;
-    // Others may read a command line, and not an environment.
+    // Other users can read a command line, but not an environment.
     command.arg("__rendezvous").arg(ranks.to_string()).arg(&address).arg(&fifo).env(TOKEN, &token);
     let process = Process::start("rendezvous", command, directory)?;
     let said = await_ready(&process, &fifo)?;
@@ -442,13 +442,13 @@ fn start_rendezvous(lab: Option<&Lab>, ranks: u32, directory: &Path) -> Result<R
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Ranks<'a> {
     pub(crate) count: u32,
-    /// How they lie on the hosts of the lab.
+    /// How the ranks are assigned to the hosts of the lab.
     pub(crate) layout: Layout,
-    /// Where they run; on this machine without.
+    /// The cluster; without it ranks run on this machine.
     pub(crate) lab: Option<&'a Lab>,
 }
 
-/// Commands of the ranks, with the rendezvous they need.
+/// Starts the rendezvous of the ranks, and returns their commands.
 pub(crate) fn rank_commands(
     ranks: &Ranks<'_>,
     program: &Path,

@@ -1,4 +1,4 @@
-//! The `outboard` command: one file per subcommand, [`launch`] for what several of them start.
+//! The `outboard` command: one file per subcommand; [`launch`] starts what several of them need.
 
 #![forbid(unsafe_code)]
 
@@ -34,7 +34,7 @@ use tracing_subscriber::fmt;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
-/// Offloaded collective communication: run programs under it, measure it, look into it.
+/// Offloaded collective communication: run, measure and inspect programs with it.
 #[derive(Debug, Parser)]
 #[command(version)]
 struct Cli {
@@ -44,35 +44,35 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Run a program that uses outboard.h, or an MPI program below the shim, which offloads what it finds faster
-    /// (`OUTBOARD_CHOICE=offload`: everything)
+    /// Run a program that uses outboard.h, or an MPI program below the shim, which offloads what it finds faster (with
+    /// `OUTBOARD_CHOICE=offload`: everything)
     Run(run::RunArgs),
     /// Run a real MPI program twice, natively and offloaded, and compare
     Demo(demo::DemoArgs),
     /// Measure a collective beside other libraries on an emulated cluster
     #[command(subcommand)]
     Bench(bench::BenchCommand),
-    /// Measure what things cost on a cluster, for the choice of algorithms
+    /// Measure the costs of a cluster, for the choice of algorithms
     Tune(tune::TuneArgs),
-    /// What service processes do now, and whom they wait for
+    /// Show what service processes do now, and which ranks they wait for
     Top(top::TopArgs),
     /// Join the trace files of service processes and ranks to one for Perfetto
     Trace(trace::TraceArgs),
-    /// What the MPI shim has found faster on which cluster, natively or offloaded
+    /// Show or forget what the MPI shim has found faster on each cluster, natively or offloaded
     #[command(subcommand)]
     Choice(choice::ChoiceCommand),
-    /// Emulated clusters
+    /// Start, use and end emulated clusters
     #[command(subcommand)]
     Lab(lab::LabCommand),
-    /// Jobs of several users on an emulated cluster whose processes, links and disks fail: every verdict is judged, and
-    /// nothing is left
+    /// Run jobs of several users on an emulated cluster whose processes, links and disks fail, and judge every verdict
+    /// and all that is left behind
     Chaos(chaos::ChaosArgs),
     /// Play the protocol on a faulty virtual network
     #[command(subcommand)]
     Sim(sim::SimCommand),
-    /// What works on this machine, and the remedy where something does not
+    /// Check what works on this machine, with a remedy for each failure
     Doctor(doctor::DoctorArgs),
-    /// What Outboard would do, and why: the plan of a collective, or the daemon's settings
+    /// Explain what Outboard would do, and why: the plan of a collective, or the daemon's settings
     Explain(explain::ExplainArgs),
     #[command(name = "__rank", hide = true)]
     Rank(trial::rank::RankArgs),
@@ -81,7 +81,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    // The hosts and the switch of a lab are this program, executed again.
+    // The hosts and the switch of a lab execute this program again.
     outboard_lab::holder_main_if_requested();
     let filter = std::env::var("OUTBOARD_LOG").ok().and_then(|filter| filter.parse().ok());
     let filter = filter.unwrap_or_else(|| Targets::new().with_default(tracing::Level::WARN));

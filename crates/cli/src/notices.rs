@@ -14,7 +14,7 @@ use std::thread::JoinHandle;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::fs::inotify;
 
-/// How the daemon's log marks the lines.
+/// Marks the watchdog's lines in a daemon's log.
 const MARK: &str = " outboard_service::telemetry::overdue: ";
 /// The most collectives for which the reporting host is remembered.
 const MOST_TOLD: usize = 1024;
@@ -27,7 +27,7 @@ struct Log {
     rest: Vec<u8>,
 }
 
-/// Follows logs until it is dropped, and then prints what is left in them.
+/// Follows logs until it is dropped, then prints their remaining lines.
 #[derive(Debug)]
 pub(crate) struct Notices {
     end: Arc<OwnedFd>,
@@ -51,7 +51,7 @@ impl Notices {
                 let mut fds = [PollFd::new(&grown, PollFlags::IN), PollFd::new(&*told_to_end, PollFlags::IN)];
                 let woken = rustix::io::retry_on_intr(|| poll(&mut fds, None));
                 let ends = woken.is_err() || !fds[1].revents().is_empty();
-                // All logs are read, whichever has grown: they are short.
+                // Reads all logs, whichever has grown, because they are short.
                 while rustix::io::read(&grown, &mut [0u8; 4096]).is_ok_and(|bytes| bytes > 0) {}
                 open.iter_mut().for_each(|log| log.tell(&mut told));
                 if ends {
@@ -67,7 +67,7 @@ impl Drop for Notices {
     fn drop(&mut self) {
         // The counter of a fresh descriptor has room for 1.
         let _ = rustix::io::write(&*self.end, &1u64.to_ne_bytes());
-        // A thread that panicked has said so.
+        // A panic has already been printed.
         let _ = self.thread.take().map(JoinHandle::join);
     }
 }

@@ -1,4 +1,4 @@
-//! Where the parts of Outboard lie: beside this program, unless `OUTBOARD_HOME` names another directory.
+//! Paths of the parts of Outboard: beside this program, unless `OUTBOARD_HOME` names another directory.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -32,22 +32,22 @@ pub(crate) fn library() -> Result<PathBuf, CliError> {
     part("the C library", "liboutboard.so")
 }
 
-/// What asks for the shared heap.
+/// Variable that selects the shared heap.
 const HEAP: &str = "OUTBOARD_HEAP";
-/// What bounds it.
+/// Variable that limits the shared heap.
 const HEAP_BYTES: &str = "OUTBOARD_HEAP_BYTES";
 
-/// Where large allocations of the ranks lie.
+/// The memory of the ranks' large allocations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Heap {
-    /// Where malloc has them
+    /// Memory of the C library's malloc
     Plain,
-    /// In memory that the service process maps too
+    /// Memory that the service process maps, too
     Shared,
 }
 
 impl Heap {
-    /// What the environment asks for.
+    /// The heap that the environment selects.
     pub(crate) fn asked_for() -> Result<Self, CliError> {
         match std::env::var(HEAP).as_deref() {
             Ok("shared") => Ok(Self::Shared),
@@ -57,7 +57,7 @@ impl Heap {
     }
 }
 
-/// The variables that load libraries into ranks before their own: the shared heap, where it is wanted, and the shim.
+/// Variables that preload libraries into ranks: the shared heap, if it is used, and the shim.
 pub(crate) fn preloads(heap: Heap, shim: Option<PathBuf>) -> Result<Vec<(String, String)>, CliError> {
     let shared = heap == Heap::Shared;
     let library = shared.then(|| part("the shared heap", "liboutboard_heap.so")).transpose()?;
@@ -73,14 +73,14 @@ pub(crate) fn preloads(heap: Heap, shim: Option<PathBuf>) -> Result<Vec<(String,
     Ok(variables)
 }
 
-/// What the ranks of an MPI program need in their environment to be offloaded, beside the daemons' own.
+/// Variables that offload the ranks of an MPI program, without those for finding the daemons.
 pub(crate) fn below_mpi(heap: Heap, mpi: Peer) -> Result<Vec<(String, String)>, CliError> {
     let mut variables = preloads(heap, Some(shim(mpi)?))?;
     variables.push(("OUTBOARD_LIBRARY".to_owned(), library()?.display().to_string()));
     Ok(variables)
 }
 
-/// The source tree this program was built from.
+/// The source tree of this program.
 pub(crate) fn sources() -> Result<PathBuf, CliError> {
     let root = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
     root.canonicalize().map_err(CliError::system(format!("find the sources at {}", root.display())))
@@ -91,7 +91,7 @@ pub(crate) fn include() -> Result<PathBuf, CliError> {
     Ok(sources()?.join("crates/client/include"))
 }
 
-/// The MPI shim for an Open MPI, which is installed if need be, built when it is missing or older than its sources.
+/// The MPI shim for an Open MPI, which is installed if need be; built if it is missing or older than its sources.
 pub(crate) fn shim(mpi: Peer) -> Result<PathBuf, CliError> {
     ensure_peer(mpi, &default_peers_dir())?;
     let out = home()?.join("mpi").join(mpi.name());
@@ -103,7 +103,7 @@ pub(crate) fn shim(mpi: Peer) -> Result<PathBuf, CliError> {
     Ok(out.join("liboutboard-mpi.so"))
 }
 
-/// Runs a tool; what it says of its failure stands behind `failure`.
+/// Runs a tool; the error is `failure` with the tool's error output.
 pub(crate) fn run_tool(tool: &mut Command, failure: &str) -> Result<(), CliError> {
     let done = tool.output().map_err(CliError::system(format!("start {}", tool.get_program().display())))?;
     if done.status.success() {

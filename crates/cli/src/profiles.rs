@@ -6,7 +6,7 @@ use outboard_nic::profile::Profile;
 
 use crate::error::CliError;
 
-/// The profile that is built in by that name, else the one in that file.
+/// The built-in profile of that name, else the profile in that file.
 pub(crate) fn named(name: &str) -> Result<Cow<'static, Profile>, CliError> {
     if let Some(profile) = Profile::named(name) {
         return Ok(Cow::Borrowed(profile));

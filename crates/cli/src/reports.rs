@@ -1,4 +1,4 @@
-//! What daemons report: asked for at their statistics sockets, and summed up for the person who ran the job (SP-9).
+//! Reports of daemons, read from their statistics sockets and summed up for the user of the job (SP-9).
 //!
 //! Never changes anything in a daemon.
 
@@ -13,10 +13,10 @@ use outboard_service::turns::TurnLengths;
 
 /// A daemon answers at once, or is stuck.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Late ranks that the sum names, those first that were late for the longest time together.
+/// Late ranks that the summary names, longest total lateness first.
 const NAMED_LATE: usize = 8;
 
-/// What the daemon behind a statistics socket says.
+/// Reads the report of the daemon at a statistics socket.
 pub(crate) fn ask(socket: &Path) -> io::Result<Report> {
     let mut stream = UnixStream::connect(socket)?;
     stream.set_read_timeout(Some(PATIENCE))?;
@@ -51,7 +51,7 @@ fn plural(count: u64, name: &str) -> String {
     if count == 1 { name.to_owned() } else { format!("{name}s") }
 }
 
-/// Ranks by the way their memory is reached.
+/// Counts of ranks by the tier through which their memory is reached.
 pub(crate) fn tiers(tiers: Tiers) -> String {
     let Tiers { memfd, cross_memory_attach, memory_descriptor, staging } = tiers;
     format!(
@@ -59,7 +59,7 @@ pub(crate) fn tiers(tiers: Tiers) -> String {
     )
 }
 
-/// Bytes of ranks' memory that were moved, by the way they went (SP-4).
+/// Bytes of ranks' memory that were moved, by tier (SP-4).
 pub(crate) fn moved(moved: impl Iterator<Item = Moved>) -> String {
     let sum = moved.fold(Moved::default(), |sum, one| Moved {
         memfd: sum.memfd + one.memfd,
@@ -76,7 +76,7 @@ pub(crate) fn moved(moved: impl Iterator<Item = Moved>) -> String {
     )
 }
 
-/// Who copied what ranks of one host had for each other (SP-6); nothing where nobody did.
+/// Copies between ranks of one host, by ranks and by service processes (SP-6); `None` if there are none.
 pub(crate) fn copies(copies: impl Iterator<Item = Copies>) -> Option<String> {
     let sum = copies.fold(Copies::default(), |sum, one| Copies {
         by_ranks: sum.by_ranks + one.by_ranks,
@@ -110,7 +110,7 @@ pub(crate) fn turns(turns: &TurnLengths) -> String {
     )
 }
 
-/// The end of a job: what its daemons did together, in a few lines.
+/// The summary of a job: the work of all its daemons, in a few lines.
 pub(crate) fn summary(reports: &[Report]) -> String {
     let sum = |count: fn(&Report) -> u64| reports.iter().map(count).sum::<u64>();
     let cpu: f64 = reports.iter().map(|r| r.cpu_user_s + r.cpu_system_s).sum();
@@ -165,7 +165,7 @@ pub(crate) fn summary(reports: &[Report]) -> String {
     text
 }
 
-/// Calls by kind, all daemons together.
+/// Calls by kind, over all daemons.
 fn kinds(reports: &[Report]) -> Vec<Kind> {
     let mut sums: Vec<Kind> = Vec::new();
     for one in reports.iter().flat_map(|report| &report.kinds) {

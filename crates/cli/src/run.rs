@@ -1,4 +1,4 @@
-//! `outboard run`: a program with its collectives offloaded, on an emulated cluster or on this machine.
+//! `outboard run`: runs a program with its collectives offloaded, on an emulated cluster or on this machine.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,10 +16,10 @@ use crate::places::Heap;
 use crate::work;
 use crate::{bench, places, reports, trace};
 
-/// What kind of program it is.
+/// The kind of a program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Kind {
-    /// MPI when the program is linked to an MPI library or imports mpi4py, else plain
+    /// MPI if the program is linked to an MPI library or imports mpi4py, else plain
     Auto,
     /// An MPI program, started by mpirun below the shim
     Mpi,
@@ -37,23 +37,23 @@ pub(crate) struct RunArgs {
     /// Number of ranks
     #[arg(short = 'n', long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=65_535))]
     ranks: u32,
-    /// Number of ranks on every host of the emulated cluster, in place of -n
+    /// Ranks on every host of the emulated cluster, instead of -n
     #[arg(long, requires = "lab", conflicts_with = "ranks", value_parser = clap::value_parser!(u32).range(1..=256))]
     ranks_per_host: Option<u32>,
-    /// How ranks lie on the hosts of an emulated cluster: strided deals them in turn, contiguous keeps neighbours
-    /// together
+    /// How ranks are assigned to the hosts of an emulated cluster: strided assigns them in turn, contiguous keeps
+    /// neighbours together
     #[arg(long, default_value = "strided")]
     layout: Layout,
-    /// What kind of program it is
+    /// The kind of the program
     #[arg(long, value_enum, default_value = "auto")]
     kind: Kind,
-    /// The Open MPI that an MPI program runs on: debian or open-mpi
+    /// The Open MPI of an MPI program: debian or open-mpi
     #[arg(long, default_value = "debian")]
     mpi: Peer,
     /// Run without Outboard, for comparison
     #[arg(long)]
     native: bool,
-    /// Print what the daemons counted, also where nothing was offloaded
+    /// Print the daemons' counters even if nothing was offloaded
     #[arg(long, conflicts_with = "quiet")]
     report: bool,
     /// Daemons on each host, which share its ranks: a number, or auto by ranks and processors
@@ -62,7 +62,7 @@ pub(crate) struct RunArgs {
     /// Print no report at the end
     #[arg(long)]
     quiet: bool,
-    /// File for a timeline of calls, stand-ins, transfers and waits of all ranks and service processes, for Perfetto
+    /// Write a timeline of calls, stand-ins, transfers and waits of all ranks and service processes, for Perfetto
     #[arg(long, conflicts_with = "native")]
     trace: Option<PathBuf>,
     #[command(flatten)]
@@ -114,7 +114,7 @@ pub(crate) fn run(mut args: RunArgs) -> Result<ExitCode, CliError> {
     outcome
 }
 
-/// What the daemons counted, on standard error; those that have died are named.
+/// Prints the daemons' counters on standard error, and names daemons that have died.
 fn report(daemons: &Daemons, always: bool) {
     let (mut answers, mut silent) = (Vec::new(), Vec::new());
     for report in daemons.stats().reports() {
@@ -129,7 +129,7 @@ fn report(daemons: &Daemons, always: bool) {
     }
 }
 
-/// As a shell finds it.
+/// The path of a program, as a shell finds it.
 fn find_program(name: &str) -> Result<PathBuf, CliError> {
     let found = if name.contains('/') {
         Some(PathBuf::from(name)).filter(|p| p.is_file())
@@ -141,7 +141,7 @@ fn find_program(name: &str) -> Result<PathBuf, CliError> {
     found.canonicalize().map_err(CliError::system(name.to_owned()))
 }
 
-/// Whether the program, or the script it is given, mentions an MPI library.
+/// Whether the program, or its script argument, mentions an MPI library.
 fn speaks_mpi(program: &Path, arguments: &[String]) -> bool {
     let mentions = |path: &Path, word: &[u8]| {
         fs::read(path).is_ok_and(|bytes| bytes.windows(word.len()).any(|window| window == word))
@@ -193,14 +193,14 @@ fn run_mpi(
     await_all(vec![("mpirun".to_owned(), child)])
 }
 
-/// What the ranks of an MPI program need in their environment to be offloaded.
+/// Environment of the ranks of an MPI program that is offloaded.
 pub(crate) fn mpi_environment(daemons: &Daemons, mpi: Peer) -> Result<Vec<(String, String)>, CliError> {
     let mut environment = daemons.environment();
     environment.extend(places::below_mpi(Heap::asked_for()?, mpi)?);
     Ok(environment)
 }
 
-/// Where programs that use outboard.h, with MPI or without, find our library.
+/// The search path on which programs that use outboard.h, with or without MPI, find our library.
 fn library_path() -> Result<Option<(String, String)>, CliError> {
     let library = places::library()?;
     let Some(home) = library.parent() else { return Ok(None) };
@@ -240,13 +240,13 @@ fn run_plain(
 
 fn end(children: &mut [(String, Child)]) {
     for (_, child) in children {
-        // One that has ended needs no signal.
+        // A process that has ended needs no signal.
         let _ = child.kill();
         let _ = child.wait();
     }
 }
 
-/// Waits for all; the exit code is that of the first that failed, which is named.
+/// Waits for all processes. The first process that fails is named and determines the exit code.
 fn await_all(children: Vec<(String, Child)>) -> Result<ExitCode, CliError> {
     let mut code = ExitCode::SUCCESS;
     let mut failed = false;

@@ -1,5 +1,5 @@
-//! `outboard sim`: the protocol on a virtual network that loses, duplicates, delays and kills, by seed; and NICs that
-//! carry out collectives themselves.
+//! `outboard sim`: plays the protocol on a virtual network that loses, duplicates, delays and kills, by seed; and
+//! collectives on NICs that carry them out.
 
 mod figures;
 mod nics;
@@ -15,12 +15,12 @@ use outboard_sim::{AllgatherSweep, Progress, Summary};
 use crate::error::CliError;
 use nics::{Engine, NicArgs, SettingArgs};
 
-/// What is played.
+/// The simulations.
 #[derive(Debug, Subcommand)]
 pub(crate) enum SimCommand {
     /// One allgather with random loss, or on NICs
     Allgather(AllgatherArgs),
-    /// Everything drawn by the seed: sizes, hosts, plans, loss, deaths, disagreement
+    /// Calls drawn by the seed: sizes, hosts, plans, loss, deaths, disagreement
     Mixed(MixedArgs),
     /// A broadcast on NICs
     Broadcast(NicArgs),
@@ -28,7 +28,7 @@ pub(crate) enum SimCommand {
     Reduce(NicArgs),
     /// An allreduce on NICs
     Allreduce(NicArgs),
-    /// A reduce-scatter on NICs; the size is that of the whole vector
+    /// A reduce-scatter on NICs; the size is of the whole vector
     ReduceScatter(NicArgs),
     /// A barrier on NICs
     Barrier(NicArgs),
@@ -40,9 +40,9 @@ pub(crate) enum SimCommand {
     Scatter(NicArgs),
     /// A scan on NICs
     Scan(NicArgs),
-    /// What profiles make of the experiments of a paper, beside what it measured
+    /// The experiments of a paper by profile, beside its measurements
     Figures {
-        /// Whose
+        /// The paper
         #[arg(value_enum)]
         paper: figures::Paper,
     },
@@ -50,7 +50,7 @@ pub(crate) enum SimCommand {
 
 #[derive(Debug, Args)]
 pub(crate) struct AllgatherArgs {
-    /// Ranks; 64 on service processes and 8 on an engine by default
+    /// Ranks; by default 64 on service processes and 8 on an engine
     #[arg(long)]
     ranks: Option<usize>,
     /// Ranks on each host
@@ -62,15 +62,15 @@ pub(crate) struct AllgatherArgs {
     /// The plan: multicast or ring on service processes; any, with settings behind a colon, on an engine
     #[arg(long)]
     algorithm: Option<String>,
-    /// What carries it out in the place of service processes
+    /// The engine that carries it out instead of service processes
     #[arg(long, value_enum, conflicts_with = "threads")]
     engine: Option<Engine>,
     #[command(flatten)]
     settings: SettingArgs,
-    /// Prints how long it takes on a machine, without loss: one that is built in (explain profile), or a file
+    /// Print the time on a machine without loss: a built-in profile (explain profile), or a file
     #[arg(long, requires = "engine")]
     profile: Option<String>,
-    /// Writes who did what when by the clock of the profile, and who waited for whom, for ui.perfetto.dev
+    /// Write a timeline for ui.perfetto.dev, by the clock of the profile
     #[arg(long, value_name = "FILE", requires = "profile")]
     trace: Option<PathBuf>,
     #[command(flatten)]
@@ -91,13 +91,13 @@ impl AllgatherArgs {
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct MixedArgs {
-    /// How many seeds; 1000 by default, on an engine 20
+    /// Number of seeds; by default 1000, on an engine 20
     #[arg(long)]
     seeds: Option<u64>,
-    /// The first of them
+    /// The first seed
     #[arg(long, default_value_t = 0)]
     first: u64,
-    /// Threads that play them; as many as processors by default
+    /// Threads that play the seeds; by default one per processor
     #[arg(long)]
     threads: Option<usize>,
 }
@@ -136,7 +136,7 @@ pub(crate) fn sim(command: SimCommand) -> Result<ExitCode, CliError> {
     }
 }
 
-/// The allgather on an engine that the command line asks for, if it does.
+/// The arguments of an allgather on an engine; `None` if none was requested.
 fn on_engine(args: &AllgatherArgs) -> Result<Option<NicArgs>, CliError> {
     let Some(engine) = args.engine else {
         return match args.settings.given().iter().find(|(flag, _)| *flag != "--loss") {
@@ -165,7 +165,7 @@ fn on_engine(args: &AllgatherArgs) -> Result<Option<NicArgs>, CliError> {
     }))
 }
 
-/// What service processes play.
+/// A simulation of service processes.
 enum Protocol<'a> {
     Allgather(&'a AllgatherArgs),
     Mixed(&'a MixedArgs),

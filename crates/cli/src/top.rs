@@ -1,7 +1,7 @@
-//! `outboard top`: what service processes do now, and which ranks they wait for (SP-9).
+//! `outboard top`: shows what service processes do now, and which ranks they wait for (SP-9).
 //!
-//! Reads the statistics sockets of daemons and prints; never changes anything there. A daemon that does not answer is
-//! named and left out; when none answers any more, the command ends.
+//! Reads the statistics sockets of daemons and prints; never changes a daemon. A daemon that does not answer is named
+//! and left out. The command ends when no daemon answers any more.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -21,7 +21,7 @@ const CLEAR: &str = "\x1b[2J\x1b[H";
 
 #[derive(Debug, Args)]
 pub(crate) struct TopArgs {
-    /// Statistics sockets of daemons (`outboardd --stats`); those of running jobs of `outboard run` by default
+    /// Statistics sockets of daemons (`outboardd --stats`); by default all of running jobs of `outboard run`
     sockets: Vec<PathBuf>,
     /// Print once and end
     #[arg(long)]
@@ -29,7 +29,7 @@ pub(crate) struct TopArgs {
     /// One line of JSON per daemon instead of tables
     #[arg(long)]
     json: bool,
-    /// Seconds from one look to the next
+    /// Seconds between two updates
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=3600))]
     interval: u64,
 }
@@ -53,7 +53,7 @@ pub(crate) fn top(args: &TopArgs) -> Result<ExitCode, CliError> {
         }
         let text = if args.json { lines(&reports) } else { reports.iter().map(|(_, r)| table(r, &before)).collect() };
         let clear = if args.once || args.json || !io::stdout().is_terminal() { "" } else { CLEAR };
-        // A reader that has gone needs no more.
+        // A closed pipe ends the command.
         if write!(io::stdout().lock(), "{clear}{text}").and_then(|()| io::stdout().flush()).is_err() || args.once {
             return Ok(ExitCode::SUCCESS);
         }
@@ -71,7 +71,7 @@ pub(crate) fn withdrawn(report: &Report) -> String {
     )
 }
 
-/// The sockets of jobs that `outboard run` and `outboard bench` have under way on this machine.
+/// The statistics sockets of running jobs of `outboard run` and `outboard bench` on this machine.
 pub(crate) fn running_jobs() -> Vec<PathBuf> {
     let entries = |directory: &Path| std::fs::read_dir(directory).into_iter().flatten().flatten();
     let named = |path: &Path, prefix| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(prefix));
@@ -84,7 +84,7 @@ pub(crate) fn running_jobs() -> Vec<PathBuf> {
     sockets
 }
 
-/// What the daemon behind a socket says; a silent one is named.
+/// The report of the daemon at a socket; a daemon without an answer is named.
 pub(crate) fn asked(socket: &Path) -> Option<(PathBuf, Report)> {
     match reports::ask(socket) {
         Ok(report) => Some((socket.to_owned(), report)),
@@ -125,7 +125,7 @@ impl Sample {
     }
 }
 
-/// Where the ranks of a daemon run (SP-1), as one line.
+/// The sockets and cores of a daemon's ranks (SP-1), as one line.
 fn seats(report: &Report) -> String {
     let named = |seated: &Seated| match seated.rank {
         Some(rank) => format!("rank {rank}: {}", seated.place),

@@ -1,9 +1,9 @@
-//! `outboard trace`, and the end of `outboard run --trace`: joins the files that service processes and ranks have
-//! written to one that Perfetto (ui.perfetto.dev) and chrome://tracing show.
+//! `outboard trace`, and the end of `outboard run --trace`: joins the trace files of service processes and ranks to one
+//! that Perfetto (ui.perfetto.dev) and chrome://tracing show.
 //!
-//! Processes of one name become one: the service process writes the calls of a rank, and the rank writes its waits.
-//! Files of one machine share a clock. Times of other machines are shifted by the difference between the machines'
-//! times of day, and are as exact as these. A line that is cut off, because its writer died, is left out.
+//! Processes of equal names become one, because the service process writes the calls of a rank, and the rank writes its
+//! waits. Files of one machine share a clock. Times of other machines are shifted by the difference between the
+//! machines' times of day, and are as exact as these. A line that is cut off, because its writer died, is left out.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -44,17 +44,17 @@ pub(crate) fn parts(directory: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(parts)
 }
 
-/// The clock of the first machine.
+/// The clock of the first machine, the base of all times.
 struct Clock {
     machine: String,
     ahead_ns: i64,
 }
 
-/// A whole timeline while it is written.
+/// A timeline that is being written.
 pub(crate) struct Timeline {
     file: BufWriter<File>,
     place: String,
-    /// What goes before the next event.
+    /// Bytes to write before the next event.
     separator: &'static [u8],
 }
 
@@ -103,13 +103,13 @@ pub(crate) fn join(parts: &[PathBuf], output: &Path) -> Result<(), CliError> {
     joined.end()
 }
 
-/// One file while it is read.
+/// A file that is being read.
 struct Part<'a> {
     number: usize,
     base: &'a mut Option<Clock>,
-    /// By name.
+    /// Numbers of processes by name.
     processes: &'a mut BTreeMap<String, u64>,
-    /// Of this file's processes, the number in the joined file.
+    /// The number in the joined file of each of this file's processes.
     numbers: BTreeMap<u64, u64>,
     shift_us: f64,
 }
@@ -119,7 +119,7 @@ impl<'a> Part<'a> {
         Part { number, base, processes, numbers: BTreeMap::new(), shift_us: 0.0 }
     }
 
-    /// The event as it goes to the joined file.
+    /// The event for the joined file.
     fn event(&mut self, mut event: Value) -> Option<Value> {
         let local = event["pid"].as_u64()?;
         match event["name"].as_str()? {
@@ -139,7 +139,7 @@ impl<'a> Part<'a> {
             }
             _ => {}
         }
-        // A rank that made no group has no name.
+        // A process without a name is a rank that made no group.
         let number = *self.numbers.get(&local)?;
         event["pid"] = json!(number);
         if let Some(ts) = event["ts"].as_f64().filter(|_| event["ph"] != "M") {

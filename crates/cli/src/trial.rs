@@ -1,13 +1,12 @@
-//! Trials: emulated clusters whose daemons are killed, stopped and cut off at known moments, and whose ranks do what
-//! they are told.
+//! Trials: emulated clusters whose daemons are killed, stopped and cut off at known moments; ranks carry out acts.
 //!
 //! ```text
 //!  bench verdicts, chaos --Trial--> lab: hosts with a daemon of each user   signals by the process ids of this machine
 //!                        --TrialRank, line of acts--> outboard __rank    links by ip and nft on the host
 //! ```
 //!
-//! Invariants: whatever was started ends with the [`Trial`]; a process is signalled by a descriptor of it, never by a
-//! number that may be another's by now. Never judges.
+//! Invariants: everything that was started ends with the [`Trial`]. A process is signalled by its pidfd, never by a
+//! number that may belong to another process by now. Never judges.
 
 mod faults;
 mod leftovers;
@@ -40,25 +39,25 @@ use rank::{Act, Answer};
 
 const START_LIMIT: Timespec = Timespec { tv_sec: 60, tv_nsec: 0 };
 const END_LIMIT: Timespec = Timespec { tv_sec: 20, tv_nsec: 0 };
-/// For directories and sockets that ranks of all users reach.
+/// Modes for directories and sockets that ranks of all users access.
 const FOR_ALL: u32 = 0o755;
 const CONNECTED_BY_ALL: u32 = 0o666;
 
-/// A user by number; none is our own.
+/// A user by number; `None` is our own.
 pub(crate) type User = Option<u32>;
 
-/// See the module. Fields end in their order: daemons before their hosts, these before their files.
+/// See the module. Fields are dropped in their order: daemons before their hosts, hosts before their files.
 #[derive(Debug)]
 pub(crate) struct Trial {
-    /// By host and user.
+    /// Daemons by host and user.
     daemons: Mutex<BTreeMap<(u16, User), Daemon>>,
     users: Vec<User>,
     lab: Lab,
     directory: TempDir,
     args: DaemonArgs,
-    /// What there was on each host before anything was started.
+    /// The inventory of each host before anything was started.
     before: Vec<Inventory>,
-    /// Ranks started so far.
+    /// Number of ranks started so far.
     ranks: AtomicU64,
 }
 
@@ -67,34 +66,34 @@ struct Daemon {
     process: Process,
     user: User,
     stats: PathBuf,
-    /// On this machine.
+    /// Process id on this machine.
     id: Pid,
     pidfd: OwnedFd,
 }
 
-/// A rank that does what it is told.
+/// A rank that carries out acts.
 #[derive(Debug)]
 pub(crate) struct TrialRank {
-    /// From 1.
+    /// Number of the host, from 1.
     pub(crate) host: u16,
     line: BufReader<UnixStream>,
-    /// What has come of an answer.
+    /// The received part of an answer.
     partial: String,
     pidfd: Arc<OwnedFd>,
     process: Process,
 }
 
-/// Why there is no answer of a rank.
+/// Why a rank has not answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Silence {
-    /// Not in this time.
+    /// The time limit is over.
     Late,
-    /// Its process has ended.
+    /// The rank's process has ended.
     Ended,
 }
 
 impl Trial {
-    /// Starts the cluster with a daemon on each host of our own user and of each of these.
+    /// Starts the cluster with daemons on each host, one of our own user and one of each of `others`.
     pub(crate) fn start(spec: &LabSpec, args: DaemonArgs, others: Vec<u32>) -> Result<Self, CliError> {
         let directory = work::directory()?;
         set_mode(directory.path(), FOR_ALL)?;
@@ -135,7 +134,7 @@ impl Trial {
         self.daemons.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Where the daemons of a user have files outside of their hosts.
+    /// The directory outside of the hosts for files of a user's daemons.
     fn files_of(&self, user: User) -> PathBuf {
         let own = self.directory.path();
         user.map_or_else(|| own.to_owned(), |user| own.join(format!("user-{user}")))
@@ -148,19 +147,19 @@ impl Trial {
         Ok(Daemon { process, user, stats, id, pidfd })
     }
 
-    /// Runs a tool on a host to a good end.
+    /// Runs a tool on a host; its failure is an error.
     fn within(&self, host: u16, tool: &str, arguments: &[&str]) -> Result<(), CliError> {
         let mut command = self.lab.command(&Node::Host(host).to_string(), tool)?;
         places::run_tool(command.args(arguments), &format!("{tool} {} on h{host} failed", arguments.join(" ")))
     }
 
-    /// What the daemon of a user on a host says of itself.
+    /// The report of the daemon of a user on a host.
     pub(crate) fn statistics(&self, host: u16, user: User) -> Result<Report, CliError> {
         let stats = self.daemons()[&(host, user)].stats.clone();
         reports::ask(&stats).map_err(CliError::system(format!("ask the daemon at {}", stats.display())))
     }
 
-    /// Starts a rank on each of these hosts, of this user where that is not our own.
+    /// Starts a rank on each of these hosts, as `user` or as our own user.
     pub(crate) fn start_ranks(
         &self,
         hosts: &[u16],
@@ -186,7 +185,7 @@ impl Trial {
     }
 }
 
-/// A rank that has not called in yet.
+/// A rank that has not connected yet.
 struct StartedRank {
     host: u16,
     listener: UnixListener,
@@ -217,15 +216,15 @@ impl StartedRank {
 }
 
 impl TrialRank {
-    /// Tells it what to do. One that has ended is found by the missing answer.
+    /// Sends an act. If the rank has ended, its answer will be missing.
     pub(crate) fn tell(&mut self, act: &Act) {
         let text = serde_json::to_string(act).expect("an act is plain data");
         let _ = writeln!(self.line.get_mut(), "{text}");
     }
 
-    /// Its answer to the last act.
+    /// Waits for the answer to the last act.
     pub(crate) fn hear(&mut self, limit: Duration) -> Result<Answer, Silence> {
-        // A socket of ours takes any limit but none.
+        // A Unix socket accepts any timeout but zero.
         let _ = self.line.get_ref().set_read_timeout(Some(limit.max(Duration::from_millis(1))));
         match self.line.read_line(&mut self.partial) {
             Ok(1..) if self.partial.ends_with('\n') => {
@@ -241,17 +240,17 @@ impl TrialRank {
         }
     }
 
-    /// What signals it.
+    /// The descriptor for signals to the rank.
     pub(crate) fn handle(&self) -> Arc<OwnedFd> {
         Arc::clone(&self.pidfd)
     }
 
-    /// As `kill -9`.
+    /// Kills the rank, like `kill -9`.
     pub(crate) fn kill(&self) {
         signal(&self.pidfd, Signal::KILL);
     }
 
-    /// Waits for its end behind the last act; what is wrong with that.
+    /// Waits for the rank's end after the last act; the error says what is wrong with it.
     pub(crate) fn end(mut self) -> Result<(), String> {
         drop(self.line);
         let ended = {
@@ -269,12 +268,12 @@ impl TrialRank {
     }
 }
 
-/// Signals a process; one that has ended needs none.
+/// Signals a process; a process that has ended needs no signal.
 pub(crate) fn signal(pidfd: &impl AsFd, signal: Signal) {
     let _ = rustix::process::pidfd_send_signal(pidfd, signal);
 }
 
-/// The process at the other end of a line, which lives.
+/// The living process at the other end of a line.
 fn behind(line: &UnixStream) -> io::Result<(Pid, OwnedFd)> {
     let id = rustix::net::sockopt::socket_peercred(line)?.pid;
     Ok((id, rustix::process::pidfd_open(id, PidfdFlags::empty())?))

@@ -1,4 +1,4 @@
-//! `outboard tune`: measures a cluster by calls of real processes and writes down what things cost there.
+//! `outboard tune`: measures calls of real processes on a cluster, and writes the parameters of the cost model.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,8 +17,8 @@ use crate::launch::{self, DaemonArgs, Daemons, Ranks};
 use crate::tune_rank::{self, Probing};
 use crate::work;
 
-/// The algorithms of allgather, broadcast and allreduce that the daemons of an emulated cluster use, one row after
-/// another, so that every parameter of the cost model shows.
+/// The algorithms of allgather, broadcast and allreduce that the daemons of an emulated cluster use, row by row.
+/// Together they show every parameter of the cost model.
 const FORCED: [[&str; 3]; 3] = [
     ["multicast", "multicast", "recursive-doubling"],
     ["ring", "binomial", "ring"],
@@ -27,7 +27,7 @@ const FORCED: [[&str; 3]; 3] = [
 
 #[derive(Debug, Args)]
 pub(crate) struct TuneArgs {
-    /// HOSTSxRATE of an emulated cluster that is measured; else be one of its ranks with --rank
+    /// HOSTSxRATE of an emulated cluster to measure; without it this program is a rank (--rank)
     #[arg(long, conflicts_with = "rank", required_unless_present = "rank")]
     lab: Option<LabSpec>,
     #[command(flatten)]
@@ -36,10 +36,10 @@ pub(crate) struct TuneArgs {
     /// run`; rank 0 writes the file
     #[arg(long)]
     rank: bool,
-    /// The daemons have no multicast (with --rank)
+    /// The daemons do not use multicast (with --rank)
     #[arg(long, requires = "rank")]
     no_multicast: bool,
-    /// Ranks on every host of the emulated cluster, each number measured by itself, separated by commas
+    /// Ranks on every host of the emulated cluster, separated by commas; each number is measured separately
     #[arg(long, value_delimiter = ',', default_value = "1,2", value_parser = clap::value_parser!(u32).range(1..=64))]
     ranks_per_host: Vec<u32>,
     /// Bytes of the calls, separated by commas
@@ -48,10 +48,10 @@ pub(crate) struct TuneArgs {
     /// Calls of each kind and size
     #[arg(long, default_value_t = 15, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     repetitions: u32,
-    /// Where the tuning goes; choices of algorithms in a file that is there are kept
+    /// The tuning file to write; choices of algorithms in an existing file are kept
     #[arg(long, short, default_value = "tuning.toml")]
     output: PathBuf,
-    /// Leave the times here and fit nothing
+    /// Write the times to this file and fit nothing
     #[arg(long, requires = "rank", hide = true)]
     samples: Option<PathBuf>,
     #[command(flatten)]
@@ -63,7 +63,7 @@ pub(crate) fn tune(args: &TuneArgs) -> Result<ExitCode, CliError> {
     let (place, samples) = match &args.lab {
         Some(spec) => {
             let spec = args.links.apply(spec.clone())?;
-            // Before minutes of measuring.
+            // A damaged file is refused before minutes of measuring.
             previous(&args.output)?;
             (format!("an emulated cluster {spec}"), measure_lab(args, &spec)?)
         }
@@ -94,7 +94,7 @@ pub(crate) fn tune(args: &TuneArgs) -> Result<ExitCode, CliError> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The tuning that is there already.
+/// The tuning in an existing file.
 fn previous(path: &Path) -> Result<Option<Tuning>, CliError> {
     if !path.exists() {
         return Ok(None);
@@ -128,7 +128,7 @@ fn measure_lab(args: &TuneArgs, spec: &LabSpec) -> Result<Vec<Sample>, CliError>
     Ok(samples)
 }
 
-/// Starts daemons and ranks, waits for them, and reads what they found.
+/// Starts daemons and ranks, waits for the ranks, and reads their samples.
 fn launch_ranks(
     args: &TuneArgs,
     lab: &Lab,
@@ -178,7 +178,7 @@ fn write(path: &Path, tuning: &Tuning, place: &str, samples: &[Sample]) -> Resul
     fs::write(path, text).map_err(CliError::system(format!("write {}", path.display())))
 }
 
-/// Of which ranks and hosts the samples are.
+/// The groups of the samples, as text.
 fn groups(samples: &[Sample]) -> String {
     let mut all: Vec<(u32, u32)> = samples.iter().map(|sample| (sample.case.ranks, sample.case.hosts)).collect();
     all.sort_unstable();

@@ -1,7 +1,7 @@
-//! One rank of `outboard tune`: makes calls of many sizes, times them, and brings the times to rank 0.
+//! One rank of `outboard tune`: times calls of many sizes, and gathers the times of all ranks.
 //!
-//! The time of a call is the slowest rank's, and of the repetitions the median. Ranks begin each call behind a barrier,
-//! so that no rank waits for the start of another.
+//! The time of a call is the slowest rank's, and its median over the repetitions. Ranks begin each call behind a
+//! barrier, so that no rank waits for the start of another.
 
 use std::path::Path;
 use std::time::Instant;
@@ -15,14 +15,14 @@ use serde::{Deserialize, Serialize};
 use crate::algorithm::chosen;
 use crate::error::CliError;
 
-/// A host's name in the exchange of names; longer ones are cut.
+/// Bytes of a host's name in the exchange of names; longer names are cut.
 const NAME_BYTES: usize = 64;
-/// What is called.
+/// The collectives that are measured.
 const PROBED: [Collective; 3] = [Collective::Broadcast, Collective::Allgather, Collective::Allreduce];
-/// Calls of each kind and size that are not timed: the first ones register memory and meet peers.
+/// Calls of each kind and size that are not timed, because the first calls register memory and connect to peers.
 const WARMING: u32 = 2;
 
-/// A sample as it goes from the rank to whoever fits.
+/// A sample in the file that rank 0 writes for `outboard tune`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct SampleRow {
     collective: String,
@@ -58,7 +58,7 @@ impl SampleRow {
     }
 }
 
-/// What the ranks do.
+/// The calls that the ranks make.
 #[derive(Debug, Clone)]
 pub(crate) struct Probing<'a> {
     pub(crate) sizes: &'a [u64],
@@ -73,7 +73,7 @@ fn failed(what: &str) -> impl FnOnce(outboard::Error) -> CliError {
     move |error| CliError::Failed(format!("{what}: {error}"))
 }
 
-/// Makes the calls; the samples are those of all ranks, the same on each, and rank 0 is told that it is.
+/// Makes the calls. Returns whether this rank is rank 0, and the samples of all ranks, which are the same on each.
 pub(crate) fn probe(probing: &Probing<'_>) -> Result<(bool, Vec<Sample>), CliError> {
     let (context, world) = Context::init().map_err(failed("joining the other ranks"))?;
     check_tuning(&context, probing)?;
@@ -107,7 +107,7 @@ fn check_tuning(context: &Context, probing: &Probing<'_>) -> Result<(), CliError
     )))
 }
 
-/// On how many hosts the ranks are, by their names.
+/// The number of hosts of the ranks, by their names.
 fn hosts_of(world: &Group, ranks: u32) -> Result<u32, CliError> {
     let uname = rustix::system::uname();
     let name = uname.nodename().to_bytes();
@@ -120,7 +120,7 @@ fn hosts_of(world: &Group, ranks: u32) -> Result<u32, CliError> {
     Ok(names.len() as u32)
 }
 
-/// The rate of the slowest host's link, as the group goes by it.
+/// The rate of the slowest host's link, on which the group bases its choices.
 fn slowest_link(context: &Context, world: &Group) -> Result<Rate, CliError> {
     let least = Reduction::new(Operator::Minimum, Element::U64).expect("numbers have a least one");
     let own = context.link_rate().map_err(failed("the rate of the link"))?;
@@ -162,7 +162,7 @@ fn median_of(world: &Group, sum: Reduction, case: &Case, repetitions: u32) -> Re
     Ok(Duration::nanoseconds(slowest.get(slowest.len() / 2).copied().unwrap_or(0)))
 }
 
-/// Leaves the samples where `outboard tune` looks for them.
+/// Writes the samples to the file that `outboard tune` reads.
 pub(crate) fn write_samples(path: &Path, samples: &[Sample]) -> Result<(), CliError> {
     let rows: Vec<SampleRow> = samples.iter().map(SampleRow::from).collect();
     let text = serde_json::to_string_pretty(&rows).expect("rows are plain data");

@@ -1,4 +1,4 @@
-//! A directory for what a run writes beside its output, gone with the run, and the end of the run on a signal.
+//! A directory for files of a run beside its output, removed with the run; and the end of a run on a signal.
 //!
 //! A run that was killed leaves its directory; the next run removes it, by the process id in its name.
 
@@ -13,10 +13,10 @@ use crate::error::CliError;
 
 const PREFIX: &str = "outboard-run-";
 
-/// The processes to end when this one is told to.
+/// The processes to end when a signal ends this process.
 static FOREGROUND: Mutex<Vec<Pid>> = Mutex::new(Vec::new());
 
-/// A directory of this process.
+/// A new directory of this process.
 pub(crate) fn directory() -> Result<TempDir, CliError> {
     let parent = std::env::temp_dir();
     sweep(&parent);
@@ -30,13 +30,13 @@ fn sweep(parent: &Path) {
         let name = entry.file_name();
         let pid = name.to_str().and_then(|name| name.strip_prefix(PREFIX)?.split('.').next()?.parse::<u32>().ok());
         if pid.is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists()) {
-            // Another user's is not ours to remove.
+            // A directory of another user cannot be removed, and stays.
             let _ = fs::remove_dir_all(entry.path());
         }
     }
 }
 
-/// From now on SIGINT, SIGTERM and SIGHUP end the foreground processes; what waits for them then cleans up and returns.
+/// From now on SIGINT, SIGTERM and SIGHUP end the foreground processes, after which their waiting code cleans up.
 pub(crate) fn end_on_signals() -> Result<(), CliError> {
     let handler = || {
         let processes = FOREGROUND.lock().map(|p| p.clone()).unwrap_or_default();
@@ -44,7 +44,7 @@ pub(crate) fn end_on_signals() -> Result<(), CliError> {
             std::process::exit(130);
         }
         for pid in processes {
-            // It may have ended meanwhile.
+            // The process may have ended meanwhile.
             let _ = rustix::process::kill_process(pid, Signal::TERM);
         }
     };

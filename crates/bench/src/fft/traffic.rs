@@ -1,4 +1,4 @@
-//! What the transposes of a transform must carry between hosts.
+//! Bytes that the transposes of a transform must move between hosts.
 
 use super::FftOptions;
 use outboard_lab::LinkLimits;
@@ -11,7 +11,7 @@ const CELL_BYTES: u64 = 16;
 pub(super) struct Traffic {
     /// Bytes into each host's link.
     into: Vec<u64>,
-    /// Bytes out of it.
+    /// Bytes out of each host's link.
     out_of: Vec<u64>,
 }
 
@@ -23,7 +23,7 @@ impl Traffic {
         let mut traffic = Self { into: vec![0; hosts as usize], out_of: vec![0; hosts as usize] };
         let mut carry = |from: u32, to: u32, cells: u64| {
             let bytes = cells * CELL_BYTES * u64::from(options.variables);
-            // What goes one way in the forward transform comes back in the backward one.
+            // The backward transform moves the blocks of the forward one in the other direction.
             for (from, to) in [(host(from), host(to)), (host(to), host(from))] {
                 if from != to {
                     traffic.out_of[from] += bytes;
@@ -47,19 +47,19 @@ impl Traffic {
         traffic
     }
 
-    /// Least time at the rate of the links, if nothing were computed: that of the busiest link.
+    /// Least time of the busiest link at its rate, without any computation.
     pub(super) fn limit_ms(&self, link: &LinkLimits) -> f64 {
         let busiest = self.into.iter().chain(&self.out_of).copied().max().unwrap_or(0);
         link.milliseconds(busiest as f64 * 8.0)
     }
 
-    /// Over all switch ports, in and out.
+    /// Bytes over all switch ports, in and out.
     pub(super) fn bytes(&self) -> u64 {
         self.into.iter().chain(&self.out_of).sum()
     }
 }
 
-/// How much of `length` the `at`th of `parts` has: the first ones have one more where it does not divide.
+/// The part of `length` for index `at` of `parts`; if `parts` does not divide it, the first parts have one more.
 fn part(length: u32, parts: u32, at: u32) -> u64 {
     u64::from(length / parts + u32::from(at < length % parts))
 }
@@ -91,13 +91,13 @@ mod tests {
         assert_eq!(traffic.into.iter().sum::<u64>(), traffic.out_of.iter().sum::<u64>());
     }
 
-    /// Rows of the process grid that share a host exchange nothing over its link; the same rows dealt out do.
+    /// Rows of the process grid that share a host exchange nothing over its link; with strided ranks the same rows do.
     #[test]
     fn rows_within_a_host_stay_off_the_link() {
         let contiguous = Traffic::of(&options("2x1gbit", 2, Layout::Contiguous), 64);
         let strided = Traffic::of(&options("2x1gbit", 2, Layout::Strided), 64);
         let cells = 33 * 64 * 64;
-        // Only the two transposes within columns cross, or only those within rows.
+        // Only the two transposes within columns cross links, or only the two within rows.
         assert_eq!(contiguous.bytes(), 2 * 2 * (cells / 2) * CELL_BYTES);
         assert_eq!(strided.bytes(), 2 * 2 * (cells / 2) * CELL_BYTES);
         let alone = Traffic::of(&options("1x1gbit", 4, Layout::Contiguous), 64);

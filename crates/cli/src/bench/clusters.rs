@@ -1,5 +1,5 @@
-//! Benches that compare a library natively and below the shim on one cluster after another: collectives, whole
-//! programs. What was found so far is in the files after every run. Losses are told, never an error.
+//! Benches that compare a library natively and below the shim on one cluster after another: collectives and whole
+//! programs. Files hold the results so far after every run. A loss is reported, and is no error.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -18,18 +18,18 @@ use crate::lab::LinkArgs;
 use crate::launch::DaemonArgs;
 use crate::places::Heap;
 
-/// The clusters, what the shim learns on them, and where reports go.
+/// The clusters, what the shim learns on them, and the files of reports.
 struct Clusters<'a> {
     labs: &'a [Place],
     choosing: Choosing,
-    /// Runs for learning before each that counts.
+    /// Runs for learning before each measured run.
     learn: u32,
     json: Option<&'a Path>,
     markdown: Option<&'a Path>,
 }
 
 impl Clusters<'_> {
-    /// The rows of every run on every cluster: what `measure` finds in each of `runs`.
+    /// Measures each of `runs` on every cluster. Returns all rows.
     fn go_through<W, R: Serialize>(
         &self,
         runs: impl Fn(&Place) -> Result<Vec<W>, CliError>,
@@ -40,7 +40,7 @@ impl Clusters<'_> {
             let why = "--learn is of use with OUTBOARD_CHOICE=adaptive or learn alone";
             return Err(CliError::Failed(why.to_owned()));
         }
-        // The shim takes no file out of a folder that others may write to.
+        // The shim reads no file from a directory to which others may write.
         let learnt = tempfile::tempdir().map_err(CliError::system("make a directory"))?;
         let mut report = Report { rows: Vec::new() };
         for place in self.labs {
@@ -71,18 +71,17 @@ pub(crate) struct GridArgs {
         default_value = "barrier,broadcast,reduce,allreduce,allgather,alltoall,reduce-scatter"
     )]
     collectives: Vec<Collective>,
-    /// Bytes as of the collectives' own benches, separated by commas; a collective leaves out those that it cannot have
+    /// Bytes, as in the collectives' own benches, separated by commas; a collective skips sizes that it cannot have
     #[arg(long, default_value = BLOCKING_SIZES)]
     sizes: String,
-    /// Clusters: HOSTSxRATE with one rank on a host, or HOSTSxRATE:RANKS, separated by commas
+    /// Clusters, separated by commas: HOSTSxRATE with one rank per host, or HOSTSxRATE:RANKS
     #[arg(long, value_delimiter = ',', default_value = "1x1gbit:4,2x1gbit,4x1gbit")]
     labs: Vec<Place>,
-    /// The blocking forms; otherwise the nonblocking ones, which compute as long as a call takes; the time of the
-    /// computation alone does not count
+    /// Measure blocking calls; otherwise nonblocking ones with a computation as long as a call, which does not count
     #[arg(long)]
     blocking: bool,
-    /// Runs below the shim that are not measured come first, to leave what they learn; with OUTBOARD_CHOICE=adaptive or
-    /// learn. It is kept in OUTBOARD_CHOICE_FILE, with the name of the cluster behind it, or until the grid ends
+    /// Runs below the shim before the measurement, in which it learns; with OUTBOARD_CHOICE=adaptive or learn. The
+    /// results are kept in OUTBOARD_CHOICE_FILE with the cluster's name appended, or until the grid ends
     #[arg(long, default_value_t = 0)]
     learn: u32,
     #[command(flatten)]
@@ -90,20 +89,20 @@ pub(crate) struct GridArgs {
     /// The Open MPI: debian or open-mpi
     #[arg(long, default_value = "debian")]
     mpi: Peer,
-    /// How often both are gone through
+    /// How often both sides are measured in turn
     #[arg(long, default_value_t = 3)]
     rounds: u32,
-    /// Rounds that measure the cells again that came out slower below the shim, and replace them: launches of an MPI
-    /// library differ by more than a few rounds show; 0 for none
+    /// Rounds that measure again, and replace, cells that came out slower below the shim; 0 for none. Launches of an
+    /// MPI library differ by more than a few rounds show
     #[arg(long, default_value_t = 15)]
     again: u32,
     /// Repetitions in each round
     #[arg(long, default_value_t = 10)]
     repetitions: u32,
-    /// Where the cells go
+    /// Write the cells to this JSON file
     #[arg(long)]
     json: Option<PathBuf>,
-    /// Where the tables go, in Markdown
+    /// Write the tables to this Markdown file
     #[arg(long)]
     markdown: Option<PathBuf>,
     #[command(flatten)]
@@ -157,23 +156,23 @@ pub(crate) struct ProgramsArgs {
     /// cg, panel, pagerank, lammps, separated by commas; all by default
     #[arg(long, value_delimiter = ',')]
     only: Vec<Program>,
-    /// Clusters: HOSTSxRATE with one rank on a host, or HOSTSxRATE:RANKS, separated by commas
+    /// Clusters, separated by commas: HOSTSxRATE with one rank per host, or HOSTSxRATE:RANKS
     #[arg(long, value_delimiter = ',', default_value = "2x1gbit,4x1gbit")]
     labs: Vec<Place>,
     /// Runs of each program, natively and below the shim in turn
     #[arg(long, default_value_t = 10)]
     pairs: u32,
-    /// Longer runs below the shim that are not measured come first, to leave what they learn. It is kept in
-    /// OUTBOARD_CHOICE_FILE, with the name of the cluster behind it, or until the bench ends
+    /// Longer runs below the shim before the measurement, in which it learns. The results are kept in
+    /// OUTBOARD_CHOICE_FILE with the cluster's name appended, or until the bench ends
     #[arg(long, default_value_t = 1)]
     learn: u32,
-    /// How much a run has to do, in about half a second each
+    /// Units of work in a run, about half a second each
     #[arg(long, default_value_t = 4)]
     repetitions: u32,
-    /// Where the rows go
+    /// Write the rows to this JSON file
     #[arg(long)]
     json: Option<PathBuf>,
-    /// Where the table goes, in Markdown
+    /// Write the table to this Markdown file
     #[arg(long)]
     markdown: Option<PathBuf>,
     #[command(flatten)]
@@ -183,7 +182,7 @@ pub(crate) struct ProgramsArgs {
 pub(super) fn programs(args: &ProgramsArgs) -> Result<ExitCode, CliError> {
     let clusters = Clusters {
         labs: &args.labs,
-        // As a program that somebody preloads.
+        // The default of a preloaded program.
         choosing: Choosing::or("adaptive"),
         learn: args.learn,
         json: args.json.as_deref(),
@@ -200,7 +199,7 @@ pub(super) fn programs(args: &ProgramsArgs) -> Result<ExitCode, CliError> {
     Ok(if report.all(|row| row.verified) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Debian's Open MPI: that is what Debian's programs are linked to.
+/// The setup of a program, with Debian's Open MPI, to which Debian's programs are linked.
 fn setup_of_program(args: &ProgramsArgs, place: &Place) -> Setup {
     let mut setup = Setup::new(place.lab.clone(), args.repetitions);
     setup.ranks_per_host = place.ranks_per_host;

@@ -1,5 +1,4 @@
-//! The benches on one cluster that are no single collective: an FFT, a radix sort, recorded messages, and what
-//! exchanges take of the processors.
+//! Benches on one cluster beyond a single collective: FFT, radix sort, recorded messages, processor time of exchanges.
 
 use std::process::ExitCode;
 
@@ -45,16 +44,16 @@ pub(super) fn fft(args: &FftArgs) -> Result<ExitCode, CliError> {
 pub(crate) struct RadixArgs {
     #[command(flatten)]
     setup: SetupArgs,
-    /// Radices: values of a digit, separated by commas; by default those of the paper
+    /// Radices: values of a digit, separated by commas; by default the paper's
     #[arg(long, value_delimiter = ',', default_value = "2,4,8,10,12,14,16")]
     radices: Vec<u32>,
-    /// Radices are bits of a digit
+    /// Radices are given in bits of a digit
     #[arg(long)]
     digit_bits: bool,
-    /// Keys of each rank, separated by commas; by default those of the paper
+    /// Keys of each rank, separated by commas; by default the paper's
     #[arg(long, default_value = "4K,64K")]
     keys: String,
-    /// Sorts with overlap, and as many without, in turn
+    /// Sorts with overlap; each alternates with a sort without
     #[arg(long, default_value_t = 10)]
     repetitions: u32,
 }
@@ -65,7 +64,7 @@ pub(super) fn radix(args: &RadixArgs) -> Result<ExitCode, CliError> {
     let keys = keys.into_iter().map(|keys| u32::try_from(keys).unwrap_or(u32::MAX)).collect();
     let options = RadixOptions { setup, buckets: buckets(&args.radices, args.digit_bits)?, keys };
     let mut daemons = args.setup.daemons(ServiceProcesses::default());
-    // A small radix has histograms of few bytes: daemons leave such calls to the MPI library unless they are told.
+    // A small radix has histograms of few bytes, which daemons leave to the MPI library by default.
     daemons.more.extend(["--offload-from", "0"].map(str::to_owned));
     let algorithms = Algorithms::of(Collective::Allgather, &daemons, &args.setup.lab)?;
     let below = below_mpi(Heap::asked_for()?, args.setup.mpi, algorithms, daemons, &Choosing::default())?;
@@ -88,7 +87,7 @@ pub(crate) struct RecordedArgs {
     /// Bytes of the block that each rank has for each other, separated by commas
     #[arg(long, default_value = "4K,16K,64K,256K")]
     sizes: String,
-    /// Calls of each way, of those that all ranks begin together as of those in a row
+    /// Calls of each way, both those that all ranks begin together and those in a row
     #[arg(long, default_value_t = 20)]
     repetitions: u32,
 }
@@ -102,14 +101,14 @@ pub(super) fn recorded(args: &RecordedArgs) -> Result<ExitCode, CliError> {
     finish(&args.setup, &report, &render_recorded_table(&report), report.all(|row| row.cost.verified))
 }
 
-/// Every rank has bytes for every other one: of its own, and the same.
+/// In an alltoallv every rank has different bytes for every other one, in an allgather the same bytes.
 const COLLECTIVES: [Collective; 2] = [Collective::Alltoallv, Collective::Allgather];
 
 #[derive(Debug, Args)]
 pub(crate) struct ProcessorTimeArgs {
     #[command(flatten)]
     setup: SetupArgs,
-    /// Bytes of a rank's block, of an alltoallv for each other rank, separated by commas
+    /// Bytes of a rank's block, separated by commas; for an alltoallv bytes for each other rank
     #[arg(long, default_value = "1M")]
     sizes: String,
     /// Repetitions of each phase

@@ -1,5 +1,4 @@
-//! `outboard bench readme`: writes the figures of reports into the tables of a page of docs and, by name, into one JSON
-//! file.
+//! `outboard bench readme`: writes the figures of reports into the tables of a page of docs and into one JSON file.
 
 use std::fs;
 use std::path::PathBuf;
@@ -12,19 +11,18 @@ use crate::error::CliError;
 
 #[derive(Debug, Args)]
 pub(crate) struct ReadmeArgs {
-    /// JSON files of benches of nonblocking collectives, programs, grids and verdicts; the last one that has a figure
-    /// counts
+    /// JSON files of benches of nonblocking collectives, programs, grids and verdicts; the last with a figure counts
     reports: Vec<PathBuf>,
     /// The page with the tables
     #[arg(long, default_value = "docs/performance/collectives.md")]
     readme: PathBuf,
-    /// Where the rows of all tables go
+    /// Write the rows of all tables to this JSON file
     #[arg(long, default_value = "docs/figures.json")]
     json: PathBuf,
     /// A page that shows some rows of these tables
     #[arg(long)]
     excerpt: Option<PathBuf>,
-    /// Where a chart of the first table of the excerpt goes, as SVG
+    /// Write a chart of the excerpt's first table to this SVG file
     #[arg(long, requires = "excerpt")]
     chart: Option<PathBuf>,
 }

@@ -1,8 +1,8 @@
-//! `outboard bench verdicts`: how long it takes from a fault until every surviving rank is told, and whether all are
-//! told the same (docs/promise.md).
+//! `outboard bench verdicts`: measures the time from a fault until every surviving rank has its verdict, and whether
+//! all verdicts agree (docs/promise.md).
 //!
-//! Each run has new ranks, on the daemons of the run before it wherever the fault leaves them: what was cut off,
-//! stopped or killed has to serve the next run without having been asked to recover.
+//! Each run has new ranks, on the daemons of the run before it unless the fault has ended them. A host that was cut
+//! off, stopped or killed has to serve the next run without an order to recover.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -19,14 +19,14 @@ use crate::trial::rank::{Act, Answer, Verdict, now_ns};
 use crate::trial::{Silence, Trial, TrialRank};
 use crate::work;
 
-/// Far more than any verdict may take: who hears nothing by then has none.
+/// Far more than any verdict may take; a rank without an answer by then has none.
 const LIMIT: Duration = Duration::from_secs(60);
-/// How long a daemon stays stopped behind the last verdict of the others.
+/// How long a daemon stays stopped after the last verdict of the others.
 const REST: Duration = Duration::from_millis(200);
 
 #[derive(Debug, Args)]
 pub(crate) struct VerdictsArgs {
-    /// HOSTSxRATE, three hosts at least
+    /// HOSTSxRATE, with at least three hosts
     #[arg(long, default_value = "4x1gbit")]
     lab: LabSpec,
     /// Ranks on every host
@@ -38,33 +38,33 @@ pub(crate) struct VerdictsArgs {
     /// Runs of each fault
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..))]
     repetitions: u32,
-    /// Where the rows go
+    /// Write the rows to this JSON file
     #[arg(long)]
     json: Option<PathBuf>,
     #[command(flatten)]
     daemons: DaemonArgs,
 }
 
-/// What goes wrong.
+/// The faults.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Fault {
     /// A rank is killed while the others wait for it
     KilledRank,
-    /// Its daemon is
+    /// The daemon of a rank is killed
     KilledDaemon,
-    /// Its host is without power
+    /// The host of a rank loses its power
     KilledHost,
-    /// Its host is without network
+    /// The host of a rank loses its network
     CutLink,
     /// Nothing that the first host sends reaches the last one
     OneWayCut,
-    /// Its daemon is stopped, and goes on when the others have their verdict
+    /// The daemon of a rank is stopped, and continues after the others have their verdict
     StoppedDaemon,
-    /// A rank dies when all have made their offers, before anybody asks for the group
+    /// A rank dies after all have made their offers, before any rank requests the group
     DeadBefore,
-    /// A rank dies when the others have asked for the group
+    /// A rank dies after the others have requested the group
     DeadDuring,
-    /// A rank dies when the group has been made, before the others call
+    /// A rank dies after the group has been made, before the others call
     DeadAfter,
     /// A rank is refused the group
     RefusedMember,
@@ -75,7 +75,7 @@ impl Fault {
         self.to_possible_value().expect("none is hidden").get_name().replace('-', " ")
     }
 
-    /// Seconds within which all have their verdict: sooner where a process ends, which the kernel reports.
+    /// Seconds within which all ranks have their verdict; fewer where a process ends, as the kernel reports its end.
     fn bound_s(self) -> f64 {
         match self {
             Fault::KilledRank | Fault::KilledDaemon => 2.0,
@@ -90,7 +90,7 @@ pub(super) fn verdicts(args: &VerdictsArgs) -> Result<ExitCode, CliError> {
     if args.lab.hosts() < 3 {
         return Err(CliError::Failed("--lab: a verdict of several hosts takes three hosts at least".to_owned()));
     }
-    // A rank in a group of its own is refused any other.
+    // A rank that is in a group of its own is refused any other group.
     let daemons = DaemonArgs { more: vec!["--max-groups".into(), "2".into()], ..args.daemons.clone() };
     let faults = if args.only.is_empty() { Fault::value_variants() } else { &args.only };
     let mut report = Report { rows: Vec::new() };
@@ -114,11 +114,11 @@ pub(super) fn verdicts(args: &VerdictsArgs) -> Result<ExitCode, CliError> {
     Ok(if report.all(VerdictRow::holds) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// What became of one run.
+/// The result of one run.
 struct Run {
-    /// Until the last surviving rank had its verdict, milliseconds.
+    /// Milliseconds until the last surviving rank had its verdict.
     worst_ms: f64,
-    /// Of ranks that can hear of each other: all that were told, how often.
+    /// How often ranks received each verdict, for each set of ranks that can reach each other.
     verdicts: Vec<BTreeMap<Verdict, u32>>,
 }
 
@@ -151,7 +151,7 @@ fn row(args: &VerdictsArgs, fault: Fault, runs: &[Run]) -> VerdictRow {
     }
 }
 
-/// The ranks of a run, the last of which is the victim, and what has been told so far.
+/// The ranks of a run; the last one is the victim.
 struct Scene<'a> {
     trial: &'a Trial,
     ranks: Vec<TrialRank>,
@@ -241,7 +241,7 @@ impl Scene<'_> {
         self.ranks[..survivors].iter_mut().enumerate().for_each(|(rank, one)| one.tell(&act(rank)));
     }
 
-    /// Waits until the daemons together have so much of something.
+    /// Waits until the sum of `count` over all daemons reaches `wanted`.
     fn await_statistics(
         &self,
         count: fn(&outboard_service::statistics::Report) -> u32,
@@ -262,7 +262,7 @@ impl Scene<'_> {
         }
     }
 
-    /// Has the fault happen while the survivors wait for the victim; since when.
+    /// Causes the fault while the survivors wait for the victim; returns its time.
     fn strike(&mut self, victim: usize) -> Result<u64, CliError> {
         let (trial, last) = (self.trial, self.trial.hosts());
         let call = Act::Calls { first: 16, count: 1 };
@@ -289,7 +289,7 @@ impl Scene<'_> {
         Ok(since)
     }
 
-    /// Hears all survivors, mends what is broken and ends the ranks.
+    /// Collects the verdicts of all survivors, mends the fault and ends the ranks.
     fn verdicts(mut self, since: u64) -> Result<Run, CliError> {
         let last = self.trial.hosts();
         let mut run = Run { worst_ms: 0.0, verdicts: Vec::new() };
@@ -298,7 +298,7 @@ impl Scene<'_> {
         self.side(&here, since, &mut run)?;
         match self.fault {
             Fault::KilledHost => return Ok(run),
-            // Nobody else is there to tell its ranks.
+            // No other process could inform the ranks of a stopped daemon.
             Fault::StoppedDaemon => {
                 std::thread::sleep(REST);
                 self.trial.halt_daemon(last, None, false);
@@ -306,7 +306,7 @@ impl Scene<'_> {
             }
             Fault::KilledDaemon | Fault::CutLink => self.side(&there, since, &mut run)?,
             _ => {
-                // They hear what all others hear.
+                // These ranks can reach the others, so their verdicts are counted together.
                 self.side(&there, since, &mut run)?;
                 let told = run.verdicts.pop().unwrap_or_default();
                 match run.verdicts.last_mut() {
@@ -331,7 +331,7 @@ impl Scene<'_> {
         }
     }
 
-    /// Hears these survivors, who can hear of each other.
+    /// Collects the verdicts of these survivors, which can reach each other.
     fn side(&mut self, ranks: &[usize], since: u64, run: &mut Run) -> Result<(), CliError> {
         let mut told = BTreeMap::new();
         for rank in ranks {
@@ -351,7 +351,7 @@ impl Scene<'_> {
         self.ranks[victim].kill();
         for mut rank in self.ranks.drain(..victim) {
             [Act::Leave, Act::Detach].iter().for_each(|act| rank.tell(act));
-            // With the daemon gone there is nobody to take leave of.
+            // If the daemon has ended, leaving fails.
             let _ = [rank.hear(LIMIT), rank.hear(LIMIT)];
             rank.end().map_err(CliError::Failed)?;
         }

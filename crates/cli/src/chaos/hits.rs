@@ -1,10 +1,10 @@
-//! The faults of a run: what happened where and when, and which of them excuse what a rank was told.
+//! The faults of a run: kinds, places and times, and which faults excuse a verdict.
 
 use clap::ValueEnum;
 
 use crate::trial::User;
 
-/// What goes wrong.
+/// The kinds of faults.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub(super) enum Kind {
     KilledRank,
@@ -17,7 +17,7 @@ pub(super) enum Kind {
     FewDescriptors,
 }
 
-/// Where.
+/// The place of a fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Place {
     /// A rank of a job, both by number.
@@ -31,19 +31,19 @@ pub(super) enum Place {
         user: User,
     },
     Host(u16),
-    /// From one host to another.
+    /// The way from one host to another.
     Way {
         from: u16,
         to: u16,
     },
 }
 
-/// The ranks of a job: whose they are, and where.
+/// The user of a job, and the hosts of its ranks.
 #[derive(Debug, Clone)]
 pub(super) struct Crew {
     pub(super) job: u64,
     pub(super) user: User,
-    /// Rank by rank.
+    /// The host of each rank.
     pub(super) hosts: Vec<u16>,
 }
 
@@ -52,9 +52,9 @@ pub(super) struct Crew {
 pub(super) struct Hit {
     pub(super) kind: Kind,
     pub(super) place: Place,
-    /// Since when, on CLOCK_MONOTONIC.
+    /// Start on CLOCK_MONOTONIC.
     pub(super) from: u64,
-    /// Until when; not mended yet without.
+    /// End on CLOCK_MONOTONIC; `None` while the fault lasts.
     pub(super) to: Option<u64>,
 }
 
@@ -62,7 +62,7 @@ pub(super) struct Hit {
 #[derive(Debug, Default)]
 pub(super) struct Hits(Vec<Hit>);
 
-/// A mended fault may still be noticed for so long: who was stopped or cut off handles what came meanwhile, and TCP
+/// A mended fault may show effects for this long: a stopped or partitioned process handles what came meanwhile, and TCP
 /// gives up connections.
 const SETTLING_NS: u64 = 6_000_000_000;
 
@@ -79,12 +79,12 @@ impl Kind {
         matches!(self, Kind::KilledDaemon | Kind::StoppedDaemon | Kind::FewDescriptors)
     }
 
-    /// Whether service processes stop hearing of each other, and each may find that the other is gone.
+    /// Whether service processes stop receiving from each other, so that each may find the other lost.
     pub(super) fn is_silence(self) -> bool {
         matches!(self, Kind::StoppedDaemon | Kind::CutLink | Kind::OneWayCut)
     }
 
-    /// Whether a call or group may fail for it. Nothing that is called needs a file.
+    /// Whether a call or group may fail because of this fault. A full disk is no excuse, because calls need no file.
     fn excuses(self) -> bool {
         self != Kind::FullDisk
     }
@@ -102,7 +102,7 @@ impl Place {
 }
 
 impl Hit {
-    /// Whether it is about this rank of a job. What happens to a daemon is about ranks of the daemon's user alone.
+    /// Whether the fault touches this rank of a job. A fault of a daemon touches ranks of the daemon's user alone.
     pub(super) fn touches(&self, crew: &Crew, rank: usize) -> bool {
         match self.place {
             Place::Rank { job, rank: one } => (job, one) == (crew.job, rank),
@@ -113,18 +113,18 @@ impl Hit {
 }
 
 impl Hits {
-    /// One begins; its number.
+    /// Adds a fault that begins; returns its number.
     pub(super) fn begin(&mut self, hit: Hit) -> usize {
         self.0.push(hit);
         self.0.len() - 1
     }
 
-    /// It is mended.
+    /// Marks a fault as mended.
     pub(super) fn end(&mut self, number: usize, at: u64) {
         self.0[number].to = Some(at);
     }
 
-    /// Those that may have had an effect on a job from one time to another.
+    /// The faults that may have had an effect on a job between two times.
     pub(super) fn excusing(&self, crew: &Crew, since: u64, until: u64) -> Vec<Hit> {
         let then = |hit: &&Hit| hit.from <= until && hit.to.is_none_or(|to| to + SETTLING_NS >= since);
         let touches = |hit: &&Hit| (0..crew.hosts.len()).any(|rank| hit.touches(crew, rank));

@@ -1,5 +1,5 @@
-//! One job: ranks of a user somewhere on the cluster that attach, make a group, call and leave, and the judgement of
-//! all that they are told.
+//! One job: ranks of a user on some hosts of the cluster that attach, make a group, call and leave. Every verdict that
+//! they receive is judged.
 
 use std::time::Duration;
 
@@ -13,20 +13,20 @@ use crate::error::CliError;
 use crate::trial::rank::{Act, Answer, Verdict, WRONG, now_ns};
 use crate::trial::{Silence, TrialRank};
 
-/// Within this every act ends, behind the last fault that touches its job.
+/// Every act ends within this time after the last fault that touches its job.
 pub(super) const BOUND: Duration = Duration::from_secs(20);
-/// How often faults are looked at while an answer is awaited.
+/// How often the faults are checked while an answer is awaited.
 const LOOK: Duration = Duration::from_millis(200);
-/// One job in so many writes a trace, where the host has files of its own.
+/// One in this many jobs writes a trace, in a directory of the host's own.
 const TRACED: u64 = 4;
 const TRACES: &str = "/run/tmp";
 
-/// A job that runs.
+/// A running job.
 struct Job<'a, 'c> {
     chaos: &'c Chaos<'a>,
     crew: Crew,
     ranks: Vec<TrialRank>,
-    /// Whether the rank has been found dead.
+    /// Whether each rank has been found dead.
     dead: Vec<bool>,
     since: u64,
 }
@@ -74,7 +74,7 @@ impl Job<'_, '_> {
         Some(())
     }
 
-    /// All ranks do something; what came of it, or nothing where it failed for one of them.
+    /// Sends an act to all ranks. Returns their results, or `None` if the act failed for a rank.
     fn all(&mut self, act: impl Fn(usize) -> Act) -> Option<Vec<Vec<u8>>> {
         let told = now_ns();
         self.ranks.iter_mut().enumerate().for_each(|(rank, one)| one.tell(&act(rank)));
@@ -91,7 +91,7 @@ impl Job<'_, '_> {
         answers.into_iter().map(|answer| answer?.result.ok()).collect()
     }
 
-    /// A rank's answer; nothing of one that is dead.
+    /// Waits for a rank's answer; `None` if the rank is dead.
     fn hear(&mut self, rank: usize, told: u64, act: &str) -> Option<Answer> {
         while !self.dead[rank] {
             match self.ranks[rank].hear(LOOK) {
@@ -101,7 +101,7 @@ impl Job<'_, '_> {
                 }
                 Err(Silence::Late) => {
                     let hits = self.hits(now_ns());
-                    // What has no end yet goes on.
+                    // A fault that has not ended extends the wait.
                     let last = hits.iter().map(|hit| hit.to.unwrap_or(u64::MAX)).max().unwrap_or(0).max(told);
                     if now_ns().saturating_sub(last) > BOUND.as_nanos() as u64 {
                         self.breach(&format!("rank {rank} has not ended {act} in time; {hits:?}"));
@@ -121,7 +121,7 @@ impl Job<'_, '_> {
         None
     }
 
-    /// The faults that may have had an effect until then.
+    /// The faults that may have had an effect on this job before `until`.
     fn hits(&self, until: u64) -> Vec<Hit> {
         lock(&self.chaos.hits).excusing(&self.crew, self.since, until)
     }
@@ -134,7 +134,7 @@ impl Job<'_, '_> {
         lock(&self.chaos.tally).breaches.push(format!("{:?}: {what}", self.crew));
     }
 
-    /// Judges what ranks were told of one act.
+    /// Judges the verdicts of one act.
     fn judge(&self, act: &str, verdicts: &[(usize, u64, Verdict)]) {
         for (rank, at, verdict) in verdicts {
             *lock(&self.chaos.tally).verdicts.entry(verdict.status.clone()).or_insert(0) += 1;
@@ -157,7 +157,7 @@ impl Job<'_, '_> {
         }
     }
 
-    /// Why a verdict is wrong, if it is.
+    /// Why a verdict is wrong; `None` if it is right.
     fn wrong(&self, rank: usize, verdict: &Verdict, hits: &[Hit]) -> Option<String> {
         if verdict.status == WRONG {
             return Some("bytes are never wrong".to_owned());
@@ -165,20 +165,21 @@ impl Job<'_, '_> {
         if hits.is_empty() {
             return Some("no fault touches the job".to_owned());
         }
-        // What is told without a name is about the service process of the rank itself.
+        // A verdict without a rank is about the service process of the rank itself.
         let named = named_rank(&verdict.text).unwrap_or(rank);
-        // Who has not heard of a group is named by the lowest rank that its service process has there.
+        // If a service process does not know a group, the verdict names its lowest rank: all ranks of its host are
+        // suspects.
         let beside = |rank: &usize| self.crew.hosts.get(named).is_some_and(|host| self.crew.hosts[*rank] == *host);
         let suspects = || (0..self.crew.hosts.len()).filter(beside);
-        // Who is cut off hears nothing of all others, and may be the first to say so. Who has no descriptor to connect
-        // with names whom it cannot reach.
+        // A partitioned host may be the first to report the peers that it cannot reach. A daemon without descriptors
+        // reports the peers to which it cannot connect.
         let parts = |hit: &Hit| hit.kind.is_silence() || hit.kind == Kind::FewDescriptors;
         let apart = verdict.status == "PeerLost" && hits.iter().any(parts);
         let blamed = apart || hits.iter().any(|hit| suspects().any(|rank| self.touches(hit, rank)));
         (!blamed).then(|| format!("no fault touches rank {named}"))
     }
 
-    /// Ends the ranks that live.
+    /// Ends the living ranks.
     fn end(&mut self) {
         for act in [Act::Leave, Act::Detach] {
             let told = now_ns();
@@ -190,7 +191,7 @@ impl Job<'_, '_> {
             if self.dead[rank] {
                 continue;
             }
-            // A rank that was stopped or killed meanwhile is not to be waited for.
+            // A rank that was stopped or killed meanwhile may never end by itself.
             let touched = self.hits(now_ns()).iter().any(|hit| hit.kind.is_of_ranks() && self.touches(hit, rank));
             if touched {
                 one.kill();
@@ -201,7 +202,7 @@ impl Job<'_, '_> {
     }
 }
 
-/// The first rank that a sentence names.
+/// The first rank number in a sentence.
 fn named_rank(text: &str) -> Option<usize> {
     let (_, rest) = text.split_once("rank ")?;
     rest.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()

@@ -12,9 +12,9 @@ pub(crate) enum Collective {
     Allreduce,
     /// Every rank has a block for every rank
     Alltoall,
-    /// Nobody leaves before all have come
+    /// No rank leaves before all have entered
     Barrier,
-    /// Every rank ends with what the root has
+    /// Every rank ends with the root's bytes
     Broadcast,
     /// Every rank ends with the combination of the vectors of ranks before it
     Exscan,
@@ -26,14 +26,13 @@ pub(crate) enum Collective {
     ReduceScatter,
     /// Every rank ends with the combination of the vectors of ranks up to it
     Scan,
-    /// Every rank ends with its block of what the root has
+    /// Every rank ends with its block of the root's bytes
     Scatter,
 }
 
-/// What `--size` counts.
+/// The unit of `--size`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Counts {
-    /// Nothing.
     Nothing,
     /// The bytes of each block.
     Block,
@@ -42,7 +41,7 @@ pub(super) enum Counts {
 }
 
 impl Collective {
-    /// What its algorithm is chosen as.
+    /// The collective under whose name the algorithm is chosen.
     pub(super) fn chosen_as(self) -> selection::Collective {
         if self.is_exclusive() {
             return selection::Collective::Scan;
@@ -50,12 +49,11 @@ impl Collective {
         self.name().parse().expect("plans are of collectives that algorithms are chosen for")
     }
 
-    /// Whether a rank's own vector is no part of its result.
+    /// Whether a rank's result leaves out its own vector.
     pub(super) fn is_exclusive(self) -> bool {
         self == Collective::Exscan
     }
 
-    /// What `--size` counts.
     pub(super) fn counts(self) -> Counts {
         match self {
             Collective::Barrier => Counts::Nothing,
@@ -65,18 +63,18 @@ impl Collective {
         }
     }
 
-    /// Whether one rank is told from the others.
+    /// Whether the collective has a root.
     pub(super) fn has_root(self) -> bool {
         matches!(self, Collective::Broadcast | Collective::Gather | Collective::Reduce | Collective::Scatter)
     }
 
-    /// Whether it combines elements.
+    /// Whether the collective combines elements.
     pub(super) fn reduces(self) -> bool {
         use selection::Collective::{Allreduce, Reduce, ReduceScatter, Scan};
         matches!(self.chosen_as(), Allreduce | Reduce | ReduceScatter | Scan)
     }
 
-    /// As on the command line.
+    /// Name on the command line.
     pub(super) fn name(self) -> String {
         self.to_possible_value().expect("every collective is shown").get_name().to_owned()
     }

@@ -14,7 +14,7 @@ use super::plans::Planned;
 use super::{Format, PlanArgs, Protocol, views};
 use crate::error::CliError;
 
-/// Eager buffers of all ranks together beyond which nobody reads the lists any more.
+/// The most eager buffers of all ranks together; longer lists are of no use to a reader.
 const MAX_BUFFERS: u64 = 2_000_000;
 
 pub(super) fn show(args: &PlanArgs, planned: &Planned) -> Result<String, CliError> {
@@ -25,7 +25,7 @@ pub(super) fn show(args: &PlanArgs, planned: &Planned) -> Result<String, CliErro
     let protocol = match args.protocol {
         Some(Protocol::Rendezvous) => list::Protocol::Rendezvous,
         None if planned.bytes >= rendezvous_bytes => list::Protocol::Rendezvous,
-        // A buffer takes a block, as in the paper, up to the size from which blocks are worth a rendezvous.
+        // A buffer holds a block, as in the paper, up to the size from which blocks use a rendezvous.
         Some(Protocol::Eager) | None => list::Protocol::Eager { buffer: planned.bytes.clamp(1, rendezvous_bytes) },
     };
     if let list::Protocol::Eager { buffer } = protocol {
@@ -69,7 +69,7 @@ fn described(protocol: list::Protocol) -> String {
 /// Ranks side by side in one table.
 const COLUMNS: usize = 4;
 
-/// What the tables of the CORE-Direct paper show: rounds downwards, ranks side by side.
+/// The tables of the CORE-Direct paper: rounds downwards, ranks side by side.
 fn tables(text: &mut String, templates: &[Template]) {
     for ranks in templates.chunks(COLUMNS) {
         let columns: Vec<Vec<Vec<String>>> = ranks.iter().map(Template::table).collect();

@@ -1,5 +1,5 @@
-//! `outboard explain datapath`: what a datapath accelerator keeps up with, beside what the multicast paper measured
-//! (MC Table I, Fig. 13 to 16).
+//! `outboard explain datapath`: the rates that a datapath accelerator sustains, beside the measurements of the
+//! multicast paper (MC Table I, Fig. 13 to 16).
 
 use std::fmt::Write as _;
 
@@ -10,7 +10,7 @@ const GIB: f64 = (1u64 << 30) as f64;
 const WRITES: Transport = Transport::Writes { packets: 1 };
 /// The paper's names.
 const TRANSPORTS: [(&str, Transport); 2] = [("UC", WRITES), ("UD", Transport::Datagrams)];
-/// As many threads as the figures have; the largest number is half of them.
+/// The numbers of threads in the figures; the largest is half of the accelerator's threads.
 const THREADS: [u32; 8] = [1, 2, 4, 8, 16, 32, 64, 128];
 /// Chunks/s of a link of 1.6 Tbit/s, in millions, in chunks of 4 KiB (MC Sec. VII).
 const NEXT_LINK: f64 = 1600e9 / 8.0 / 4096.0 / 1e6;

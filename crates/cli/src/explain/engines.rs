@@ -1,4 +1,4 @@
-//! `outboard explain engines`: which engine carries out which algorithm of a call, and why not.
+//! `outboard explain engines`: shows which engine carries out which algorithm of a call, and why not.
 
 use std::fmt::Write as _;
 
@@ -9,10 +9,10 @@ use outboard_units::Size;
 
 use crate::error::CliError;
 
-/// The most ranks of a call that is lowered by every algorithm.
+/// The most ranks of a call, because every algorithm is lowered for it.
 const MOST_RANKS: u32 = 256;
 
-/// A call that engines are asked about.
+/// The call that engines are to carry out.
 #[derive(Debug, Args)]
 pub(super) struct EnginesArgs {
     /// Ranks of the group
@@ -21,7 +21,7 @@ pub(super) struct EnginesArgs {
     /// Ranks on each host
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     ranks_per_host: u32,
-    /// Bytes of a rank's block, or of the whole where there are no blocks
+    /// Bytes of a rank's block, or of the whole vector if there are no blocks
     #[arg(long, default_value = "64K")]
     size: Size,
 }

@@ -1,4 +1,4 @@
-//! `--stage ordered`: what each rank posts to an order-triggered NIC.
+//! `--stage ordered`: the descriptors that each rank posts to an order-triggered NIC.
 
 use std::fmt::Write as _;
 
@@ -21,7 +21,7 @@ pub(super) fn show(format: Format, planned: &Planned) -> Result<String, CliError
     let lowered = ordered::lower(asked.choice, &asked.arguments(), &Settings::default()).map_err(CliError::said)?;
     let members = members(asked);
     let posted = |rank: &Rank| {
-        // Where the output lies behind the input, as it well may.
+        // An example of addresses: the output lies behind the input.
         let output = planned.programs[rank.0 as usize].input_bytes;
         let bytes = |span: Span| vec![0; span.len as usize];
         let (members, reduction) = (members.as_slice(), Some(reduction));
@@ -61,7 +61,7 @@ pub(super) fn show(format: Format, planned: &Planned) -> Result<String, CliError
     Ok(text)
 }
 
-/// A sum of elements of so many bytes, since descriptors say what they combine.
+/// A sum of elements of this size, because descriptors name their reduction.
 fn sum(element_bytes: u64) -> Result<Reduction, CliError> {
     let element = match element_bytes {
         1 => Element::U8,
@@ -77,7 +77,7 @@ fn sum(element_bytes: u64) -> Result<Reduction, CliError> {
     Reduction::new(Operator::Sum, element).map_err(CliError::said)
 }
 
-/// The node of each rank is its host; ports count the ranks of a host.
+/// The members by rank: the node is the rank's host, the port its number among the ranks of the host.
 fn members(asked: &Call) -> Vec<Source> {
     let topology = &asked.topology;
     let member = |rank: Rank| {

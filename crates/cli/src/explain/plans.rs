@@ -1,4 +1,4 @@
-//! The plan that the command line asks for.
+//! The plan that the command line selects.
 
 use std::fmt;
 use std::path::Path;
@@ -13,24 +13,24 @@ use super::PlanArgs;
 use super::collective::{Collective, Counts};
 use crate::error::CliError;
 
-/// Ranks of a group unless told otherwise.
+/// Default number of ranks of a group.
 const DEFAULT_RANKS: u32 = 4;
-/// Bytes unless told otherwise.
+/// Default number of bytes.
 const DEFAULT_SIZE: Size = Size(1 << 10);
-/// Bytes of an element unless told otherwise: a double.
+/// Default number of bytes of an element: a double.
 const DEFAULT_ELEMENT_BYTES: u64 = 8;
-/// Steps of all ranks together beyond which nobody reads a plan any more.
+/// The most steps of all ranks together; longer plans are of no use to a reader.
 const MAX_STEPS: usize = 4_000_000;
 
-/// A plan, and what it is the plan of.
+/// A plan, and the call that it carries out.
 pub(crate) struct Planned {
-    /// The collective and its algorithm with settings; not of a file.
+    /// The collective, and its algorithm with settings; `None` for a file.
     pub(crate) of: Option<(String, String)>,
-    /// The call that it is the plan of; not of a file.
+    /// The call of the plan; `None` for a file.
     pub(crate) call: Option<Call>,
-    /// Bytes of a block, or of the whole; of the largest message of a file.
+    /// Bytes of a block, or of the whole vector; for a file bytes of its largest message.
     pub(crate) bytes: u64,
-    /// One line for people.
+    /// A title of one line.
     pub(crate) title: String,
     /// The programs, by rank.
     pub(crate) programs: Vec<Program>,
@@ -41,7 +41,7 @@ pub(crate) struct Call {
     pub(crate) choice: Choice,
     pub(crate) topology: Topology,
     root: Rank,
-    /// As [`Arguments`] counts them.
+    /// Bytes, as [`Arguments`] counts them.
     bytes: u64,
     pub(crate) element_bytes: u64,
     exclusive: bool,
@@ -58,7 +58,7 @@ impl Call {
     }
 }
 
-/// The plan that `args` ask for.
+/// The plan that `args` select.
 pub(crate) fn plan(args: &PlanArgs) -> Result<Planned, CliError> {
     let collective = match (&args.file, args.collective) {
         (Some(path), _) => return file(path),
@@ -98,7 +98,7 @@ pub(crate) fn plan(args: &PlanArgs) -> Result<Planned, CliError> {
     Ok(Planned { of: Some((collective, algorithm)), call: Some(call), bytes, title, programs })
 }
 
-/// The plan in a file, which is one of two texts.
+/// The plan in a file, in either of two formats.
 fn file(path: &Path) -> Result<Planned, CliError> {
     let shown = path.display();
     let text = std::fs::read_to_string(path).map_err(CliError::system(format!("read {shown}")))?;
@@ -122,7 +122,7 @@ fn too_large(ranks: u32, bytes: u64) -> CliError {
     CliError::Failed(format!("{ranks} blocks of {bytes} bytes exceed 64 bits"))
 }
 
-/// The algorithm as it was written, or the first of the collective.
+/// The algorithm that was given, or the first one of the collective.
 fn choice(args: &PlanArgs, collective: Collective) -> Result<Choice, CliError> {
     let all = collective.chosen_as().algorithms();
     let mut choice = match &args.algorithm {
@@ -148,7 +148,7 @@ fn choice(args: &PlanArgs, collective: Collective) -> Result<Choice, CliError> {
     }
 }
 
-/// The programs of all ranks, as long as somebody may read them.
+/// The programs of all ranks, if they are short enough to be read.
 fn programs(choice: Choice, arguments: &Arguments<'_>) -> Result<Vec<Program>, CliError> {
     let (mut steps, ranks) = (0, arguments.topology.ranks());
     let mut programs = Vec::new();
@@ -166,7 +166,7 @@ fn programs(choice: Choice, arguments: &Arguments<'_>) -> Result<Vec<Program>, C
     Ok(programs)
 }
 
-/// The root, which is 0 where none was asked for.
+/// The root; 0 by default.
 fn root(args: &PlanArgs, collective: Collective, ranks: u32) -> Result<Rank, CliError> {
     match args.root {
         Some(_) if !collective.has_root() => {
@@ -183,7 +183,7 @@ fn root(args: &PlanArgs, collective: Collective, ranks: u32) -> Result<Rank, Cli
     }
 }
 
-/// The bytes of a block or of the whole.
+/// The bytes of a block or of the whole vector.
 fn bytes(args: &PlanArgs, collective: Collective) -> Result<u64, CliError> {
     match &args.size {
         Some(_) if collective.counts() == Counts::Nothing => {
@@ -194,7 +194,7 @@ fn bytes(args: &PlanArgs, collective: Collective) -> Result<u64, CliError> {
     }
 }
 
-/// Which ranks share a host.
+/// The assignment of ranks to hosts.
 fn topology(args: &PlanArgs) -> Result<Topology, CliError> {
     let Some(text) = &args.topology else {
         return Ok(Topology::flat(args.ranks.unwrap_or(DEFAULT_RANKS)));

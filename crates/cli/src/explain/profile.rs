@@ -1,4 +1,4 @@
-//! `outboard explain profile`: every number of a cost profile, and where it comes from.
+//! `outboard explain profile`: shows every number of a cost profile with its source.
 
 use std::fmt::Write as _;
 

@@ -1,4 +1,4 @@
-//! `--stage rounds`: which messages travel when, and what each rank sends and receives.
+//! `--stage rounds`: the messages of each round, and the bytes that each rank sends and receives.
 
 use std::fmt::Write as _;
 
@@ -17,7 +17,7 @@ pub(super) fn show(format: Format, planned: &Planned) -> Result<String, CliError
     }
 }
 
-/// What each rank sends and receives in all rounds.
+/// Bytes that each rank sends and receives in all rounds.
 fn totals(rounds: &Rounds) -> Vec<Load> {
     let mut totals = vec![Load::default(); rounds.ranks() as usize];
     for round in 0..rounds.count() {
@@ -53,7 +53,7 @@ fn text(planned: &Planned, rounds: &Rounds) -> String {
     text
 }
 
-/// The least and the most of some bytes, or the one number that they are.
+/// The range of some bytes, or the number that all of them equal.
 fn range(bytes: impl Iterator<Item = u64> + Clone) -> String {
     match (bytes.clone().min(), bytes.max()) {
         (Some(least), Some(most)) if least < most => format!("{least} to {most} B"),

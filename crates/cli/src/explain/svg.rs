@@ -1,7 +1,7 @@
 //! A drawing of rounds and messages: a line for each rank, a band for each round, an arrow for each message.
 //!
-//! Written by hand: it needs lines and words at places that are known, and a tip for every arrow, which chart libraries
-//! do not draw.
+//! Written without a chart library: it needs lines and words at known places and a tip for every arrow, which chart
+//! libraries do not draw.
 
 use std::fmt::{self, Write};
 
@@ -9,17 +9,17 @@ use outboard_plan_tools::rounds::Rounds;
 
 use crate::error::CliError;
 
-/// Messages beyond which a drawing shows nothing any more.
+/// The most messages of a readable drawing.
 const MAX_MESSAGES: usize = 20_000;
-/// From one rank to the next.
+/// Distance between ranks.
 const RANK_STEP: usize = 56;
-/// From one round to the next.
+/// Distance between rounds.
 const ROUND_STEP: usize = 72;
-/// Left of the ranks, for the names of rounds.
+/// Space left of the ranks, for the names of rounds.
 const LEFT: usize = 96;
-/// Above the rounds, for title and names of ranks.
+/// Space above the rounds, for the title and the names of ranks.
 const TOP: usize = 64;
-/// Between a band's edge and the arrows in it.
+/// Space between a band's edge and its arrows.
 const MARGIN: usize = 10;
 
 /// The drawing.
@@ -45,7 +45,7 @@ fn y(round: usize) -> usize {
 
 fn write(svg: &mut String, title: &str, rounds: &Rounds) -> fmt::Result {
     let last = x(rounds.ranks().saturating_sub(1));
-    // A title of a small group is wider than the group.
+    // The title may be wider than a small group.
     let (width, height) = ((last + RANK_STEP).max(640), y(rounds.count()) + MARGIN);
     writeln!(
         svg,

@@ -1,5 +1,4 @@
-//! What `explain --format json` writes. Rows are made one by one while they are written, since a plan may have
-//! millions.
+//! The output of `explain --format json`. Rows are made one by one during writing, because a plan may have millions.
 
 use std::fmt::Write as _;
 
@@ -11,7 +10,7 @@ use serde_json::{Value, json};
 use super::plans::Planned;
 use crate::error::CliError;
 
-/// What the plan is the plan of, and what is to be told of it.
+/// The object to write: the plan's call, and the fields of `body`.
 #[derive(Serialize)]
 struct View<'a, T> {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -34,7 +33,7 @@ pub(super) fn view(planned: &Planned, body: impl Serialize) -> Result<String, Cl
     Ok(text)
 }
 
-/// Rows that are made while they are written.
+/// Rows that are made during writing.
 pub(super) struct Rows<F>(pub(super) F);
 
 impl<I: IntoIterator<Item = Value>, F: Fn() -> I> Serialize for Rows<F> {
@@ -86,7 +85,7 @@ fn step(step: &Step) -> Value {
     }
 }
 
-/// `--stage rounds`; `totals` are of all rounds together, by rank.
+/// `--stage rounds`; `totals` are over all rounds, by rank.
 pub(super) fn rounds(rounds: &Rounds, totals: Vec<Load>) -> impl Serialize {
     #[derive(Serialize)]
     struct All<R> {

@@ -1,5 +1,5 @@
-//! `outboard sim figures`: the experiments of the papers by profile, beside what was measured, with the error of each
-//! number that a paper has.
+//! `outboard sim figures`: the experiments of the papers by profile, beside their measurements, with the error of each
+//! number.
 
 use std::fmt::Write as _;
 use std::process::ExitCode;
@@ -14,7 +14,7 @@ use outboard_sim::nics::figures::tianhe::{Compared, Operation, compare};
 use crate::error::CliError;
 use crate::explain;
 
-/// A paper whose experiments are known.
+/// The papers whose experiments are modelled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Paper {
     /// Allgathers by CORE-Direct, by the profiles cluster-a and cluster-b
@@ -37,7 +37,7 @@ fn built_in(name: &str) -> &'static Profile {
     Profile::named(name).expect("it is built in")
 }
 
-/// A number beside the paper's.
+/// Writes a number beside the paper's.
 fn beside(text: &mut String, what: &str, model: f64, paper: f64) {
     let error = (model / paper - 1.0) * 100.0;
     let _ = writeln!(text, "  {what:<58} {model:>7.2}  paper {paper:>7.2}  error {error:>+6.1} %");
@@ -120,7 +120,7 @@ fn core_direct() -> Result<String, FigureError> {
     Ok(text)
 }
 
-/// Why a figure is off.
+/// Writes why a figure deviates.
 fn because(text: &mut String, why: &str) {
     let _ = writeln!(text, "    ({why})");
 }
@@ -159,7 +159,7 @@ const TABLE_1: [[f64; 3]; 13] = [
     [23.69, 100.92, 103.47],
 ];
 
-/// By size, then by tasks.
+/// Comparisons by size, then by tasks.
 type Table = Vec<Vec<Compared>>;
 
 fn table(operation: Operation, bar: &ProgressBar) -> Result<Table, FigureError> {
@@ -173,7 +173,7 @@ fn table(operation: Operation, bar: &ProgressBar) -> Result<Table, FigureError> 
 
 fn tianhe() -> Result<String, FigureError> {
     let operations = [Operation::Broadcast, Operation::Reduce, Operation::Allreduce];
-    // Some ten million packets: each operation on a processor of its own.
+    // Each operation has some ten million packets, and runs on a processor of its own.
     let bar = &ProgressBar::new((operations.len() * TIANHE_SIZES.len()) as u64);
     let tables = std::thread::scope(|scope| {
         let threads = operations.map(|operation| scope.spawn(move || table(operation, bar)));

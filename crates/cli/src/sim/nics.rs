@@ -21,12 +21,12 @@ use crate::trace::Timeline;
 
 use super::timeline;
 
-/// Runs of a call: each has an order of events of its own, and more show little more of one call.
+/// Runs of a call, each with its own order of events; more runs show little more of one call.
 pub(super) const SEEDS: u64 = 20;
 
 #[derive(Debug, Args)]
 pub(crate) struct NicArgs {
-    /// What carries it out
+    /// The engine that carries out the call
     #[arg(long, value_enum, default_value = "ordered")]
     pub(super) engine: Engine,
     /// Ranks
@@ -35,11 +35,11 @@ pub(crate) struct NicArgs {
     /// Ranks on each host
     #[arg(long, default_value_t = 1)]
     pub(super) ranks_per_host: u32,
-    /// Bytes of a rank's block; of the whole where there are no blocks, and of a reduce-scatter; reductions are sums of
-    /// doubles that cancel
+    /// Bytes of a rank's block, or of the whole vector if there are no blocks or for a reduce-scatter; reductions are
+    /// sums of doubles that cancel
     #[arg(long, default_value = "64K")]
     pub(super) size: Size,
-    /// Root of a collective that has one
+    /// Root of a collective with a root
     #[arg(long, default_value_t = 0)]
     pub(super) root: u32,
     /// The algorithm, with settings behind a colon; by default that of the engine's paper
@@ -53,27 +53,27 @@ pub(crate) struct NicArgs {
     /// The node that dies
     #[arg(long)]
     pub(super) dead: Option<u32>,
-    /// Behind how many calls and packets it dies
+    /// The number of calls and packets after which it dies
     #[arg(long, default_value_t = 100, requires = "dead")]
     pub(super) behind: u64,
-    /// Prints how long it takes on a machine, without loss: one that is built in (explain profile), or a file
+    /// Print the time on a machine without loss: a built-in profile (explain profile), or a file
     #[arg(long, conflicts_with = "dead")]
     pub(super) profile: Option<String>,
-    /// Writes who did what when by the clock of the profile, and who waited for whom, for ui.perfetto.dev
+    /// Write a timeline for ui.perfetto.dev, by the clock of the profile
     #[arg(long, value_name = "FILE", requires = "profile")]
     pub(super) trace: Option<PathBuf>,
-    /// How many seeds, each an order of calls and packets
+    /// Number of seeds; each draws an order of calls and packets
     #[arg(long, default_value_t = SEEDS)]
     pub(super) seeds: u64,
-    /// The first of them
+    /// The first seed
     #[arg(long, default_value_t = 0)]
     pub(super) first: u64,
 }
 
-/// What can be set of an engine.
+/// Settings of engines.
 #[derive(Debug, Default, Clone, Copy, Args)]
 pub(crate) struct SettingArgs {
-    /// ordered: gives every task of a NIC an equal part of the buffer, and never more
+    /// ordered: give every task of a NIC an equal, fixed part of the buffer
     #[arg(long)]
     fixed_partitions: bool,
     /// triggered, host: blocks from this size on wait until their receiver is ready; 16K by default
@@ -82,10 +82,10 @@ pub(crate) struct SettingArgs {
     /// triggered: bytes of a preposted buffer; 16K by default
     #[arg(long)]
     buffer_bytes: Option<Size>,
-    /// triggered: who sends before its receiver is ready sends again, in place of clear-to-sends
+    /// triggered: send before the receiver is ready, and send again if it was not, instead of using clear-to-send
     #[arg(long)]
     retry: bool,
-    /// triggered: sends of so many bytes that are there go along with their request; 64 by default
+    /// triggered: sends of up to this many bytes travel with their request if the bytes are there; 64 by default
     #[arg(long)]
     inline_bytes: Option<Size>,
     /// triggered: virtual ports; 1 by default
@@ -94,26 +94,26 @@ pub(crate) struct SettingArgs {
     /// triggered: ports of the NIC, which virtual ports use in turn; 1 by default
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=2))]
     physical_ports: Option<u32>,
-    /// host: nanoseconds from one test of a call to the next; 1000 by default
+    /// host: nanoseconds between two tests of a call; 1000 by default
     #[arg(long, conflicts_with = "thread", value_parser = clap::value_parser!(u64).range(1..))]
     tests_every: Option<u64>,
-    /// host: a thread goes on with calls, in place of tests
+    /// host: a thread carries calls on, instead of tests
     #[arg(long)]
     thread: bool,
-    /// datapath: chunks of so many packets are written to their places, in place of datagrams copied from staging
+    /// datapath: chunks of this many packets are written to their places, instead of datagrams copied from staging
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1024))]
     writes: Option<u32>,
     /// datapath: hardware threads that receive; 16 by default
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=256))]
     hardware_threads: Option<u32>,
-    /// Chance that a multicast datagram is lost on the way to one receiver, 0 to 1; 0.05 by default on service
+    /// Chance that a multicast datagram is lost on its way to one receiver, 0 to 1; by default 0.05 on service
     /// processes, else 0
     #[arg(long)]
     pub(super) loss: Option<f64>,
 }
 
 impl SettingArgs {
-    /// Flags that were given, with the engines that have them.
+    /// The flags that were given, with the engines of each.
     pub(super) fn given(&self) -> Vec<(&'static str, &'static [Engine])> {
         const TRIGGERED: &[Engine] = &[Engine::Triggered];
         let all: [(bool, &str, &[Engine]); 12] = [
@@ -185,7 +185,7 @@ pub(crate) enum Engine {
     Host,
 }
 
-/// What the paper of an engine carries a collective out by, or what plans show first.
+/// The algorithm of an engine's paper for a collective, or the first one in plans.
 fn of_the_paper(engine: Engine, collective: Collective) -> String {
     let text = match (engine, collective) {
         (Engine::Ordered, Collective::Broadcast) => "double-tree:segment=18446744073709551615",
@@ -262,7 +262,7 @@ pub(super) fn play(collective: Collective, args: &NicArgs) -> Result<ExitCode, C
     }
 }
 
-/// What the machine and the engine's NIC cost by a profile, if there is one.
+/// The costs of the machine and of the engine's NIC in a profile, if one was given.
 fn of<C>(
     profile: Option<&Profile>,
     table: &str,

@@ -1,5 +1,5 @@
-//! The timeline of a call on engines, by the simulator's clock, as those of real runs: a process for each rank and each
-//! NIC, a row for each of its parts, an arrow from who sent to who waited for it.
+//! The timeline of a call on engines, by the simulator's clock, in the format of real runs. It has a process for each
+//! rank and each NIC, a row for each of their parts, and an arrow from each sender to the waiting receiver.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use crate::error::CliError;
 use crate::trace::Timeline;
 
-/// Carries out the calls on a clock, and writes what everyone did meanwhile.
+/// Carries out the calls on a clock, and writes what every rank and NIC did meanwhile.
 pub(super) fn write<S: Kind, C: Costs<S::Engine>>(
     mut file: Timeline,
     collective: Collective,
@@ -45,7 +45,7 @@ pub(super) fn write<S: Kind, C: Costs<S::Engine>>(
     Ok(timing)
 }
 
-/// Whole ones, so that a span begins exactly where the one before it ends.
+/// Rounds to whole nanoseconds, so that a span begins exactly where the one before it ends.
 fn nanoseconds(at: f64) -> f64 {
     at.round()
 }
@@ -54,10 +54,10 @@ fn group(job: usize) -> GroupHandle {
     GroupHandle(job as u32)
 }
 
-/// What rows are called, and where they are in the file.
+/// The names of rows, and their numbers in the file.
 struct Rows {
     ranks: BTreeMap<(Node, Port), (usize, Rank)>,
-    /// The number of the process, and that of the row.
+    /// The numbers of the process and of the row.
     places: BTreeMap<Row, (u64, u64)>,
 }
 
@@ -82,7 +82,7 @@ impl Rows {
         named
     }
 
-    /// As service processes and ranks call theirs.
+    /// The name of a process, as in real runs.
     fn process(&self, row: Row) -> String {
         match row {
             Row::Process(node, port) => {
@@ -112,7 +112,7 @@ impl Rows {
         self.places.iter().flat_map(of).collect()
     }
 
-    /// A span, and the arrow to a wait from who was busy with sending what came.
+    /// A span; for a wait also the arrow from the sender of the packet that ends it.
     fn span(&self, number: usize, span: &Span) -> Vec<Value> {
         let (from, until) = (nanoseconds(span.from), nanoseconds(span.until));
         if from >= until {
@@ -128,7 +128,7 @@ impl Rows {
         let mut events = vec![json!({
             "name": name, "cat": cat, "ph": "X", "pid": pid, "tid": tid, "ts": ts, "dur": dur, "args": args,
         })];
-        // Arrows join spans that they begin and end in, so this one ends within the wait.
+        // An arrow must end within a span, so this one ends just before the wait's end.
         if let Doing::Wait(Cause { sent: Some((row, at)), .. }) = span.doing {
             let mut arrow = |ph, (pid, tid): (u64, u64), at: f64| {
                 events.push(json!({

@@ -1,4 +1,4 @@
-//! What goes wrong with the hosts of a trial, and how it is mended.
+//! Faults of the hosts of a trial, and how they are mended.
 
 use std::fs;
 use std::process::Command;
@@ -12,15 +12,15 @@ use super::{Daemon, Trial, User, signal};
 use crate::error::CliError;
 use crate::{launch, places};
 
-/// The rules of one-way cuts on a host that does not hear.
+/// The firewall table of one-way cuts, on the host that does not receive.
 const TABLE: &str = "trial";
-/// Times that a file system is made as small as what is in it.
+/// Attempts to make a file system as small as its content.
 const TRIES: usize = 10;
-/// Where programs of a host keep what is gone with it: a memory file system.
+/// A memory file system in which programs of a host keep temporary files.
 const RUN: &str = "/run";
 
 impl Trial {
-    /// As `kill -9` of the daemon of a user on a host.
+    /// Kills the daemon of a user on a host, like `kill -9`.
     pub(crate) fn kill_daemon(&self, host: u16, user: User) -> Result<(), CliError> {
         self.at_daemon(host, user, |daemon| {
             signal(&daemon.pidfd, Signal::KILL);
@@ -28,14 +28,14 @@ impl Trial {
         })
     }
 
-    /// Starts a daemon, in the place of the one that has ended if there was one.
+    /// Starts a daemon, in place of one that has ended, if any.
     pub(crate) fn restart_daemon(&self, host: u16, user: User) -> Result<(), CliError> {
         let daemon = self.start_daemon(host, user)?;
         self.daemons().insert((host, user), daemon);
         Ok(())
     }
 
-    /// Stops a daemon, or lets it go on.
+    /// Stops a daemon, or continues it.
     pub(crate) fn halt_daemon(&self, host: u16, user: User, halted: bool) {
         let wanted = if halted { Signal::STOP } else { Signal::CONT };
         self.at_daemon(host, user, |daemon| signal(&daemon.pidfd, wanted));
@@ -50,13 +50,13 @@ impl Trial {
         self.within(host, "ip", &["link", "set", "eth0", "down"])
     }
 
-    /// Puts it in again.
+    /// Plugs the cable in again.
     pub(crate) fn mend(&self, host: u16) -> Result<(), CliError> {
         self.within(host, "ip", &["link", "set", "eth0", "up"])?;
         self.within(host, "ip", &["route", "replace", "224.0.0.0/4", "dev", "eth0"])
     }
 
-    /// Nothing that `from` sends reaches `to`.
+    /// Drops all that `from` sends to `to`.
     pub(crate) fn cut_one_way(&self, from: u16, to: u16) -> Result<(), CliError> {
         let address = Node::Host(from).address();
         let rules = format!(
@@ -65,20 +65,20 @@ impl Trial {
         self.within(to, "nft", &[&rules])
     }
 
-    /// All that others send reaches `to` again.
+    /// Ends all one-way cuts at `to`.
     pub(crate) fn mend_one_way(&self, to: u16) -> Result<(), CliError> {
         self.within(to, "nft", &["delete", "table", "inet", TABLE])
     }
 
-    /// The host loses its power: no kernel says farewell for its processes.
+    /// The host loses its power: no kernel closes its connections.
     pub(crate) fn crash(&self, host: u16) -> Result<(), CliError> {
         self.cut(host)?;
         Ok(self.lab.crash(host)?)
     }
 
-    /// Leaves no room for files on a host, or as much as there was.
+    /// Leaves no room for files on a host, or restores it.
     pub(crate) fn fill_disk(&self, host: u16, full: bool) -> Result<(), CliError> {
-        // Refused where a file has been made since it was looked.
+        // The kernel refuses the size if a file was made since it was read.
         let first = self.try_fill_disk(host, full);
         (1..TRIES).fold(first, |tried, _| tried.or_else(|_| self.try_fill_disk(host, full)))
     }
@@ -95,24 +95,24 @@ impl Trial {
         } else {
             "remount,size=50%,nr_inodes=100000".to_owned()
         };
-        // Without notes of its own that the tool would leave there.
+        // Without -n the tool would write a file there.
         self.within(host, "mount", &["-n", "-o", &size, RUN])
     }
 
-    /// Leaves a daemon no descriptor beyond those that it has open, or as many as there were.
+    /// Leaves a daemon only the descriptors that it has open, or restores its limit.
     pub(crate) fn take_descriptors(&self, host: u16, user: User, scarce: bool) -> Result<(), CliError> {
         self.at_daemon(host, user, |daemon| take_descriptors(daemon, scarce))
     }
 
-    /// Removes the files of a directory of a host whose names begin so.
+    /// Removes the files of a host's directory whose names begin with `prefix`.
     pub(crate) fn remove_files(&self, host: u16, directory: &str, prefix: &str) {
         let files = fs::read_dir(self.seen(host, directory)).into_iter().flatten().flatten();
         let named = files.filter(|file| file.file_name().to_string_lossy().starts_with(prefix));
-        // One that another removes at this moment is gone as well.
+        // A file that another process removes at this moment is gone as well.
         named.for_each(|file| drop(fs::remove_file(file.path())));
     }
 
-    /// Waits until the daemons serve nobody any more; what they still have.
+    /// Waits until the daemons serve no rank any more; returns what they still hold.
     pub(crate) fn quiet(&self, patience: Duration) -> Result<Vec<String>, CliError> {
         let deadline = Instant::now() + patience;
         let mut left = Vec::new();
@@ -141,10 +141,10 @@ fn take_descriptors(daemon: &Daemon, scarce: bool) -> Result<(), CliError> {
         let open = fs::read_dir(format!("/proc/{id}/fd")).map(Iterator::count);
         open.map_err(CliError::system(format!("look at the descriptors of {name}")))?.to_string()
     } else {
-        // As many as the process may have.
+        // The most that the process may have.
         getrlimit(Resource::Nofile).maximum.map_or_else(|| "unlimited".to_owned(), |most| most.to_string())
     };
-    // A privilege would be needed to limit another user's.
+    // Runs as the daemon's user, because the limits of another user's process need a privilege.
     let mut command = Command::new("setpriv");
     launch::become_user(&mut command, daemon.user).args(["prlimit", "--pid", &id.to_string()]);
     places::run_tool(command.arg(format!("--nofile={current}:")), &format!("limit the descriptors of {name}"))

@@ -1,4 +1,4 @@
-//! What there is on a host: processes, files, sockets, multicast addresses; and what a trial has left of these.
+//! The processes, files, sockets and multicast addresses of a host, and which of them a trial has left behind.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -7,17 +7,17 @@ use std::time::{Duration, Instant};
 
 use super::Trial;
 
-/// File systems of the host's own.
+/// File systems that each host has for itself.
 const OWN: [&str; 2] = ["/run", "/dev/shm"];
-/// Processes that were told to end, and the kernel's end of them.
+/// Time for processes to end on a signal, and for the kernel to clean up.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What there is on one host.
+/// Everything on one host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Inventory(BTreeSet<String>);
 
 impl Inventory {
-    /// Of the host with this first process.
+    /// The inventory of the host with this first process.
     pub(super) fn of(first: i32) -> Self {
         let mut all = processes(first);
         OWN.iter().for_each(|place| files(&root_of(first), Path::new(place), &mut all));
@@ -28,12 +28,12 @@ impl Inventory {
 }
 
 impl Trial {
-    /// A path of a host as this process sees it.
+    /// A host's path in this process's file system.
     pub(super) fn seen(&self, host: u16, path: &str) -> PathBuf {
         root_of(self.lab.host_pids()[usize::from(host) - 1]).join(path.trim_start_matches('/'))
     }
 
-    /// Tells all daemons to end and waits for that; what is then left on the hosts that was not there before.
+    /// Ends all daemons and waits for their end. Returns what is left on the hosts and was not there before.
     pub(crate) fn end(self) -> Vec<String> {
         self.daemons().clear();
         let deadline = Instant::now() + PATIENCE;
@@ -57,7 +57,7 @@ fn root_of(first: i32) -> PathBuf {
     PathBuf::from(format!("/proc/{first}/root"))
 }
 
-/// All that are in the namespace of the host's first process.
+/// All processes in the PID namespace of the host's first process.
 fn processes(first: i32) -> BTreeSet<String> {
     let namespace = |process: &str| fs::read_link(format!("/proc/{process}/ns/pid")).ok();
     let Some(of_host) = namespace(&first.to_string()) else { return BTreeSet::new() };
@@ -83,13 +83,13 @@ fn files(root: &Path, place: &Path, all: &mut BTreeSet<String>) {
     }
 }
 
-/// Of the network that somebody holds, by protocol and local address.
+/// Network sockets that a process holds, by protocol and local address.
 fn sockets(first: i32) -> impl Iterator<Item = String> {
     let of = move |protocol: &'static str| {
         let text = fs::read_to_string(format!("/proc/{first}/net/{protocol}")).unwrap_or_default();
         let held = |line: &str| {
             let fields: Vec<&str> = line.split_whitespace().collect();
-            // The kernel ends by itself those that no process holds any more.
+            // The kernel closes sockets without an inode by itself; no process holds them.
             let (local, inode) = (fields.get(1)?, fields.get(9)?);
             (*inode != "0").then(|| format!("{protocol} socket {local}"))
         };

@@ -1,7 +1,7 @@
-//! One rank of a trial: does what it is told, act by act, and says how each act ended and when.
+//! One rank of a trial: carries out acts one by one, and reports how and when each one ended.
 //!
 //! Every byte of every result is checked. Times are of CLOCK_MONOTONIC, which all processes of a machine share, so that
-//! the time from a fault to a verdict needs no message. Ends when its line does.
+//! no message is needed to measure the time from a fault to a verdict. The rank ends when its line closes.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
@@ -16,19 +16,19 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::CliError;
 
-/// Bytes of a rank's block, by the number of the call: small calls, calls behind the ready barrier, empty ones.
+/// Bytes of a rank's block, by the number of the call: small calls, calls behind the ready barrier, empty calls.
 const SIZES: [usize; 5] = [8, 20_000, 1000, 0, 150_000];
-/// The word of a verdict that says that a call brought wrong bytes.
+/// The status of a verdict on a call that delivered wrong bytes.
 pub(crate) const WRONG: &str = "WrongBytes";
 
 /// Arguments of the hidden command.
 #[derive(Debug, Args)]
 pub(crate) struct RankArgs {
-    /// Where it is told what to do
+    /// Socket from which acts are read
     line: PathBuf,
 }
 
-/// What a rank is told.
+/// An act of a rank.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) enum Act {
     /// Attach to the daemon of the host.
@@ -37,7 +37,7 @@ pub(crate) enum Act {
     Offer,
     /// Make the group of these offers.
     Make { offers: Vec<u8>, ranks: u32, rank: u32 },
-    /// Make these calls, one after the other, until one fails.
+    /// Make these calls, one after another, until one fails.
     Calls { first: u64, count: u64 },
     /// Forget the group.
     Leave,
@@ -48,20 +48,20 @@ pub(crate) enum Act {
 /// How an act ended.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Answer {
-    /// When, on CLOCK_MONOTONIC.
+    /// Time of the end, on CLOCK_MONOTONIC.
     pub(crate) at_ns: u64,
     /// Calls that ended well.
     pub(crate) calls: u64,
-    /// Whether it ended well: the offer that was asked for, or nothing.
+    /// The offer, if one was requested, or nothing; an error if the act failed.
     pub(crate) result: Result<Vec<u8>, Verdict>,
 }
 
-/// How a rank was told that something failed.
+/// The error that a rank received.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) struct Verdict {
-    /// The name of its status.
+    /// The name of the status.
     pub(crate) status: String,
-    /// Its sentence.
+    /// The sentence of the error.
     pub(crate) text: String,
 }
 
@@ -77,7 +77,7 @@ pub(crate) fn now_ns() -> u64 {
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
-/// What the rank has.
+/// The state of the rank.
 #[derive(Debug, Default)]
 struct Seat {
     context: Option<Context>,
@@ -128,7 +128,7 @@ fn out_of_turn(why: &str) -> Verdict {
     Verdict { status: format!("{:?}", Status::Internal), text: why.to_owned() }
 }
 
-/// The byte at `at` of what `rank` contributes to a call.
+/// The byte at `at` of `rank`'s contribution to a call.
 fn byte(rank: usize, number: u64, at: usize) -> u8 {
     (at * 31 + at / 251 + rank * 101 + number as usize * 17) as u8
 }
@@ -137,7 +137,7 @@ fn block(rank: usize, number: u64, bytes: usize) -> Vec<u8> {
     (0..bytes).map(|at| byte(rank, number, at)).collect()
 }
 
-/// Makes a call that its number says all about, and checks what it brings.
+/// Makes a call, which its number determines completely, and checks its result.
 fn call(group: &Group, number: u64) -> Result<(), Verdict> {
     let (rank, ranks) = (group.rank()? as usize, group.size()? as usize);
     let bytes = SIZES[(number / 4) as usize % SIZES.len()];

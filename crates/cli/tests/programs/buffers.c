@@ -1,7 +1,7 @@
 /*
  * buffers.c: an MPI program whose buffers come from malloc, calloc and realloc, and which forks while it runs.
  *
- * Every rank checks every byte; one that finds a wrong one ends the job.
+ * Every rank checks every byte; a rank that finds a wrong byte ends the job.
  */
 #include <mpi.h>
 #include <stdio.h>
@@ -59,7 +59,7 @@ static void gather(int round, int blocking)
     free(receive);
 }
 
-/* Blocks of different sizes, of which every rank computes all. */
+/* Blocks of different sizes; every rank can compute all sizes. */
 static int bytes_of(int from, int to)
 {
     return BYTES / 4 * (1 + (from + to) % 4) - from;
@@ -89,7 +89,7 @@ static void exchange(int round)
     free(receive);
 }
 
-/* The child keeps what was there, while the parent receives into the same addresses. */
+/* The child keeps the old contents, while the parent receives into the same addresses. */
 static void fork_beside(int round)
 {
     unsigned char *kept = malloc((size_t)BYTES * ranks), *send = malloc(BYTES);

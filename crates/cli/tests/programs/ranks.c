@@ -1,5 +1,5 @@
 /*
- * ranks.c: what the ranks of the end-to-end tests do, on the C interface; the argument names the part to play.
+ * ranks.c: the ranks of the end-to-end tests, on the C interface; the argument names the part to play.
  *
  * Lines for the test start with '@'. An unexpected return value ends the rank with exit code 2 and a sentence.
  */
@@ -21,7 +21,7 @@
 /* The rank that dies, or kills the service process of its host, and the call in which it does. */
 #define VICTIM 2
 #define FATAL_CALL 4
-/* Ends a rank that never hears of a loss; far beyond what the test allows. */
+/* Ends a rank that receives no error after a loss; far beyond what the test allows. */
 #define PATIENCE_MS 40000
 /* How late a late rank is: several times the watchdog's time and the deadline of the tests. */
 #define LATE_MS 3000
@@ -82,7 +82,7 @@ struct call {
     outboard_request *request;
 };
 
-/* Buffers of the program's own, or such that the service process maps. */
+/* Buffers of the program, or buffers that the service process maps. */
 static unsigned char *memory(size_t bytes, int mapped)
 {
     void *block = NULL;
@@ -116,7 +116,7 @@ static void post(struct call *call, unsigned number, size_t bytes, int in_place,
     check(outboard_iallgather(world, send, call->receive, bytes, &call->request), "outboard_iallgather");
 }
 
-/* Waits, checks every byte received and those behind, and gives all back. */
+/* Waits, checks every received byte and those behind them, and frees everything. */
 static void finish(struct call *call, int mapped)
 {
     check(outboard_wait(call->request, -1, NULL), "outboard_wait");
@@ -153,7 +153,7 @@ static void verify(void)
     static struct call calls[IN_FLIGHT];
     for (unsigned at = 0; at < IN_FLIGHT; at++)
         post(&calls[at], number++, (size_t)at * at * 97, at % 2, at % 3 == 0);
-    /* The last first, so that no order of ends is taken for granted. */
+    /* In reverse order, so that the test assumes no order of completion. */
     for (unsigned at = IN_FLIGHT; at-- > 0;)
         finish(&calls[at], at % 3 == 0);
     check(outboard_group_destroy(world), "outboard_group_destroy");
@@ -161,7 +161,7 @@ static void verify(void)
     say("@verified rank %u of %u: %u calls", rank, ranks, number);
 }
 
-/* Posts without any checks of bytes and returns how the call ended. */
+/* Makes a call without checks of bytes, and returns its result. */
 static int plain_call(const void *send, void *receive, size_t bytes, void (*meanwhile)(void))
 {
     outboard_request *request;
@@ -226,7 +226,7 @@ static void kill_service(void)
         fail("kill");
 }
 
-/* Calls until one fails. `meanwhile` strikes in the middle of one. */
+/* Makes calls until one fails. `meanwhile` runs in the middle of a call. */
 static void until_failure(void (*meanwhile)(void))
 {
     unsigned char *send = memory(MEBIBYTE, 0);
@@ -241,14 +241,14 @@ static void until_failure(void (*meanwhile)(void))
     report(code);
 }
 
-/* Computes, as far as Outboard can tell; ends by a signal, or when it has waited too long. */
+/* Computes, from Outboard's point of view; ends by a signal, or after too long a wait. */
 static void idle(void)
 {
     say("@going rank %u", rank);
     sleep(PATIENCE_MS / 1000);
 }
 
-/* Rank 1 stays away from the call that all others wait for; ends by a signal, or when it has waited too long. */
+/* Rank 1 stays away from the call for which all others wait; ends by a signal, or after too long a wait. */
 static void absent(void)
 {
     struct call call;
@@ -262,7 +262,7 @@ static void absent(void)
     sleep(PATIENCE_MS / 1000);
 }
 
-/* One call of all ranks, then one that rank 1 comes late to. */
+/* One call of all ranks, then a call to which rank 1 comes late. */
 static void late(double deadline)
 {
     unsigned char *send = memory(MEBIBYTE, 0);

@@ -1,12 +1,12 @@
-//! Crates depend on each other only as the architecture allows: arrows go down its table (ST-1 keeps protocol logic
-//! free of IO this way).
+//! Crates depend on each other only as the architecture allows: arrows go down its table. This keeps protocol logic
+//! free of IO (ST-1).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
 
 use serde_json::Value;
 
-/// The crates of ours that each package of the workspace may depend on, by directory. Dependencies of tests are free.
+/// Crates of this workspace on which each package may depend, by directory. Dependencies of tests are free.
 const ALLOWED: [(&str, &[&str]); 19] = [
     ("call", &[]),
     ("units", &[]),
@@ -29,11 +29,11 @@ const ALLOWED: [(&str, &[&str]); 19] = [
         "cli",
         &["units", "plan", "nic", "plan-tools", "proto", "sim", "shm", "fabric", "service", "client", "lab", "bench"],
     ),
-    // A tool of tests, which stands beside `crates`: no crate depends on it.
+    // A tool of tests, which lies beside `crates`; no crate depends on it.
     ("fuzz", &["call", "plan", "nic", "plan-tools", "proto", "sim", "shm", "fabric", "service"]),
 ];
 
-/// The workspace as cargo sees it.
+/// The metadata of the workspace from cargo.
 fn workspace() -> Value {
     let output = Command::new(env!("CARGO"))
         .args(["metadata", "--format-version", "1", "--no-deps", "--offline"])
@@ -53,14 +53,14 @@ fn directory(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or(path)
 }
 
-/// The crates of ours that each crate depends on, normally or for its build; both by directory.
+/// Crates of this workspace on which each crate depends, normally or for its build; both by directory.
 fn arrows(workspace: &Value) -> BTreeMap<String, BTreeSet<String>> {
     let packages = workspace["packages"].as_array().expect("packages");
     let one = |package: &Value| {
         let manifest = text(&package["manifest_path"]);
         let from = directory(manifest.strip_suffix("/Cargo.toml").expect("a manifest"));
         let dependencies = package["dependencies"].as_array().expect("dependencies").iter();
-        // Cargo writes null for a normal dependency; only those of ours have a path.
+        // Cargo writes null for a normal dependency; only dependencies of this workspace have a path.
         let to = dependencies
             .filter(|dependency| dependency["kind"].as_str() != Some("dev"))
             .filter_map(|dependency| dependency["path"].as_str())
@@ -92,7 +92,7 @@ fn arrows_go_down_the_table() {
     assert!(wrong.is_empty(), "not allowed: {}", wrong.join(", "));
 }
 
-/// Verifier, text formats and task lists are for people: a daemon and a rank have no use for them.
+/// Verifier, text formats and task lists are for people; daemons and ranks have no use for them.
 #[test]
 fn neither_daemon_nor_liboutboard_links_the_tools_of_plans() {
     let arrows = arrows(&workspace());

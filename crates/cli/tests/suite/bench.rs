@@ -1,5 +1,5 @@
-//! `outboard bench` with our own ways in, from end to end on small emulated clusters: every byte is right, what is
-//! called offloaded is, and ranks that need nothing of a late one end before it calls.
+//! End-to-end tests of `outboard bench` with Outboard's interfaces on small emulated clusters. Every byte is right,
+//! calls in offloaded rows are offloaded, and ranks that need nothing of a late rank end before it calls.
 //!
 //! Needs the daemon and the C library beside the command: `cargo build --workspace` first. Nothing is skipped.
 
@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::program::outboard;
 
-/// The rows of one run with these arguments of `outboard bench`.
+/// The rows of one run of `outboard bench` with these arguments.
 fn rows(arguments: &[&str]) -> Vec<Value> {
     let directory = tempfile::tempdir().expect("a directory");
     let json = directory.path().join("rows.json");
@@ -21,13 +21,13 @@ fn rows(arguments: &[&str]) -> Vec<Value> {
     rows
 }
 
-/// About one call per repetition: the first and the last of a phase may be counted a moment late.
+/// About one call per repetition, because the first and the last call of a phase may be counted a moment late.
 fn assert_offloaded(row: &Value) {
     let calls = row["offloaded_calls"].as_f64().expect("a number");
     assert!((0.5..1.5).contains(&calls), "{row}");
 }
 
-/// SP-7. Reductions have whole elements, a reduce-scatter some for each rank; a barrier has no bytes at all.
+/// SP-7. Reductions have whole elements, a reduce-scatter some for each rank, a barrier no bytes.
 #[test]
 fn every_collective_is_right_in_either_layout() {
     let exchanges = ["allgather", "allgatherv", "broadcast", "alltoall", "alltoallv", "gather", "gatherv", "scatter"];
@@ -44,7 +44,7 @@ fn every_collective_is_right_in_either_layout() {
     }
 }
 
-/// All systems make the same calls, of which the shim may pass some through; the C interface passes none.
+/// All systems make the same calls. The shim may pass some through; the C interface passes none.
 #[test]
 fn blocking_calls_are_right_whoever_carries_them_out() {
     let placed = ["allreduce", "--blocking", "--lab", "2x1gbit", "--ranks-per-host", "2", "--layout", "strided"];
@@ -60,7 +60,7 @@ fn blocking_calls_are_right_whoever_carries_them_out() {
     }
 }
 
-/// GP-1: the C interface has the service process carry messages, the shim leaves them to the MPI library.
+/// GP-1: the service process carries messages of the C interface; the shim leaves messages to the MPI library.
 #[test]
 fn a_ping_pong_goes_there_and_back() {
     let rows = rows(&["ping-pong", "--lab", "2x1gbit", "--sizes", "0,8,100000", "--repetitions", "4"]);
@@ -68,7 +68,7 @@ fn a_ping_pong_goes_there_and_back() {
     assert_eq!(rows.iter().map(|row| row["system"].as_str().expect("a name")).collect::<Vec<_>>(), systems);
     for row in &rows {
         let carried = row["offloaded_calls"].as_f64().expect("a number");
-        // What a phase takes by itself is counted a moment before or after it.
+        // Messages of a phase itself are counted a moment before or after it.
         assert!((carried - f64::from(row["system"] == "outboard")).abs() < 0.5, "{row}");
     }
 }
@@ -87,7 +87,7 @@ fn a_grid_has_a_cell_for_each_collective_and_size() {
     assert!(text.contains("| reduce | 1x1gbit:2 | 64 |") && text.contains("of 2 cells lose"), "{text}");
 }
 
-/// A loss is no failure, a wrong residual is: natively and below the shim each solves its equations.
+/// A loss is no failure, but a wrong residual is: natively and below the shim each run solves its equations.
 #[test]
 fn a_program_runs_natively_and_preloaded_in_turn() {
     let small = ["programs", "--only", "cg", "--labs", "2x1gbit", "--pairs", "1", "--learn", "0", "--repetitions", "1"];
@@ -101,8 +101,7 @@ fn a_program_runs_natively_and_preloaded_in_turn() {
     assert!(row["offloaded_calls"].is_number(), "the service processes were there: {row}");
 }
 
-/// The unmodified program with and without the shared heap: its ranks, and the service processes beside them; and
-/// sockets alone, whose results are right, too.
+/// The unmodified program with and without the shared heap, its ranks and service processes; and sockets alone.
 #[test]
 fn processor_time_is_told_with_and_without_the_shared_heap_and_of_sockets_alone() {
     let rows =
@@ -120,7 +119,7 @@ fn processor_time_is_told_with_and_without_the_shared_heap_and_of_sockets_alone(
     }
 }
 
-/// Without multicast every block leaves a host once for each other one: the daemons did what they were told.
+/// Without multicast every block leaves a host once for each other host, so the daemons used the requested algorithm.
 #[test]
 fn an_algorithm_that_is_asked_for_carries_out_the_call() {
     let wire_bytes = |algorithm| {
@@ -136,7 +135,7 @@ fn an_algorithm_that_is_asked_for_carries_out_the_call() {
     assert!(wire_bytes("multicast") < 2.0 * 4.0 * 3.0 * payload);
 }
 
-/// SP-5: an alltoallv ends for those among whom its blocks go, though another rank has yet to call.
+/// SP-5: an alltoallv ends for ranks between which its blocks go, though another rank has yet to call.
 #[test]
 fn a_late_rank_without_blocks_delays_nobody() {
     let placed = ["alltoallv", "--lab", "2x1gbit", "--ranks-per-host", "2"];
@@ -147,7 +146,7 @@ fn a_late_rank_without_blocks_delays_nobody() {
     assert!(late["others_after_call_ms"].as_f64().is_some_and(|ms| ms < 0.0), "they end before it calls: {late}");
 }
 
-/// Equal bits natively and below the shim, which tells how much of it was ours.
+/// Equal bits natively and below the shim; the row says how many exchanges were offloaded.
 #[test]
 fn an_fft_below_the_shim_has_the_bits_of_the_one_without() {
     let rows = rows(&["fft", "--lab", "2x1gbit", "--ranks-per-host", "2", "--grid", "16", "--peers", "debian"]);
@@ -155,13 +154,13 @@ fn an_fft_below_the_shim_has_the_bits_of_the_one_without() {
     assert_eq!(ours["system"], "outboard below debian");
     assert_eq!(ours["checksum"], native["checksum"]);
     assert!(native["offloaded_exchanges"].is_null());
-    // Of as many exchanges in each repetition as the fields have transposes, there and back.
+    // As many exchanges in each repetition as the fields have transposes, there and back.
     assert_eq!(ours["exchanges"], 16);
     let offloaded = ours["offloaded_exchanges"].as_f64().expect("a number");
     assert!((8.0..24.0).contains(&offloaded), "{ours}");
 }
 
-/// CD-8: small histograms and large ones go to the service processes, each pass's one, and nothing else is counted.
+/// CD-8: small and large histograms go to the service processes, one for each pass; no other call is counted.
 #[test]
 fn cd_8_the_histograms_of_a_radix_sort_are_offloaded() {
     let sorts = ["radix", "--lab", "2x1gbit", "--ranks-per-host", "2", "--digit-bits", "--radices", "4,12"];
@@ -178,9 +177,9 @@ fn cd_8_the_histograms_of_a_radix_sort_are_offloaded() {
     assert!(rows[2..].iter().all(|row| row["offloaded_histograms"].is_null()), "{rows:?}");
 }
 
-/// GP-5: a repeated call of a recorded group is one entry for the service process, and takes at most half of the
-/// control messages of the same pattern by single messages. Of larger blocks the acknowledgements of links are most of
-/// them, in both ways.
+/// GP-5: a repeated call of a recorded group is one entry for the service process. It takes at most half of the control
+/// messages of the same pattern by single messages. With larger blocks most control messages are acknowledgements of
+/// links, in both ways.
 #[test]
 fn gp_5_a_recorded_group_takes_half_of_the_control_messages_at_most() {
     let placed = ["recorded", "--lab", "4x1gbit", "--ranks-per-host", "2", "--sizes", "4K,16K,64K"];
@@ -198,14 +197,14 @@ fn gp_5_a_recorded_group_takes_half_of_the_control_messages_at_most() {
     }
 }
 
-/// SP-8: each number of service processes is measured as a system of its own, and a link carries the same by all.
+/// SP-8: each number of service processes is a separate system, and a link carries the same bytes with all of them.
 #[test]
 fn sp_8_numbers_of_service_processes_are_compared() {
     let placed = ["allgather", "--lab", "2x1gbit", "--ranks-per-host", "4", "--service-processes", "1,2"];
     let rows = rows(&[&placed[..], &["--sizes", "256K", "--repetitions", "2"]].concat());
     let wire = |system: &str| {
         let row = rows.iter().find(|row| row["system"] == system).unwrap_or_else(|| panic!("{system} in {rows:?}"));
-        // A busy machine loses multicasts. What is sent again, in both repetitions together, enters and leaves the
+        // A busy machine loses multicasts. Retransmitted bytes, of both repetitions together, enter and leave the
         // switch.
         row["wire_bytes"].as_f64().expect("a number") - row["retransmitted_bytes"].as_f64().expect("a number")
     };

@@ -1,5 +1,5 @@
-//! `outboard run` from end to end: ranks of `programs/ranks.c` on emulated clusters and on this machine get every byte
-//! right, every failure ends on every rank with an error that names the culprit, and nothing is left behind.
+//! End-to-end tests of `outboard run`: ranks of `programs/ranks.c` on emulated clusters and on this machine. Every byte
+//! is right. Every failure ends with an error on every rank that names the culprit, and nothing is left behind.
 //!
 //! Needs the daemon and the C library beside the command: `cargo build --workspace` first. Nothing is skipped.
 
@@ -11,7 +11,7 @@ use crate::job::{Job, Outcome, left_of};
 use crate::program::{compiled, home};
 use crate::timeline;
 
-/// Within this every other rank hears of a killed rank or daemon (requirement of the C interface).
+/// Within this time every other rank receives the error about a killed rank or daemon (requirement of the C interface).
 const LOSS_LIMIT: Duration = Duration::from_secs(5);
 
 const SERVICE_LOST: i32 = -22;
@@ -20,7 +20,7 @@ const DEADLINE: i32 = -42;
 const MISMATCH: i32 = -41;
 const PEER_LOST: i32 = -60;
 
-/// Runs the `verify` part with these options of `outboard run` and checks that all of it was offloaded.
+/// Runs the `verify` part with these options of `outboard run`, and checks that all calls were offloaded.
 fn verify(ranks: u32, options: &str) -> Outcome {
     let options: Vec<&str> = options.split_whitespace().chain(["--report"]).collect();
     let outcome = Job::start(ranks, &options, "verify").finish();
@@ -34,8 +34,8 @@ fn verify(ranks: u32, options: &str) -> Outcome {
     outcome
 }
 
-/// Without multicast, with chains and subgroups (MC-8, MC-10), with hosts of unequal numbers of ranks and of neighbours
-/// in rank (SP-7).
+/// Without multicast, with chains and subgroups (MC-8, MC-10), with unequal numbers of ranks on hosts and with
+/// neighbours in rank on one host (SP-7).
 #[test]
 fn ranks_of_several_hosts_verify() {
     verify(2, "--lab 2x1gbit");
@@ -60,7 +60,7 @@ fn ranks_of_one_machine_verify() {
     verify(3, "--service-processes auto");
 }
 
-/// MC-6: what the network loses is sent again.
+/// MC-6: lost packets are retransmitted.
 #[test]
 fn heavy_loss_of_multicast_is_repaired() {
     let outcome = verify(4, "--lab 4x1gbit --loss 30% --of multicast");
@@ -72,7 +72,7 @@ fn loss_of_everything_is_repaired() {
     verify(4, "--lab 4x1gbit --loss 1% --of all");
 }
 
-/// Checks that ranks that disagree are told so, all of them, with both calls named.
+/// Checks that all ranks that disagree receive an error that names both calls.
 fn mismatch(ranks: u32, options: &[&str]) {
     let outcome = Job::start(ranks, options, "mismatch").finish();
     outcome.assert_success();
@@ -95,7 +95,7 @@ fn a_mismatch_names_both_calls_on_all_ranks() {
 /// The rank that dies or loses its daemon, as in `ranks.c`; it runs on host h3.
 const VICTIM: u32 = 2;
 
-/// Checks that `ranks`, all but the victim, end within the limit with `code` and a sentence that has `named`.
+/// Checks that `ranks`, all but the victim, end within the limit with `code` and a sentence that contains `named`.
 fn assert_others_lose(outcome: &Outcome, ranks: u32, code: i32, named: &str) {
     for rank in (0..ranks).filter(|rank| *rank != VICTIM) {
         let end = outcome.end_of(rank);
@@ -106,8 +106,8 @@ fn assert_others_lose(outcome: &Outcome, ranks: u32, code: i32, named: &str) {
     }
 }
 
-/// Its memory vanishes, its connection breaks and its process ends at about the same time: whichever the daemon sees
-/// first, the others hear the same. Several times, as the order differs from one to another.
+/// The victim's memory vanishes, its connection breaks and its process ends at about the same time. Whichever the
+/// daemon notices first, the others receive the same error. Repeated, because the order differs from run to run.
 fn lose_rank(ranks: u32, options: &[&str], place: &str) {
     for _ in 0..4 {
         let outcome = Job::start(ranks, options, "victim").finish();
@@ -117,7 +117,7 @@ fn lose_rank(ranks: u32, options: &[&str], place: &str) {
     }
 }
 
-/// Alone on its host, beside another rank of it, and with a service process for each of the pair.
+/// A rank alone on its host, a rank beside another one, and such a pair with a service process for each.
 #[test]
 fn a_killed_rank_is_named_on_all_hosts() {
     lose_rank(4, &["--lab", "4x1gbit"], "h3");
@@ -142,7 +142,7 @@ fn a_killed_daemon_is_named_and_its_own_rank_told() {
     assert!(after < LOSS_LIMIT, "its own rank hears of it after {after:?}: {outcome:?}");
 }
 
-/// Stops a job whose ranks play `part` by `signal` and checks that no process of it is left.
+/// Ends a job whose ranks play `part` by `signal`, and checks that no process of it is left.
 fn stop(ranks: u32, options: &[&str], part: &str, signal: Signal) -> Job {
     let mut job = Job::start(ranks, options, part);
     for _ in 0..ranks {
@@ -161,7 +161,7 @@ fn stop(ranks: u32, options: &[&str], part: &str, signal: Signal) -> Job {
     job
 }
 
-/// Amid collectives, and between them, where no rank hears of another's end.
+/// An interrupt amid collectives, and one between them, where no rank receives an error when another ends.
 #[test]
 fn an_interrupt_leaves_nothing() {
     for part in ["forever", "idle"] {
@@ -172,7 +172,7 @@ fn an_interrupt_leaves_nothing() {
     }
 }
 
-/// SP-9: while the others wait, the one that has not called is named on all hosts.
+/// SP-9: while the others wait, the rank that has not called is named on all hosts.
 #[test]
 fn top_names_who_has_not_called() {
     ["2x1gbit", "2x1gbit+dpu"].into_iter().for_each(top_names_the_absent);
@@ -182,7 +182,7 @@ fn top_names_the_absent(lab: &str) {
     let mut job = Job::start(2, &["--lab", lab], "absent");
     job.await_line("@going");
     job.await_line("@going");
-    // Posted is not yet taken up, and the news takes a moment to the other host: asked again until both are seen.
+    // A posted call takes a moment to be taken up and to reach the other host, so the test polls until both are seen.
     let seen = loop {
         assert!(job.in_time(), "no collective is seen in flight");
         let seen: Vec<_> = job.top().iter().map(|report| report["in_flight"][0].clone()).collect();
@@ -203,8 +203,8 @@ fn top_names_the_absent(lab: &str) {
     assert!(!job.reap().success());
 }
 
-/// SP-9: the watchdog names the rank that all wait for and its last call, the report how late it was, and nothing
-/// fails.
+/// SP-9: the watchdog names the rank for which all wait, and its last call. The report says how late it was, and
+/// nothing fails.
 fn late(ranks: u32, options: &[&str]) {
     let options = [options, &["--watchdog", "0.5"]].concat();
     let outcome = Job::start(ranks, &options, "late").finish();
@@ -223,7 +223,7 @@ fn sp_9_a_late_rank_is_named_and_reported() {
     late(3, &[]);
 }
 
-/// SP-9: the opt-in deadline ends the call on all ranks, on the late one too, and says whom it waited for.
+/// SP-9: the optional deadline ends the call on all ranks, the late one too, with an error that names the late rank.
 fn deadline(ranks: u32, options: &[&str]) {
     let options = [options, &["--quiet"]].concat();
     let outcome = Job::start(ranks, &options, "deadline").finish();
@@ -244,8 +244,8 @@ fn sp_9_a_deadline_names_the_missing_rank_on_all() {
     deadline(3, &[]);
 }
 
-/// SP-9: one file shows the calls and waits of all ranks, the phases of all service processes, and who stood in for the
-/// late rank, on one axis.
+/// SP-9: one file shows the calls and waits of all ranks, the phases of all service processes, and the stand-ins for
+/// the late rank, on one axis.
 #[test]
 fn sp_9_a_trace_shows_all_ranks_and_service_processes_on_one_axis() {
     let ranks = 4;
@@ -276,7 +276,7 @@ fn sp_9_a_trace_shows_all_ranks_and_service_processes_on_one_axis() {
     let collectives = of("collective", "service process ");
     let outer: Vec<_> = collectives.iter().filter(|span| span.depth == 0).collect();
     assert_eq!(outer.len(), 2 * ranks as usize, "every service process takes part in both");
-    // The second is small, and takes no barrier.
+    // The second call is small, and takes no barrier.
     for (phase, of) in [("wait for local ranks", 2), ("ready barrier", 1), ("transfer", 2)] {
         let inner = collectives.iter().filter(|span| span.depth == 1 && span.name == phase);
         assert_eq!(inner.count(), of * ranks as usize, "{phase}");
@@ -285,12 +285,12 @@ fn sp_9_a_trace_shows_all_ranks_and_service_processes_on_one_axis() {
     let mut conductor: Vec<_> = of("conductor", "service process ");
     conductor.sort_by(|a, b| (&a.process, a.begin).partial_cmp(&(&b.process, b.begin)).expect("times"));
     for pair in conductor.windows(2).filter(|pair| pair[0].process == pair[1].process) {
-        // A microsecond has three decimals.
+        // Times in microseconds have three decimals.
         assert!(pair[0].end <= pair[1].begin + 0.01, "a thread does one thing at a time: {pair:?}");
     }
 }
 
-/// The work directory of a killed run goes with the next run.
+/// The next run removes the work directory of a killed run.
 #[test]
 fn a_killed_run_leaves_nothing() {
     for options in [&["--lab", "2x1gbit"][..], &[]] {
@@ -308,7 +308,7 @@ fn the_exit_code_of_a_failed_rank_is_the_jobs() {
     assert_eq!(outcome.exit_code(), Some(2), "{outcome:?}");
 }
 
-/// GP-9: daemons on DPUs, ranks attached through relays; the collectives of `ranks.c`, whatever the network loses.
+/// GP-9: daemons on DPUs, ranks attached through relays; the collectives of `ranks.c` on a network that loses packets.
 #[test]
 fn ranks_of_hosts_with_dpus_verify() {
     verify(4, "--lab 4x1gbit+dpu");
@@ -322,7 +322,7 @@ fn loss_between_dpus_is_repaired() {
     verify(4, "--lab 4x1gbit+dpu --loss 1% --of all");
 }
 
-/// The smallest programs, in C and in Rust, as README.md starts them.
+/// The smallest programs, in C and in Rust, started as in README.md.
 #[test]
 fn the_first_examples_print_what_every_rank_sent() {
     let in_c = compiled("gcc", "../../examples/allgather.c", &["-loutboard"]);
@@ -338,7 +338,7 @@ fn the_first_examples_print_what_every_rank_sent() {
     }
 }
 
-/// GP-5, GP-9: an MPI program that records its patterns, as its user starts it; it compares every byte with MPI's.
+/// GP-5, GP-9: an MPI program that records its patterns, started as by its user; it compares every byte with MPI's.
 #[test]
 fn recorded_groups_of_hosts_with_dpus_move_every_byte() {
     let program = compiled("mpicc.openmpi", "../../examples/recorded.c", &["-loutboard"]);
@@ -351,7 +351,7 @@ fn recorded_groups_of_hosts_with_dpus_move_every_byte() {
     }
 }
 
-/// SP-4: buffers of malloc are moved where they lie, on the hosts and beyond, and what a forked child has is its own.
+/// SP-4: buffers of malloc are moved in place, on and between hosts, and a forked child's contents are its own.
 #[test]
 fn an_mpi_program_on_the_shared_heap_is_moved_in_shared_memory_alone() {
     let program = compiled("mpicc.openmpi", "tests/programs/buffers.c", &[]);
@@ -386,7 +386,7 @@ fn a_heap_that_is_neither_on_nor_off_is_refused() {
     );
 }
 
-/// The only outboardd that the victim's host shows is its relay: for the service process its rank is gone.
+/// The only outboardd on the victim's host is its relay; for the service process the relay's end is the rank's end.
 #[test]
 fn a_killed_relay_is_its_rank_s_service_process_and_takes_the_rank_with_it() {
     let outcome = Job::start(4, &["--lab", "4x1gbit+dpu"], "victim-service").finish();

@@ -1,4 +1,4 @@
-//! `outboard explain` of collectives: every stage in every format, and what it says of arguments that do not fit.
+//! `outboard explain` of collectives: every stage in every format, and the errors for arguments that do not fit.
 
 use std::process::{Command, Output};
 
@@ -13,7 +13,7 @@ fn explain(arguments: &[&str]) -> Output {
     Command::new(OUTBOARD).arg("explain").args(arguments).output().expect("the command starts")
 }
 
-/// What is shown for arguments that fit.
+/// The output for arguments that fit.
 fn shown(arguments: &[&str]) -> String {
     let output = explain(arguments);
     assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
@@ -24,7 +24,7 @@ fn json(arguments: &[&str]) -> Value {
     serde_json::from_str(&shown(&[arguments, &["--format", "json"]].concat())).expect("JSON")
 }
 
-/// What is said of arguments that do not fit.
+/// The error for arguments that do not fit.
 fn refused(arguments: &[&str]) -> String {
     let output = explain(arguments);
     assert!(!output.status.success(), "{arguments:?} is accepted");
@@ -175,7 +175,7 @@ fn task_lists_are_shown_as_in_the_tables_of_the_paper() {
     assert!(posted < told && told < waited, "{executed}");
 }
 
-/// CD-5: blocks from 16 KB meet by rendezvous. CD-6: 42, 21 and 6 queue pairs for 128 ranks.
+/// CD-5: blocks from 16 KB on use rendezvous. CD-6: 42, 21 and 6 queue pairs for 128 ranks.
 #[test]
 fn json_of_task_lists_has_protocol_and_queue_pairs() {
     let lists = |more: &[&str]| json(&[&["allgather", "--stage", "core-direct"], more].concat());
@@ -192,7 +192,7 @@ fn json_of_task_lists_has_protocol_and_queue_pairs() {
     }
 }
 
-/// TH-1, TH-6: each rank's descriptors, of which a tree's are few: one for all children.
+/// TH-1, TH-6: each rank's descriptors. A tree has few of them, one for all children.
 #[test]
 fn descriptors_of_an_order_triggered_nic_are_shown() {
     let reduce = ["reduce", "--algorithm", "binomial", "--ranks", "4", "--stage", "ordered"];
@@ -225,7 +225,7 @@ fn descriptors_of_an_order_triggered_nic_are_shown() {
     );
 }
 
-/// Who takes what, and why not.
+/// Every engine names the algorithms that it carries out, and says why not.
 #[test]
 fn engines_say_what_they_take() {
     let text = shown(&["engines", "--ranks", "4", "--size", "100K"]);
@@ -259,7 +259,7 @@ fn mc_r_a_datapath_accelerator_is_shown_beside_the_measurements() {
     assert!(text.contains("128 threads sustain a link of 1.6 Tbit/s, 48.8 of 4 KiB each"), "{text}");
 }
 
-/// Plans and schedules come back in from files, and malformed ones are answered with the place.
+/// Plans and schedules are read from files, and errors name the place in malformed files.
 #[test]
 fn files_are_explained_as_well() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -337,7 +337,7 @@ fn what_does_not_fit_is_refused_with_the_choices() {
     said(&["alltoall", "--algorithm", "bruck", "--stage", "core-direct"], "stands between messages");
 }
 
-/// Every number of a profile comes with its source, and a file in place of a name is refused by its line.
+/// Every number of a profile has its source. A file can replace the name; an error names its line.
 #[test]
 fn numbers_of_profiles_are_shown_with_their_sources() {
     for name in ["bluefield3", "cluster-a", "cluster-b", "tianhe"] {

@@ -1,11 +1,11 @@
-//! What `outboard bench verdicts` and `outboard chaos` promise, in short: real daemons and ranks fail on emulated
-//! clusters, all survivors are told the same, and nothing is left.
+//! Short runs of `outboard bench verdicts` and `outboard chaos`: real daemons and ranks fail on emulated clusters. All
+//! survivors receive the same error, and nothing is left.
 //!
 //! Needs the daemon beside the command: `cargo build --workspace` first.
 
 use crate::program::outboard;
 
-/// How long it takes is for the bench to say, on a machine that has nothing else to do.
+/// The time of a verdict is measured by the bench, on an otherwise idle machine.
 #[test]
 fn survivors_are_told_the_same() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -30,7 +30,7 @@ fn chaos_leaves_nothing_and_every_verdict_is_right() {
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success() && said.contains("leftovers 0, breaches 0"), "{output:?}");
     assert!(!said.contains(" 0 calls ended well"), "{said}");
-    // Only root may start programs of others.
+    // Only root can start programs of other users.
     let users = if rustix::process::geteuid().is_root() { 4 } else { 1 };
     assert!(said.contains(&format!(" jobs of {users} users on 6 hosts")), "{said}");
 }

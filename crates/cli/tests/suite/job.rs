@@ -1,7 +1,7 @@
-//! One `outboard run` as a process of its own, what it wrote and which processes belong to it.
+//! One `outboard run` as a separate process, its output, and the processes that belong to it.
 //!
-//! Invariant: a job's processes carry its mark in their environment, or descend from one that does; a job that is
-//! dropped is killed. Every wait is bounded by [`LIMIT`].
+//! Invariant: every process of a job carries the job's mark in its environment, or descends from a process that does. A
+//! dropped job is killed. Every wait is bounded by [`LIMIT`].
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -20,11 +20,11 @@ use crate::program::{OUTBOARD, ranks_program};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 
-/// How long a job, or the end of its processes, may take at most.
+/// The longest time of a job, or of the end of its processes.
 const LIMIT: Duration = Duration::from_secs(60);
-/// How long the processes of a job may take to end once it was told to.
+/// The longest time that the processes of a job may take to end after a signal.
 const END_LIMIT: Duration = Duration::from_secs(10);
-/// Set to a word of its own for every job.
+/// Variable whose value is unique to each job.
 const MARK: &str = "OUTBOARD_TEST_JOB";
 
 /// A running `outboard run`.
@@ -48,7 +48,6 @@ impl Job {
         Job::start_command(&options, &[program, part])
     }
 
-    /// Starts ranks of any program.
     pub(crate) fn start_command(options: &[&str], command: &[&str]) -> Job {
         Job::start_with(&[], options, command)
     }
@@ -58,7 +57,7 @@ impl Job {
         Job::start_in(Rc::new(tempfile::tempdir().expect("a directory")), settings, options, command)
     }
 
-    /// Starts another job where this one kept its work directory.
+    /// Starts another job with the work directory of this one.
     pub(crate) fn next(&self, options: &[&str], command: &[&str]) -> Job {
         Job::start_in(Rc::clone(&self.temporary), &[], options, command)
     }
@@ -88,7 +87,7 @@ impl Job {
             .expect("the command starts");
         let output = BufReader::new(child.stdout.take().expect("piped"));
         let (sender, lines) = channel();
-        // Ends with the last process that writes there; nobody reads on when the job is gone.
+        // The thread ends with the last process that writes, or when the job is gone and nothing reads its lines.
         thread::spawn(move || output.lines().map_while(Result::ok).try_for_each(|line| sender.send(line)));
         let mut stderr = child.stderr.take().expect("piped");
         let errors = thread::spawn(move || {
@@ -126,12 +125,12 @@ impl Job {
         kill_process(Pid::from_raw(one.pid).expect("a number"), Signal::KILL).expect("it lives");
     }
 
-    /// Takes note of the end of a job that has ended, as the shell that started it would.
+    /// Reaps a job that has ended, as the shell that started it would.
     pub(crate) fn reap(&mut self) -> ExitStatus {
         self.child.wait().expect("our own child")
     }
 
-    /// Waits for the end and for all that was written.
+    /// Waits for the end and for all output.
     pub(crate) fn finish(mut self) -> Outcome {
         let pidfd = pidfd_open(Pid::from_child(&self.child), PidfdFlags::empty()).expect("our own child");
         if !ended(&pidfd, self.deadline) {
@@ -144,24 +143,23 @@ impl Job {
         Outcome { status, lines: self.rest(), errors }
     }
 
-    /// All that has been written.
+    /// All remaining output.
     fn rest(&mut self) -> Vec<String> {
-        // Ends when the last writer has gone, which `LIMIT` bounds.
+        // Ends when the last writer has gone, at the latest after `LIMIT`.
         while let Ok(line) = self.lines.recv_timeout(self.deadline.saturating_duration_since(Instant::now())) {
             self.read.push(line);
         }
         std::mem::take(&mut self.read)
     }
 
-    /// The work directories of this job and those that it followed.
+    /// The work directories of this job and of the jobs before it.
     pub(crate) fn work_directories(&self) -> Vec<String> {
         let entries = fs::read_dir(self.temporary.path()).expect("a directory");
         let names = entries.map(|entry| entry.expect("an entry").file_name().to_string_lossy().into_owned());
         names.filter(|name| name.starts_with("outboard-run-")).collect()
     }
 
-    /// What `outboard top` sees of the service processes of this job: one value of JSON for each, in the order of
-    /// hosts.
+    /// The output of `outboard top` for this job: one JSON value for each service process, in the order of hosts.
     pub(crate) fn top(&self) -> Vec<serde_json::Value> {
         let asked = Command::new(OUTBOARD)
             .args(["top", "--once", "--json"])
@@ -173,7 +171,7 @@ impl Job {
         text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
     }
 
-    /// Whether this job may go on.
+    /// Whether the time limit of this job is not over.
     pub(crate) fn in_time(&self) -> bool {
         Instant::now() < self.deadline
     }
@@ -185,7 +183,7 @@ impl Job {
             fs::read_dir("/proc").expect("procfs").flatten().filter_map(|entry| Process::of(&entry.path())).collect();
         let marked = |process: &Process| process.environment.split(|b| *b == 0).any(|v| v == mark.as_bytes());
         let belongs = |process: &Process| {
-            // The parents of a process are fewer than all processes.
+            // A process has fewer ancestors than there are processes.
             let line = std::iter::successors(Some(process), |process| all.get(&process.parent)).take(all.len());
             line.into_iter().any(marked)
         };
@@ -197,7 +195,7 @@ impl Job {
 
 impl Drop for Job {
     fn drop(&mut self) {
-        // One that has ended already needs no signal.
+        // A process that has ended needs no signal.
         let _ = self.child.kill();
         let _ = self.child.wait();
         for process in self.processes() {
@@ -215,13 +213,13 @@ fn ended(pidfd: &OwnedFd, deadline: Instant) -> bool {
     poll(&mut [PollFd::new(pidfd, PollFlags::IN)], Some(&left)).expect("poll works") > 0
 }
 
-/// Those of the processes that have not ended within [`END_LIMIT`].
+/// The processes that have not ended within [`END_LIMIT`].
 pub(crate) fn left_of(processes: Vec<Process>) -> Vec<Process> {
     let deadline = Instant::now() + END_LIMIT;
     processes.into_iter().filter(|process| !ended(&process.pidfd, deadline)).collect()
 }
 
-/// A process, held so that its number means no other one.
+/// A process, held by a descriptor, so that its number cannot pass to another process.
 pub(crate) struct Process {
     pid: i32,
     parent: i32,
@@ -264,12 +262,12 @@ impl fmt::Debug for Process {
 #[derive(Debug)]
 pub(crate) struct End {
     pub(crate) code: i32,
-    /// On the machine's monotonic clock.
+    /// Time on the machine's monotonic clock.
     pub(crate) at: Duration,
     pub(crate) sentence: String,
 }
 
-/// What a job that has ended wrote, and how it ended.
+/// The output of a job that has ended, and its exit status.
 #[derive(Debug)]
 pub(crate) struct Outcome {
     status: ExitStatus,
@@ -328,7 +326,7 @@ impl Outcome {
         line.and_then(parse).unwrap_or_else(|| panic!("rank {rank} says how it ended: {self:?}"))
     }
 
-    /// When the victim died or killed, on the machine's monotonic clock.
+    /// When the victim died or killed its daemon, on the machine's monotonic clock.
     pub(crate) fn fatal_at(&self) -> Duration {
         let at = self.lines.iter().find_map(|line| line.strip_prefix("@fatal at ")?.parse().ok());
         Duration::from_nanos(at.unwrap_or_else(|| panic!("the victim says when it strikes: {self:?}")))

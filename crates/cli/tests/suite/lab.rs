@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::program::OUTBOARD;
 
-/// Longer than any machine takes to start a cluster; reached only if the test fails.
+/// Longer than any machine takes to start a cluster; a test waits this long only if it fails.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn lab(words: &[&str], state: &std::path::Path) -> Output {
@@ -19,8 +19,8 @@ fn lab(words: &[&str], state: &std::path::Path) -> Output {
     output.expect("the command's output")
 }
 
-/// A cluster in the background must not hold the pipes of the command that started it: `outboard lab up | tail` would
-/// wait.
+/// A cluster in the background must not hold the pipes of the command that started it, or `outboard lab up | tail`
+/// would wait.
 #[test]
 fn a_cluster_in_the_background_leaves_its_callers_output_and_is_listed() {
     let state = tempfile::tempdir().expect("a directory");

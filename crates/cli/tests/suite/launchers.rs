@@ -1,8 +1,8 @@
-//! Programs under launchers that know nothing of Outboard: no address, no daemon and no variable of ours is given.
+//! Programs under launchers that do not support Outboard: the tests give no address, no daemon and no variable of ours.
 //!
-//! Ranks find one another by PMIx or by the launcher's variables, and the first starts the job's daemon. For `srun` a
-//! Slurm of one node, with all its daemons, lives on the loopback interface; that test is skipped, with the reason on
-//! the standard error, where Slurm is not installed (`apt-get install slurm-wlm`) or the user is not root.
+//! Ranks find one another by PMIx or by the launcher's variables, and the first rank starts the job's daemon. For
+//! `srun` a Slurm of one node, with all its daemons, runs on the loopback interface. That test is skipped, with the
+//! reason on standard error, if Slurm is not installed (`apt-get install slurm-wlm`) or the user is not root.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -17,16 +17,16 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::program;
 
-/// What must be installed.
+/// Programs that must be installed.
 const PROGRAMS: [&str; 5] = ["munged", "slurmctld", "slurmd", "srun", "scontrol"];
-/// How long a daemon may take to start, and the job's own to end.
+/// How long a daemon may take to start, and the job's own daemon to end.
 const LIMIT: Duration = Duration::from_secs(60);
-/// Between two questions.
+/// Pause between two polls.
 const PAUSE: Duration = Duration::from_millis(20);
 /// Ranks of each job.
 const RANKS: u32 = 4;
 
-/// As root's shell finds it.
+/// The path of a program, as root's shell finds it.
 fn find(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let folders = std::env::split_paths(&path).chain(["/usr/sbin".into(), "/usr/bin".into()]);
@@ -42,7 +42,7 @@ fn hindrance() -> Option<String> {
     (!missing.is_empty()).then(|| format!("{} not installed; apt-get install slurm-wlm", missing.join(", ")))
 }
 
-/// A Slurm with its daemons; they end with it, last started first.
+/// A Slurm with its daemons, which end with it, last started first.
 struct Slurm {
     daemons: Vec<Process>,
     directory: tempfile::TempDir,
@@ -94,7 +94,7 @@ impl Slurm {
         self.path("slurm.conf")
     }
 
-    /// The node has as many processors as the test needs, whatever the machine has.
+    /// The settings give the node as many processors as the test needs, whatever the machine has.
     fn settings(&self, controller: u16, node: u16) -> String {
         let home = self.directory.path().display();
         let mut text = String::new();
@@ -140,7 +140,7 @@ impl Slurm {
         self.daemons.push(process);
     }
 
-    /// Slurm's daemons tell nobody when they are ready: asked until they are, or one ends.
+    /// Slurm's daemons do not report when they are ready; polls until they are, or until one ends.
     fn until(&mut self, what: &str, ready: impl Fn(&Slurm) -> bool) {
         let deadline = Instant::now() + LIMIT;
         while !ready(self) {
@@ -153,7 +153,7 @@ impl Slurm {
         }
     }
 
-    /// `srun` with the options of its own and variables of ours.
+    /// `srun` with its own options, and with variables of ours.
     fn srun(&self, options: &[&str], environment: &[(&str, &str)]) -> Command {
         let mut command = self.command("srun");
         command.args(["--overcommit", "--time=2", "-n", &RANKS.to_string()]).args(options);
@@ -182,7 +182,7 @@ fn assert_verifies(launcher: Command, temporary: &Path) {
     assert_nothing_left(temporary);
 }
 
-/// The job's own daemon ends after its last rank, with all its files.
+/// The job's own daemon ends after its last rank, and removes all its files.
 fn assert_nothing_left(temporary: &Path) {
     let deadline = Instant::now() + LIMIT;
     loop {
@@ -212,7 +212,7 @@ fn programs_run_under_srun() {
     }
     let slurm = Slurm::start();
     let temporary = slurm.path("temporary");
-    // PMIx; Slurm's own variables; those of PMI beside them.
+    // PMIx; Slurm's own variables; PMI's variables in addition.
     for options in [&["--mpi=pmix"][..], &[], &["--mpi=pmi2"]] {
         assert_verifies(slurm.srun(options, &[]), &temporary);
     }

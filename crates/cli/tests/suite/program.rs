@@ -9,12 +9,12 @@ use std::sync::OnceLock;
 /// The command.
 pub(crate) const OUTBOARD: &str = env!("CARGO_BIN_EXE_outboard");
 
-/// Where the command, the daemon and the C library lie.
+/// The directory of the command, the daemon and the C library.
 pub(crate) fn home() -> &'static Path {
     Path::new(OUTBOARD).parent().expect("a directory")
 }
 
-/// Runs the command with these words to its end, without what the caller's environment says of Outboard.
+/// Runs the command with these words to its end, without Outboard's variables of the caller's environment.
 pub(crate) fn outboard(words: &[&str]) -> Output {
     let mut command = Command::new(OUTBOARD);
     for name in ["OUTBOARD_HOME", "OUTBOARD_SOCKET", "OUTBOARD_TUNING", "OUTBOARD_CHOICE"] {
@@ -23,7 +23,7 @@ pub(crate) fn outboard(words: &[&str]) -> Output {
     command.args(words).output().expect("the command starts")
 }
 
-/// A program whose source lies beside these tests, built with outboard.h and these libraries.
+/// A program from a source beside these tests, built with outboard.h and these libraries.
 pub(crate) fn compiled(compiler: &str, source: &str, libraries: &[&str]) -> PathBuf {
     let sources = Path::new(env!("CARGO_MANIFEST_DIR"));
     let source = sources.join(source);

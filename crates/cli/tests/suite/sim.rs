@@ -1,4 +1,4 @@
-//! `outboard sim COLLECTIVE --engine NAME --trace FILE`: the timeline as Perfetto would read it.
+//! `outboard sim COLLECTIVE --engine NAME --trace FILE`: the timeline, read as by Perfetto.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -65,7 +65,7 @@ impl Timeline {
         Timeline { processes, spans, events }
     }
 
-    /// What the waits of a process were for, by time.
+    /// The causes of a process's waits, by time.
     fn waits(&self, process: &str) -> Vec<String> {
         let of = self.spans.iter().filter(|((pid, _), _)| self.processes[pid] == process).flat_map(|(_, spans)| spans);
         of.filter(|span| span.name == "wait").map(|span| text(&span.args["for"])).collect()
@@ -117,7 +117,7 @@ fn a_trace_shows_who_waited_for_whom() {
     }
 }
 
-/// In a binomial tree rank 3 has its bytes from rank 2, and that from rank 0.
+/// In a binomial tree rank 3 receives from rank 2, which receives from rank 0.
 #[test]
 fn a_rank_waits_for_its_parent() {
     let timeline = Timeline::of("broadcast --engine host --ranks 4 --algorithm binomial --size 1K --profile cluster-a");

@@ -1,11 +1,11 @@
-//! A trace file as Perfetto would read it: spans by process, checked for nesting as they are collected.
+//! A trace file, read as by Perfetto: spans by process, checked for nesting.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
 use serde_json::Value;
 
-/// A span and what it carries.
+/// A span and its fields.
 #[derive(Debug, Clone)]
 pub(crate) struct Span {
     pub(crate) process: String,
@@ -13,12 +13,12 @@ pub(crate) struct Span {
     pub(crate) name: String,
     pub(crate) begin: f64,
     pub(crate) end: f64,
-    /// Spans of the same id that it lies in.
+    /// Number of spans of the same id around this one.
     pub(crate) depth: usize,
     pub(crate) args: Value,
 }
 
-/// All spans of a file. Panics where an end has no beginning, a beginning no end, or names do not nest.
+/// All spans of a file. Panics if an end has no beginning, a beginning no end, or names do not nest.
 pub(crate) fn read(path: &Path) -> Vec<Span> {
     let text = std::fs::read_to_string(path).expect("the trace is written");
     let file: Value = serde_json::from_str(&text).expect("JSON");

@@ -1,5 +1,4 @@
-//! `outboard tune` and what comes of it: a cluster measured by real daemons and ranks, the file that is written, and
-//! `outboard explain choice` with it.
+//! `outboard tune`: real daemons and ranks measure a cluster and write a file, which `outboard explain choice` reads.
 //!
 //! Needs the daemon and the C library beside the command: `cargo build --workspace` first.
 
@@ -39,7 +38,7 @@ fn a_cluster_is_measured_and_choices_by_hand_are_kept() {
     );
 }
 
-/// A rank that was told another tuning than its daemon would say that it had measured what it had not.
+/// A rank whose daemon has another tuning would attribute its samples to wrong algorithms.
 #[test]
 fn a_rank_whose_daemon_chooses_otherwise_measures_nothing() {
     let directory = tempfile::tempdir().expect("a directory");
