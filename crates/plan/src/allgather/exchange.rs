@@ -4,7 +4,6 @@
 //! Invariants: blocks go straight to their place in `Output`; only the rotated Bruck goes through scratch. A message
 //! holds adjoining blocks and is left out if they are all empty. Two ranks exchange one message a round at most, or two
 //! if the blocks wrap round the last rank.
-//! most, or two where the blocks wrap round the last rank.
 
 use super::Blocks;
 use crate::builder::ProgramBuilder;

@@ -124,7 +124,7 @@ fn ring(draft: &mut Draft, blocks: Blocks<'_>, cut: Cut, rank: Rank) -> Part {
         after.extend(draft.deliver(&part, piece(rank.0).offset).after);
         for round in 1..ranks {
             let Span { offset, len, .. } = piece((rank.0 + ranks - round) % ranks);
-            // These indices follow those of the scatter's rounds.
+            // These indices follow the indices of the scatter's rounds.
             let index = first + ranks + round;
             let received = draft.recv_into(left, index, Span::output(offset, len));
             draft.send(right, index, &part);

@@ -186,7 +186,7 @@ impl Draft {
         self.copy(&Part { span: part.span, after: after.into_iter().collect() }, to);
     }
 
-    /// The earlier steps that read bytes of `Input` which may be those of `output`.
+    /// The earlier steps that read bytes of `Input` which may share memory with `output`.
     fn readers(&self, output: Span) -> impl Iterator<Item = OpId> + '_ {
         let overlaps =
             move |read: &Span| read.offset < output.offset + output.len && output.offset < read.offset + read.len;

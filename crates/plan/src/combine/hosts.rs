@@ -1,7 +1,7 @@
 //! Steps among the ranks of a host before and after a reduction among hosts (CD-2, SP-7).
 //!
-//! The leader of each host combines its own vector with those of the other ranks, in rank order. So one vector per host
-//! crosses the network.
+//! The leader of each host combines the vectors of its ranks: its own first, the others in rank order. So one vector
+//! per host crosses the network.
 
 use super::draft::{Draft, Part};
 use crate::allgather::Extents;

@@ -95,8 +95,8 @@ fn chain(draft: &mut Draft, ranks: u32, root: Rank, rank: Rank, segments: &[Span
     }
 }
 
-/// A binomial tree. Counted from the root, rank `v` combines its own vector with those of its children `v + 1`, `v +
-/// 2`, `v + 4`, ..., in this order. It sends the result to `v` without its lowest set bit. So contributions are
+/// A binomial tree. Counted from the root, rank `v` combines its own vector with the results of its children `v + 1`,
+/// `v + 2`, `v + 4`, ..., in this order. It sends the result to `v` without its lowest set bit. So contributions are
 /// combined in the order of the ranks from the root round to the rank before it.
 ///
 /// Returns the result on the root. With `aside`, nothing is sent from `Input`, because the result may arrive there.

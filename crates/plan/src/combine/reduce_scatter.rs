@@ -251,7 +251,7 @@ fn pairwise(draft: &mut Draft, (ranks, rank): (u32, Rank), index: u32, of: impl 
 }
 
 /// Each round halves the places with which a place still shares blocks. The place sends the blocks of the other half to
-/// the place at half the distance and keeps those of its own half. (Thakur, Rabenseifner, Gropp, 2005.)
+/// the place at half the distance and keeps the rest. (Thakur, Rabenseifner, Gropp, 2005.)
 fn recursive_halving(draft: &mut Draft, blocks: Blocks<'_>, rank: Rank) -> Part {
     let pairing = Pairing::new(blocks.ranks(), None);
     let own = blocks.of(rank.0);
