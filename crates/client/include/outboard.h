@@ -27,7 +27,7 @@ extern "C" {
 /* -1 .. -19: the call was wrong; nothing happened. */
 #define OUTBOARD_ERR_ARGUMENT (-1)   /* an argument is out of range or NULL */
 #define OUTBOARD_ERR_FORKED (-2)     /* the handle belongs to the parent process */
-#define OUTBOARD_ERR_BUSY (-3)       /* OUTBOARD_ERR_BUSY applies while the object has requests in flight, or groups */
+#define OUTBOARD_ERR_BUSY (-3)       /* the object still has requests in flight, or groups */
 /* -20 .. -39: this host: the service process, shared memory, access to memory. */
 #define OUTBOARD_ERR_NO_SERVICE (-20) /* no service process answers at the socket */
 #define OUTBOARD_ERR_VERSION (-21)    /* service process and library speak different versions */

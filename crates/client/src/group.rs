@@ -34,7 +34,7 @@ pub struct Group {
     destroyed: bool,
 }
 
-/// Where a rank's contribution lies.
+/// The place of a rank's contribution.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Contribution {
     /// In a separate buffer.

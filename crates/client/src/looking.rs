@@ -2,7 +2,6 @@
 //!
 //! The last wait decides: if it ended within [`LOOK`], the next one polls first; if it lasted longer, the next one
 //! sleeps at once. Between two polls the thread yields the processor. Never polls longer than [`LOOK`].
-//! than [`LOOK`].
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};

@@ -1,7 +1,8 @@
 //! Bootstrap through the PMIx server of the launcher (mpirun, `srun --mpi=pmix`), by libpmix loaded at run time.
 //!
 //! Each exchange publishes a blob under its own key (`PMIx_Put`, `PMIx_Commit`). A fence carries all blobs to all
-//! servers, then each rank's blob is read (`PMIx_Get`). The layouts are those of PMIx 2 to 5, which the standard keeps.
+//! servers, then each rank's blob is read (`PMIx_Get`). The layouts have stayed the same from PMIx 2 to 5, and the
+//! standard keeps them.
 //!
 //! Invariants: nothing is linked, so a host without libpmix loses only this bootstrap. The library is never unloaded,
 //! since its threads may outlive this module.
@@ -127,7 +128,7 @@ impl std::fmt::Debug for Pmix {
 }
 
 fn load() -> Result<Functions, libloading::Error> {
-    // SAFETY: libpmix has no initialisers that matter; the signatures are those of its header.
+    // SAFETY: libpmix has no initialisers that matter; the signatures match its header.
     unsafe {
         let library = Library::new(NAMES[0]).or_else(|_| Library::new(NAMES[1]))?;
         // Never unloaded, as the module's invariant requires.
