@@ -20,9 +20,8 @@
 
 #include "shim.h"
 
-/* The built-in rule: bits of the bytes from which calls between hosts are offloaded. Calls that block or reduce are
- * offloaded from 256 KiB, others from 16 KiB. Reductions between two hosts, where no byte is sent once for many ranks,
- * are offloaded from 512 KiB. */
+/* The built-in rule: bits of the bytes from which calls between hosts are offloaded: 256 KiB if they block or reduce,
+ * others 16 KiB; 512 KiB if they reduce between two hosts, where no byte is sent once for many ranks. */
 #define SURE_FROM 19
 #define OTHERS_FROM 15
 /* Calls of a class before it requests a trial. A request costs about as much as a small call. */
@@ -206,7 +205,7 @@ static struct class *class_of(struct group *group, unsigned key)
 
 /* ---- agreement ---- */
 
-/* Aborts unless all members ask the same question: no later call could repair that. */
+/* Aborts unless all members are at the same agreement: no later call could repair that. */
 static void check_mark(const double *mine, const double *agreed)
 {
     if (mine[VECTOR_MARK] == agreed[VECTOR_MARK] && mine[VECTOR_UNMARK] == agreed[VECTOR_UNMARK])
@@ -238,8 +237,8 @@ static void agree(struct group *group, struct class *class)
     ledger_chosen(class->row, &class->trial);
 }
 
-/* One trial at a time, so that its cost is known before the next is requested. No question with a known answer is
- * asked: a question costs as much as a small call, which a short program would pay for each class. */
+/* One trial at a time, so that its cost is known before the next is requested. No agreement with a known result: it
+ * costs as much as a small call, which a short program would pay for each class. */
 static bool may_agree(const struct choices *choices, struct trial *trial)
 {
     if (!trial_waits(trial))

@@ -1,6 +1,5 @@
 /*
- * report.c: the report of the shim, written by rank 0 in MPI_Finalize if OUTBOARD_MPI_REPORT names a file or
- * "stderr".
+ * report.c: the shim's report. Rank 0 writes it in MPI_Finalize if OUTBOARD_MPI_REPORT names a file or "stderr".
  */
 #include <errno.h>
 #include <stdatomic.h>

@@ -76,8 +76,7 @@ static int fill_status(void *extra, MPI_Status *status)
     for (int i = 0; call != NULL && i < call->count; i++) {
         if (call->before[i] != op->request)
             continue;
-        /* The interposed function reports the error on the right communicator; MPI would use MPI_COMM_WORLD's
-         * handler. */
+        /* The interposed function reports it on the right communicator; MPI would use MPI_COMM_WORLD's handler. */
         if (call->failures++ == 0) {
             call->first = code;
             call->comm = op->comm;

@@ -82,8 +82,7 @@ static int arrange(struct posting *posting)
     return gathers(call) ? side_of_rank(side_of_one(posting), many(call), call->root) : MPI_SUCCESS;
 }
 
-/* The address of this rank's block for liboutboard: in place it lies among the other blocks, unless these are
- * packed. */
+/* The address of this rank's block for liboutboard: in place it lies among the others, unless they are packed. */
 static void *own(struct posting *posting)
 {
     const struct side *side = side_of_one(posting);

@@ -201,7 +201,7 @@ struct choices {
     int waiting;           /* classes that wait for an agreement */
     struct class *trying;  /* the class that began its trial last */
     uint64_t calls, since; /* calls of all classes so far, and at the start of the last trial */
-    uint64_t asks_from;    /* calls of all classes before which no class asks for a trial */
+    uint64_t asks_from;    /* calls of all classes before which no class requests a trial */
     unsigned groupless;    /* nonblocking calls that only the lack of a group kept native */
     uint64_t digest;       /* of the ways of all calls */
 };

@@ -1,9 +1,8 @@
 /*
  * trials.c: the trial of one class of calls on one communicator, as a state machine without MPI and without clock.
  *
- * All members count the calls of a class equally, so the way of a call is a function of its number and of the
- * agreements. Times are local to this rank. They decide nothing before the members have agreed on the maximum of each
- * turn.
+ * All members count the calls of a class equally, so the way of a call follows from its number and the agreements.
+ * Times are local and decide nothing before the members have agreed on the maximum of each turn.
  *
  *   state     calls go          left by                                   to
  *   RESTING   the chosen way    the call number `next`                    ASKING

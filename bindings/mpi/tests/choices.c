@@ -12,11 +12,11 @@
  *   choices mapped N        rank 0 prints how many of N blocks of 160 KiB malloc maps by themselves
  *   choices connections N   rank 0 prints how many TCP sockets each rank has after N allreduces
  *
- * The clock of the MPI library is this program's, so a busy machine changes no choice. The clock advances by
- * CHOICES_PAUSE_US=N between two calls, by CHOICES_NATIVE_US=N (100) in an allgather of the MPI library, and by
+ * The clock of the MPI library is this program's, so a busy machine changes no choice. It advances by
+ * CHOICES_PAUSE_US=N between two calls, by CHOICES_NATIVE_US=N (100) in a native allgather, and by
  * OUTBOARD_FAKE_DELAY_US in an offloaded call. CHOICES_RANKS_PER_HOST=N makes the MPI library report N ranks on each
- * host. Functions here replace functions of the MPI library by their PMPI_ names. Every result is checked; exits 1 if
- * one was wrong.
+ * host. Functions here replace those of the MPI library by their PMPI_ names. Every result is checked; exits 1 if one
+ * was wrong.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>

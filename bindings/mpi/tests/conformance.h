@@ -29,8 +29,7 @@ int value(int of, int at, int call);
 /* Memory in which every byte is 0xee. */
 void *fresh(size_t bytes);
 
-/* For an allgather of `count` elements in call `call`: fills in what rank `of` sends; counts wrong received
- * elements. */
+/* For an allgather of `count` elements in call `call`: the data that rank `of` sends; a count of wrong elements. */
 void fill_with(int *send, int count, int of, int call);
 int wrong_in(const int *received, int count, int members, int call);
 void gather_on(MPI_Comm comm, int count, int in_place, int blocking);
@@ -64,8 +63,7 @@ int exchanged_value(int from, int to, int at);
 /* A type of ints `stride` cells apart. */
 MPI_Datatype spread(int stride);
 void spread_free(MPI_Datatype *type);
-/* Makes the call with elements of several counts in every form, on all ranks and on each half of them in reverse
- * order. */
+/* Makes the call with several counts in every form, on all ranks and on each half of them in another order. */
 void in_every_form(void (*call)(MPI_Comm comm, int count, int form));
 /* Elements that `from` sends to `to` in an uneven exchange. */
 int uneven(int from, int to, int most);

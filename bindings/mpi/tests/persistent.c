@@ -1,7 +1,6 @@
 /*
- * persistent.c: persistent collectives of the conformance program. They are started again and again, one by one and
- * together, among other requests. They are waited for and tested, on changed buffers, after their datatypes are gone,
- * and freed.
+ * persistent.c: persistent collectives of the conformance program: started again and again, one by one and together,
+ * among other requests; waited for and tested, on changed buffers, after their datatypes are gone, and freed.
  */
 #include "conformance.h"
 

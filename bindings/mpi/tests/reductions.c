@@ -186,7 +186,7 @@ void barriers(void)
         late_barrier(late);
 }
 
-/* ---- operators and datatypes: a reduction of two elements against what C says ---- */
+/* ---- operators and datatypes: a reduction of two elements compared with C ---- */
 
 #define MOST_BYTES 16
 

@@ -19,8 +19,7 @@ static double clock_s(clockid_t clock)
     return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
 }
 
-/* Posts three collectives and waits for them in the given way; returns the fraction of the time spent on the
- * processor. */
+/* Posts three collectives and waits for them in the given way; returns the fraction of the time on the processor. */
 static double share_used(int form)
 {
     int mine[3] = {rank, rank, rank}, *receive = malloc(3 * (size_t)ranks * sizeof(int)), indices[3], index, count;

@@ -142,8 +142,8 @@ static void carry_out(struct run *run, int calls, const struct learnt *before)
     }
 }
 
-/* Whether a run has chosen the slower way. Only runs whose times all become known and that last long enough count; ways
- * that are nearly equally fast are both right. */
+/* Whether a run has chosen the slower of two clearly different ways. Counts runs whose times all become known and that
+ * last long enough. */
 static int wrong_in_the_end(const struct run *run)
 {
     enum way way = run->trial[0].way;

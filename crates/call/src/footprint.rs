@@ -178,8 +178,7 @@ impl Call {
         2 * lists * ranks as usize
     }
 
-    /// The table that a relay sends for this call: the sizes of `blocks`, with the blocks packed one after another on
-    /// each side.
+    /// The table that a relay sends for this call: `blocks` packed one after another on each side.
     #[must_use]
     pub fn packed_table(&self, rank: Rank, blocks: &Blocks) -> Vec<u64> {
         let sides = self.holds(rank).into_iter().zip([&blocks.send, &blocks.receive]);

@@ -35,8 +35,7 @@ pub enum CallKind {
     Reduce { root: Rank, reduction: Reduction },
     /// The vectors of all ranks are combined, element by element; every rank receives the result.
     Allreduce { reduction: Reduction },
-    /// The vectors of all ranks are combined; every rank receives a block of the result. All ranks know the size of
-    /// each block.
+    /// The vectors of all ranks are combined; every rank receives a block of the result. All ranks know all sizes.
     ReduceScatter {
         reduction: Reduction,
         /// Fingerprint of the sizes, [`sizes_digest`]; 0 in a [`Call`](crate::Call), whose table has them.

@@ -1,9 +1,8 @@
 /*
  * outboard.h: the C interface of Outboard, an engine for offloaded collective communication.
  *
- * A rank attaches to the service process of its host, makes groups with the ranks it works with, and posts
- * collectives. Posting returns at once, the service process carries the collective out, and the rank tests or
- * waits.
+ * A rank attaches to the service process of its host, makes groups with other ranks, and posts collectives. Posting
+ * returns at once, the service process carries the collective out, and the rank tests or waits.
  *
  * Threads: every function may be called from any thread. A request belongs to one thread at a time.
  * Fork: the child of an attached process owns nothing of the parent's. Every call with a handle of the parent returns

@@ -1,5 +1,4 @@
-//! The functions of `outboard.h`, which documents them. This module adds only what C needs on top of the Rust
-//! interface.
+//! The functions of `outboard.h`, which documents them. Here is only what C needs on top of the Rust interface.
 //!
 //! Invariants: no panic crosses the boundary (it becomes OUTBOARD_ERR_INTERNAL). Every failure leaves its message in
 //! the calling thread. Handles are boxes that C holds by pointer, and a NULL handle is an argument error.
@@ -78,14 +77,14 @@ fn null(argument: &'static str) -> Error {
 }
 
 /// # Safety
-/// `pointer` is NULL or valid for reads, as the header asks.
+/// `pointer` is NULL or valid for reads, as the header requires.
 unsafe fn borrow<'a, T>(pointer: *const T, argument: &'static str) -> Result<&'a T, Error> {
     // SAFETY: the caller's promise.
     unsafe { pointer.as_ref() }.ok_or_else(|| null(argument))
 }
 
 /// # Safety
-/// `pointer` is NULL or valid for reads and writes and not used by others meanwhile, as the header asks.
+/// `pointer` is NULL or valid for reads and writes and not used by others meanwhile, as the header requires.
 unsafe fn borrow_mut<'a, T>(pointer: *mut T, argument: &'static str) -> Result<&'a mut T, Error> {
     // SAFETY: the caller's promise.
     unsafe { pointer.as_mut() }.ok_or_else(|| null(argument))
@@ -153,7 +152,7 @@ macro_rules! offloads {
     ($(extern $abi:literal fn $name:ident($($bytes:ident)?) => $asked:ident;)+) => {
         $(#[unsafe(no_mangle)]
         unsafe extern $abi fn $name(group: *const Group $(, $bytes: u64)?) -> c_int {
-            // SAFETY: NULL or a group, as the header asks.
+            // SAFETY: NULL or a group, as the header requires.
             unsafe { group.as_ref() }.is_some_and(|group| group.$asked($($bytes)?)).into()
         })+
     };
@@ -339,7 +338,7 @@ unsafe fn block_list<'a>(ranks: u32, bytes: Named, offsets: Named) -> Result<Blo
 /// The blocks of all ranks, which only the root passes.
 ///
 /// # Safety
-/// On the root the lists are NULL or have an entry for every rank, as the header asks.
+/// On the root the lists are NULL or have an entry for every rank, as the header requires.
 unsafe fn blocks<'a>(group: &Group, root: u32, bytes: Named, offsets: Named) -> Result<Option<BlockList<'a>>, Error> {
     if group.rank()? != root {
         return Ok(None);
@@ -449,7 +448,7 @@ functions! {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn outboard_memory_tier(context: *const Context) -> *const c_char {
-    // SAFETY: as the header asks.
+    // SAFETY: as the header requires.
     let tier = unsafe { context.as_ref() }.map_or(Tier::Staging, Context::memory_tier);
     let name = match tier {
         Tier::Memfd => c"memfd",

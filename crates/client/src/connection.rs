@@ -41,8 +41,7 @@ struct Exchange {
 }
 
 impl Connection {
-    /// Connects; [`Error::NoService`] if no process listens, or one of another user, which would get this process's
-    /// memory.
+    /// Connects; [`Error::NoService`] if none listens, or one of another user, which would get this process's memory.
     pub(crate) fn open(path: &Path) -> Result<Connection, Error> {
         let failed = |errno| match errno {
             Errno::MFILE | Errno::NFILE => {

@@ -377,8 +377,7 @@ impl Parts {
         waited
     }
 
-    /// Waits until `done` holds, and does errands meanwhile. With `slot` only the end of that request makes `done`
-    /// true.
+    /// Waits until `done` holds, doing errands meanwhile. With `slot` only the end of that request makes it true.
     fn sleep_until(
         &self,
         slot: Option<u32>,

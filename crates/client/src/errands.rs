@@ -21,8 +21,7 @@ impl Errands {
             let _under_way = self.0.read().unwrap_or_else(PoisonError::into_inner);
             let Some((place, errand)) = control.take_errand() else { continue };
             // SAFETY: the service process offers copies into buffers of requests in flight, which the program lends
-            // until the requests end. A request that succeeds ends after this report; one that fails waits for this
-            // errand.
+            // until the requests end. A request that succeeds ends after this report; one that fails waits for it.
             control.report(place, unsafe { CrossMemory::carry_out(&errand) });
         }
         true

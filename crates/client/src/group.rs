@@ -92,10 +92,9 @@ impl Group {
         self.ready.handle
     }
 
-    /// Sets a deadline for collectives that this rank posts from now on. A collective that has not ended in time fails
-    /// on all ranks with [`Status::Deadline`](outboard_shm::status::Status::Deadline) and the names of the ranks that
-    /// had not called; the group fails with it (SP-9). Without a deadline, lateness is no error. Local, rounded to
-    /// milliseconds.
+    /// Sets a deadline for collectives that this rank posts from now on. One that has not ended in time fails on all
+    /// ranks with [`Status::Deadline`](outboard_shm::status::Status::Deadline) and the names of the ranks that had not
+    /// called, and the group with it (SP-9). Without a deadline, lateness is no error. Local, rounded to milliseconds.
     ///
     /// # Errors
     /// [`Error::Forked`], [`Error::ServiceLost`].

@@ -15,8 +15,7 @@ const SYMBOL: &[u8] = b"outboard_heap\0";
 
 /// The addresses of the heap, once the service process maps them; none if there is no heap.
 ///
-/// A service process that refuses accesses the heap as any other memory. This is reported, since the user requested
-/// more.
+/// A service process that refuses accesses the heap as other memory; this is reported, since the user requested more.
 pub(crate) fn register(connection: &Connection) -> Result<Option<Range<usize>>, Error> {
     let Some((addresses, memfd)) = find() else { return Ok(None) };
     let (address, bytes) = (addresses.start as u64, addresses.len() as u64);

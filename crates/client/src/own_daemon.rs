@@ -1,13 +1,12 @@
 //! The embedded default: if neither the job nor its user has a service process, the first rank starts one for the job
 //! on this host.
 //!
-//! All files lie in the directory `outboard-USER-JOB` below the directory of temporary files. If
-//! `OUTBOARD_SERVICE_PROCESSES` requests several service processes on the host (SP-8), each has a directory with its
-//! number appended:
+//! All files lie in the directory `outboard-USER-JOB` below the directory of temporary files. With several service
+//! processes on the host (`OUTBOARD_SERVICE_PROCESSES`, SP-8) each has a directory with its number appended:
 //!
 //! | file | content |
 //! |---|---|
-//! | `lock` | held by the rank that looks for a service process or starts one, and by one that cleans up |
+//! | `lock` | held by a rank that searches for a service process, starts one, or cleans up |
 //! | `socket` | where ranks attach; if two service processes start, the one that binds it wins |
 //! | `log` | the output of the service process |
 //!

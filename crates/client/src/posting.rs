@@ -70,8 +70,7 @@ impl Posting {
         };
         let entry = Entry { group, instance: *instance + 1, slot, call: Call { send, receive, table, ..call } };
         parts.control.arm(slot);
-        // Held until the call is posted, so that no thread notifies the service process of a call that it does not know
-        // yet.
+        // Held until the call is posted, so that no thread notifies the service process of a call unknown to it.
         let mut slots = lock(&parts.slots);
         slots.lend(slot, lent);
         if let Err(full) = parts.control.post(&entry) {

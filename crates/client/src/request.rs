@@ -15,7 +15,7 @@ use outboard_shm::status::Status;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A test that finds nothing checks once per so many whether the service process lives, which costs a system call.
+/// This many tests find nothing before one checks whether the service process lives, which costs a system call.
 const TESTS_PER_LOOK: u32 = 256;
 
 /// A collective that was posted. Used by one thread at a time.

@@ -45,8 +45,7 @@ impl Segments {
         Segments { kept: VecDeque::new(), kept_bytes: 0, registered: 0, most: most as usize }
     }
 
-    /// As [`take`](Self::take), for use by the program without a time limit. Some segments stay reserved for this
-    /// library.
+    /// As [`take`](Self::take), for the program and without a time limit. Some segments stay reserved for the library.
     pub(crate) fn allocate(&mut self, connection: &Connection, bytes: usize) -> Result<Region, Error> {
         let room = self.most - self.most / RESERVED;
         if self.registered - self.kept.len() >= room {

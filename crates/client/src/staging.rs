@@ -1,5 +1,4 @@
-//! Staging (GP-9): if the service process cannot access the program's buffers, the rank copies through memory that the
-//! service process can access.
+//! Staging (GP-9): copies through memory that the service process can access, if it cannot access the program's.
 //!
 //! The post copies the send buffer in, and the call that sees the completion fills the receive buffer; in both the rank
 //! is inside this library. If the kernel withdraws access while requests are in flight, the next call into this library
@@ -91,8 +90,7 @@ pub(crate) struct Tables {
 }
 
 impl Tables {
-    /// Copies `table` to the place of completion word `slot` of `slots`; returns its address. `region` makes a shared
-    /// region.
+    /// Copies `table` to the place of word `slot` of `slots`; returns its address. `region` makes a shared region.
     pub(crate) fn put(
         &mut self,
         region: impl FnOnce(usize) -> Result<Region, Error>,

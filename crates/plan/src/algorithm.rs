@@ -27,8 +27,7 @@ pub enum Algorithm {
     /// lowest set bit. (CD-2.)
     ///
     /// Broadcast: the root sends `n` bytes in each round, every other rank receives `n` once. Reduce: the same tree,
-    /// towards the root. Gather and scatter: inner ranks hold the blocks of their subtrees in scratch; all blocks have
-    /// one size.
+    /// towards the root. Gather and scatter: inner ranks hold their subtrees' blocks, all of one size, in scratch.
     Binomial,
     /// `bruck`: distances grow by a factor of `ports + 1`, `ceil(log_(ports + 1) P)` rounds for any `P` (CD-2).
     ///
@@ -53,8 +52,8 @@ pub enum Algorithm {
         /// rejected. Reductions use longer segments instead of more than [`crate::combine::MAX_SEGMENTS`].
         segment: u64,
     },
-    /// `dissemination`: in round `j` a rank notifies `rank + i * (ports + 1)^j`, `i` from 1 to `ports`, that all ranks
-    /// it has heard from have called. `ceil(log_(ports + 1) P)` rounds of `ports` messages without bytes. (D. Hensgen
+    /// `dissemination`: in round `j` a rank notifies `rank + i * (ports + 1)^j`, `i` from 1 to `ports`, that it and all
+    /// ranks known to it have called. `ceil(log_(ports + 1) P)` rounds of `ports` messages without bytes. (D. Hensgen
     /// and others, "Two algorithms for barrier synchronization", 1988.)
     Dissemination {
         /// Messages that a rank sends at the same time, at least 1.

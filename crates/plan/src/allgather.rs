@@ -5,9 +5,8 @@
 //! same choice on all ranks; the plan does not depend on that.
 //!
 //! Invariants: receives of message data follow nothing, so an engine posts them all at once (MC-4). Each block is
-//! written once on every rank, straight from the network except with `rotated-bruck`. `Input` is only read. A rank's
-//! program takes time and memory in the order of `ranks`, for a leader times the ranks of its host, whatever the byte
-//! counts.
+//! written once on every rank, straight from the network except with `rotated-bruck`. `Input` is only read. A program
+//! takes time and memory in the order of `ranks`, for a leader times the ranks of its host, for any byte counts.
 
 mod exchange;
 mod hierarchical;
@@ -20,8 +19,7 @@ use crate::partition::{chain_of, chain_ranks};
 use crate::program::{OpId, Program, Rank, Span};
 use crate::topology::Topology;
 
-/// The program of `rank` in an allgather of these blocks. The algorithm runs among all ranks, or among this many
-/// leaders of each host.
+/// The program of `rank` in an allgather of these blocks, among all ranks or among this many leaders of each host.
 ///
 /// Empty blocks do not move. If all are empty, the program is empty. A group of one copies its block, or in place does
 /// nothing.

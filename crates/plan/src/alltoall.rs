@@ -96,8 +96,7 @@ fn pairwise(mut builder: ProgramBuilder, rank: Rank, blocks: &Blocks) -> Program
     };
     let received: Vec<Option<OpId>> = (1..ranks).map(&mut receive).collect();
     copy_own(&mut builder, rank, blocks);
-    // The steps of this round and those before. Steps of the next round wait for them, except receives, which wait for
-    // nothing.
+    // The steps so far. Steps of the next round wait for them, except receives, which wait for nothing.
     let mut before: Vec<OpId> = Vec::new();
     for (round, received) in (1..ranks).zip(received) {
         let (to, _) = partners(round);

@@ -23,8 +23,8 @@ pub enum Op {
     MulticastRecv { root: Rank, span: Span },
     /// Copies within this rank's memory; the spans have equal length and do not overlap.
     Copy { from: Span, to: Span },
-    /// Combines `from` into `into`, element by element, as the call's [`crate::Reduction`] says: `into = from * into`
-    /// where `from_left`, else `into = into * from`. The spans have equal length, whole elements, and do not overlap.
+    /// Combines `from` into `into`, element by element, by the call's [`crate::Reduction`]: `into = from * into` if
+    /// `from_left`, else `into = into * from`. The spans have equal length, whole elements, and do not overlap.
     Reduce { from: Span, into: Span, from_left: bool },
 }
 

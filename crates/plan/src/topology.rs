@@ -1,8 +1,7 @@
 //! The ranks that share a host, so that a plan sends between hosts only the bytes that must go there (SP-6).
 //!
 //! Invariants: hosts are numbered densely, in the order of their lowest ranks; the ranks of a host ascend. Any
-//! placement of ranks on hosts is valid: contiguous, strided or anything else (SP-7). Never inspects machines: the
-//! caller provides the placement.
+//! placement is valid: contiguous, strided or other (SP-7). Never inspects machines: the caller provides the placement.
 
 use std::sync::Arc;
 

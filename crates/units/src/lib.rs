@@ -1,10 +1,9 @@
 //! Durations, rates and sizes as people write them: `12.5 us`, `940 mbit`, `64 KiB` or `64K`.
 //!
-//! Numbers are whole nanoseconds, bits per second and bytes; decimals are accepted where they come out whole. A unit
-//! may stand in capitals or small letters, with or without a blank before it. A rate without a unit counts in bits per
-//! second, a size without a unit in bytes. A duration needs a unit unless the caller names the default. The text that
-//! `Display` writes is read back as the same value. The alternate form (`{:#}`) is the short one for tables and command
-//! lines.
+//! Numbers are whole nanoseconds, bits per second and bytes; decimals are accepted where they come out whole. Units may
+//! be in capitals or small letters, with or without a blank before them. Without a unit a rate counts in bits per
+//! second and a size in bytes; a duration needs a unit unless the caller names the default. Shown text is read back as
+//! the same value. The alternate form (`{:#}`) is the short one for tables and command lines.
 
 #![forbid(unsafe_code)]
 

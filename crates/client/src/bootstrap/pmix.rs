@@ -1,8 +1,7 @@
 //! Bootstrap through the PMIx server of the launcher (mpirun, `srun --mpi=pmix`), by libpmix loaded at run time.
 //!
 //! Each exchange publishes a blob under its own key (`PMIx_Put`, `PMIx_Commit`). A fence carries all blobs to all
-//! servers, then each rank's blob is read (`PMIx_Get`). The layouts have stayed the same from PMIx 2 to 5, and the
-//! standard keeps them.
+//! servers, then each rank's blob is read (`PMIx_Get`). The layouts of PMIx 2 to 5 are equal; the standard keeps them.
 //!
 //! Invariants: nothing is linked, so a host without libpmix loses only this bootstrap. The library is never unloaded,
 //! since its threads may outlive this module.

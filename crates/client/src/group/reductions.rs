@@ -150,8 +150,7 @@ impl Group {
                     let bytes = &table[..ranks];
                     self.ialltoallv((send, BlockList { bytes, offsets: &starts(bytes) }), gathered)
                 }
-                // An exchange, so that no rank waits for the ranks behind it. The ranks behind this one all get the
-                // same bytes.
+                // An exchange, so that no rank waits for the ranks behind it, which all get the same bytes.
                 Outcome::Scan { .. } => {
                     let takes = |rank: usize| rank > me || rank == me && members > me;
                     let bytes: Vec<u64> = (0..ranks).map(|rank| if takes(rank) { sent } else { 0 }).collect();

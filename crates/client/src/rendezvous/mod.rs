@@ -102,8 +102,7 @@ pub(crate) struct Visitor {
 }
 
 impl Visitor {
-    /// Sends this rank's blob and returns the blobs of all, in rank order. Collective; ends within three times
-    /// [`LIMIT`].
+    /// Sends this rank's blob and returns all blobs, in rank order. Collective; ends within three times [`LIMIT`].
     pub(crate) fn exchange(&self, blob: &[u8]) -> Result<Vec<Vec<u8>>, RendezvousError> {
         self.exchange_within(LIMIT, blob)
     }

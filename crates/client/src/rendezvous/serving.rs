@@ -1,8 +1,7 @@
 //! The server's end: accepts connections, waits for the ranks, and answers all.
 //!
-//! Invariants: beside the connections of missing ranks at most [`STRANGERS`] are held. Beyond that the oldest
-//! connection that has not begun with the token is closed. No connection is held longer than [`GREETING_LIMIT`] without
-//! its blob.
+//! Invariants: beside the connections of missing ranks at most [`STRANGERS`] are held; beyond that the oldest one
+//! without a valid begin is closed. No connection is held longer than [`GREETING_LIMIT`] without its blob.
 
 use super::sealed::{self, GREETING, Sealed, TAG};
 use super::{

@@ -122,8 +122,7 @@ fn products_of_matrices_keep_the_order_of_ranks() {
     }
 }
 
-/// Sums of rounding numbers from the left in the order of ranks, whatever arrives first: any other order has other
-/// bits.
+/// Sums of rounding numbers have the bits of the order of ranks from the left, whatever arrives first.
 #[test]
 fn sums_that_round_have_the_bits_of_the_order_of_ranks() {
     let service = FakeService::start(Behaviour::default());

@@ -115,8 +115,7 @@ pub(super) fn bruck(builder: &mut ProgramBuilder, blocks: Blocks<'_>, ports: u32
 /// Bruck with all blocks one behind the other in scratch, from the rank's own on, until all have arrived.
 pub(super) fn rotated_bruck(builder: &mut ProgramBuilder, blocks: Blocks<'_>, ports: u32) {
     let (ranks, rank) = (blocks.ranks, blocks.rank);
-    // The offset in scratch of the block `steps` to the right; for `steps` equal to the ranks, the end of the last
-    // block.
+    // The offset in scratch of the block `steps` to the right; the last entry is the end of all blocks.
     let ends = (0..ranks).scan(0, |end, steps| {
         *end += blocks.of(blocks.right(steps)).len;
         Some(*end)

@@ -175,8 +175,7 @@ impl Hierarchy<'_> {
                 let after = self.writers(run.span);
                 self.builder.send(lane.leaders[to.0 as usize], run.first, run.span, &after);
             }
-            // Sends to other hosts come first, because the network is slower. Blocks that have arrived need not wait
-            // for the next round.
+            // Other hosts come first: the network is slower. Blocks that are here now need not wait for the next round.
             let sent = |passed: &Run| runs.iter().any(|run| run.holds(passed.span.offset));
             let (here, later) = to_pass_on.into_iter().partition(sent);
             to_pass_on = later;

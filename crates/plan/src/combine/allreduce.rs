@@ -71,8 +71,7 @@ fn hierarchical(draft: &mut Draft, between: Algorithm, topology: &Topology, rank
     }
 }
 
-/// In round `k` places at distance `2^k` exchange their partial results. Both combine with the lower place's on the
-/// left.
+/// In round `k` places at distance `2^k` exchange partial results; both combine with the lower place's on the left.
 ///
 /// Like [`ring`] and [`rabenseifner`] it returns the result, to be passed on. Here the result is read where it was
 /// combined, so no step waits for the copy to `Output`.

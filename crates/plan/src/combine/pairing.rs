@@ -79,8 +79,7 @@ impl Pairing {
         }
     }
 
-    /// The place of `rank` and the part with which its rounds begin. `None` if `rank` stands aside; its contribution is
-    /// then sent.
+    /// The place of `rank` and its first part; `None` if `rank` stands aside, after its contribution was sent.
     pub(super) fn enter(self, draft: &mut Draft, rank: Rank) -> Option<(u32, Part)> {
         let own = draft.input();
         match self.role(rank) {

@@ -134,8 +134,7 @@ fn halving(draft: &mut Draft, ranks: u32, root: Rank, rank: Rank, vector: Vector
 
 fn gather(draft: &mut Draft, vector: Vector, pairing: Pairing, halves: Halves, root: Rank) {
     let differing = halves.place ^ pairing.place_of(root);
-    // The last round in which this place differs from the root's. In it the partner gets all elements gathered in later
-    // rounds.
+    // The last round that parts this place from the root's: its partner gets all that later rounds gathered.
     let gives = differing.checked_ilog2();
     let first = gives.map_or(0, |round| round + 1);
     let all = halves.ranges[first as usize].clone();

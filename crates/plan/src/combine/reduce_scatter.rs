@@ -17,8 +17,7 @@ use crate::topology::Topology;
 /// Bytes of the largest element; the bytes of every other element divide it.
 const LARGEST_ELEMENT: u64 = 16;
 
-/// The program of `rank` in a Reduce-Scatter of these blocks among the ranks of `topology`, as many as there are
-/// blocks.
+/// The program of `rank` in a Reduce-Scatter of these blocks, one for each rank of `topology`.
 pub(crate) fn program(
     choice: Choice,
     topology: &Topology,
@@ -41,8 +40,7 @@ pub(crate) fn program(
 }
 
 /// The ranks of a host send their vectors to the first rank, which combines them. The first ranks of all hosts run a
-/// reduce-scatter whose block for a host is the blocks of its ranks, one behind the other. Then they pass the blocks
-/// on.
+/// reduce-scatter whose block for a host is its ranks' blocks in a row. Then they pass the blocks on.
 fn hierarchical(draft: &mut Draft, between: Algorithm, topology: &Topology, rank: Rank, extents: &Extents) {
     let number = topology.host_of(rank);
     let host = Host::new(topology, number, None);
@@ -235,8 +233,7 @@ pub(super) fn ring_scatter(
     part
 }
 
-/// Every rank sends each other rank its piece. Contributions are combined in ring order from the right neighbour's to
-/// the own.
+/// Every rank sends each other rank its piece. Contributions are combined in ring order, the own one last.
 fn pairwise(draft: &mut Draft, (ranks, rank): (u32, Rank), index: u32, of: impl Fn(u32) -> Span) -> Part {
     let own = |draft: &Draft, q: u32| draft.own(of(q).offset, of(q).len);
     let mine = own(draft, rank.0);

@@ -84,8 +84,7 @@ fn further(ranks: u32, rank: Rank, distance: u32) -> Option<Rank> {
     Some(rank.0 + distance).filter(|to| *to < ranks).map(Rank)
 }
 
-/// Processes one piece: it arrives from the rank before, is combined with the own contribution on its right, and goes
-/// to the next rank.
+/// One piece: it comes from the rank before, is combined with the own one on its right, and goes to the next rank.
 fn chain(draft: &mut Draft, exclusive: bool, ranks: u32, rank: Rank, index: u32, piece: Span) {
     let own = Part::given(piece);
     let behind = further(ranks, rank, 1);

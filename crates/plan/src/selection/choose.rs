@@ -216,8 +216,7 @@ mod tests {
         }
     }
 
-    /// Large blocks go by messages, also if ranks share hosts. Small blocks, and blocks of many ranks, go as on slow
-    /// links.
+    /// Large blocks go by messages, also if ranks share hosts; small ones, and many ranks, as on slow links.
     #[test]
     fn on_fast_links_large_blocks_are_not_multicast() {
         assert_eq!(Links::between(2, Rate::bits_per_second(2_500_000_000)), Links::Slow);

@@ -76,8 +76,7 @@ pub fn rounds_of(count: u64) -> u64 {
     powers(2, count).count() as u64
 }
 
-/// The terms of `choice`, which must belong to the call's collective. Whether link or processor is the limit depends on
-/// `cost`.
+/// The terms of `choice` for a call of its collective. `cost` determines whether link or processor is the limit.
 pub fn terms(cost: &Cost, case: &Case, choice: Choice) -> Terms {
     let Case { ranks, hosts, bytes, .. } = *case;
     let shape = Spread::new(cost, ranks, hosts);
@@ -300,8 +299,7 @@ impl<'a> Spread<'a> {
         first + self.longer(link, processor)
     }
 
-    /// Ranks beyond the largest power of two send their vectors to their neighbours before, and get the result
-    /// afterwards.
+    /// Ranks beyond the largest power of two send their vectors to neighbours before, and get the result afterwards.
     fn folded(self, bytes: u64, back: bool) -> Terms {
         let pairs = (self.ranks - self.power_of_two().ranks).min(self.here.div_ceil(2));
         let out = if self.hosts > 1 { pairs.min(self.here % 2) } else { 0 };
@@ -406,8 +404,7 @@ fn among(shape: Spread<'_>, collective: Collective, algorithm: Algorithm, n: u64
     }
 }
 
-/// The terms of an algorithm in three steps: within each host, among the leaders, and from the leaders back to their
-/// hosts.
+/// The terms in three steps: within each host, among the leaders, and from the leaders back to their hosts.
 fn by_host(shape: Spread<'_>, choice: Choice, n: u64) -> Terms {
     let (collective, algorithm) = (choice.collective(), choice.algorithm());
     let (ranks, others, leaders) = (shape.ranks, shape.here - 1, shape.leaders());
