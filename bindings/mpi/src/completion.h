@@ -33,7 +33,7 @@ int completion_end_one(struct completion *completion, int outcome, int index, MP
 /* `done` requests have completed: the ones at `indices`, or the first ones if that is NULL; `statuses` are theirs. */
 int completion_end_some(struct completion *completion, int outcome, int done, const int *indices,
                         MPI_Status *statuses);
-/* Only the sleeping and the timing of the two functions above, for the Fortran names. */
+/* Only the sleeping and the timing of the functions above, for the Fortran names. */
 void completion_begin_fortran(struct completion *completion, int count, const MPI_Fint *requests,
                               enum patience patience);
 void completion_end_fortran(struct completion *completion, const MPI_Fint *requests);

@@ -1,10 +1,10 @@
 /*
  * requests.c: offloaded collectives in flight, and the MPI requests that stand for them.
  *
- * An MPI request is a generalized request. A hook in MPI's own progress engine completes it, so every function that
- * waits or tests in MPI completes it, alone or mixed with requests of other kinds, and there is no thread. A persistent
- * request, which a generalized one cannot be, is a persistent receive of an empty message that this rank sends to
- * itself when the collective has ended (persistent.c).
+ * An MPI request is a generalized request. A hook in MPI's own progress engine completes it, so no thread is needed.
+ * Every function that waits or tests in MPI completes it, alone or mixed with requests of other kinds. Generalized
+ * requests cannot be persistent: these are persistent receives of an empty message, which this rank sends to itself
+ * when the collective has ended (persistent.c).
  *
  *   state      entered by                      left by
  *   in flight  op_fly                          hook: liboutboard reports that it ended

@@ -1,9 +1,9 @@
 /*
  * scratch.c: large blocks that the shim needs for a short time, each in its own mapping.
  *
- * malloc would change the program. After glibc frees a block that had its own mapping, it serves blocks up to that size
- * from the heap, and the program's memory lies elsewhere than natively (mallopt(3), M_MMAP_THRESHOLD). This allocator
- * serves names and offers of all ranks, files and packed elements, but not lists of a few numbers for each rank.
+ * malloc would change the program. After glibc frees a block that had its own mapping, it serves blocks up to that
+ * size from the heap (mallopt(3), M_MMAP_THRESHOLD). The program's memory then lies elsewhere than natively. Names and
+ * offers of all ranks, files and packed elements come from here, but not lists of a few numbers for each rank.
  */
 #define _GNU_SOURCE
 #include <sys/mman.h>

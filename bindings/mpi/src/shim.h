@@ -1,14 +1,14 @@
 /*
  * shim.h: declarations shared by the parts of the MPI shim.
  *
- * The shim is loaded before the MPI library (LD_PRELOAD). It takes the collectives that the service process can carry
- * out, on communicators whose members have all agreed, and passes them to the service process through liboutboard. The
- * shim calls MPI by PMPI_ names only. A profiling tool above the shim that calls PMPI_ names itself bypasses it:
- * without MPI_Init the shim does nothing at all.
+ * The shim is loaded before the MPI library (LD_PRELOAD). It passes collectives to the service process through
+ * liboutboard, if that can carry them out and all members of the communicator have agreed. The shim calls MPI by PMPI_
+ * names only. A profiling tool above the shim that calls PMPI_ names itself bypasses it: without MPI_Init the shim
+ * does nothing at all.
  *
- * Invariants: whether a call is offloaded depends on agreements of the communicator's members, on the number of their
- * calls and on arguments that MPI makes equal on all members, never on local state. Nothing collective happens inside a
- * nonblocking call.
+ * Invariants: whether a call is offloaded never depends on local state. It depends on agreements of the communicator's
+ * members, the number of their calls, and arguments that MPI makes equal on all members. Nothing collective happens
+ * inside a nonblocking call.
  */
 #ifndef OUTBOARD_MPI_SHIM_H
 #define OUTBOARD_MPI_SHIM_H

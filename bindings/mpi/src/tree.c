@@ -5,8 +5,8 @@
  * further connection makes small native calls 2 to 3 % slower. So these messages go along a binomial tree. If the ranks
  * are a power of two, its pairs also occur in a small allreduce; else some connections are new.
  *
- * Messages between two ranks stay in order, and the program sends its own only after MPI_Init has returned, so none is
- * mistaken for one of these. Errors abort the program, as they do on MPI_COMM_WORLD by default.
+ * Messages between two ranks stay in order. The program sends only after MPI_Init has returned, so none of its
+ * messages is mistaken for one of these. Errors abort the program, as they do on MPI_COMM_WORLD by default.
  */
 #include "shim.h"
 

@@ -21,10 +21,10 @@
  *
  * A run is measured by the mean of its turns on the slowest rank, not by the mean of the slowest rank of each turn:
  * where ranks wait for one another in turn, the program waits only once. A way is hopeless if its median is twice the
- * other's. After a short trial, of one run each way, it is hopeless if its fastest turn takes twice as long as the
- * other's slowest, since a single late rank spoils a mean of four. If neither is hopeless, the mean over launches of
- * programs decides: an MPI library may take 2 ms in one launch and 4 ms in the next, and no launch can predict the next
- * one.
+ * other's. A short trial has one run each way, and a single late rank spoils a mean of four. After it a way is
+ * hopeless if its fastest turn takes twice as long as the other's slowest. If neither is hopeless, the mean over
+ * launches decides: an MPI library may take 2 ms in one launch and 4 ms in the next, and no launch can predict the
+ * next one.
  *
  * Invariants: all fields but `seconds` and `charged` are equal on all members between two calls. A trial has as many
  * turns one way as the other.

@@ -15,7 +15,7 @@
  * The clock of the MPI library is this program's, so a busy machine changes no choice. It advances by
  * CHOICES_PAUSE_US=N between two calls, by CHOICES_NATIVE_US=N (100) in a native allgather, and by
  * OUTBOARD_FAKE_DELAY_US in an offloaded call. CHOICES_RANKS_PER_HOST=N makes the MPI library report N ranks on each
- * host. Functions here replace those of the MPI library by their PMPI_ names. Every result is checked; exits 1 if one
+ * host. Functions here replace functions of the MPI library by their PMPI_ names. Checks every result; exits 1 if one
  * was wrong.
  */
 #define _GNU_SOURCE

@@ -1,9 +1,9 @@
 //! Calls: the requests of a rank to its service process, described once for all crates.
 //!
 //! A [`Call`] is one rank's argument structure, as UCC has one for all collectives: a [`CallKind`], flags, addresses
-//! and sizes. [`Call::footprint`] returns the bytes of the rank's memory that the call reads and writes, and the
-//! [`Signature`] on which all ranks of the call must agree. Rank, service process and relay derive all three here, so
-//! only this crate treats kinds of calls differently (first rank of an exclusive scan, contribution in place, root).
+//! and sizes. [`Call::footprint`] returns the bytes of the rank's memory that the call reads and writes. It also
+//! returns the [`Signature`] on which all ranks of the call must agree. Rank, service process and relay derive all
+//! three here. So special cases of kinds (first rank of an exclusive scan, contribution in place, root) are only here.
 //! [`codec`] has the reader and the writer of all messages.
 //!
 //! Invariants: codes never change meaning; a decoded call encodes to the same numbers. No address, size or table makes

@@ -57,12 +57,12 @@ int outboard_abi_version(void);
 
 /*
  * Attaches the calling process to the service process of its host. socket_path NULL means the environment variable
- * OUTBOARD_SOCKET. If that lists several paths separated by colons, the rank attaches to the path with the index
- * local rank (OUTBOARD_LOCAL_RANK, else from the launcher) modulo their number. If no path is given, the rank tries
- * the job's own socket, then the user's ($XDG_RUNTIME_DIR/outboard/outboardd.sock). If neither answers, the first
- * rank of the job starts outboardd for the job, unless OUTBOARD_DAEMON=off; it ends with the job's last rank.
- * OUTBOARD_SERVICE_PROCESSES=N or auto starts several. The program is OUTBOARD_OUTBOARDD, else the outboardd beside
- * this library. A process may attach once; attaching again returns the same context and counts one more attachment.
+ * OUTBOARD_SOCKET. Of several paths separated by colons the rank takes the one at index local rank modulo their
+ * number. The local rank is OUTBOARD_LOCAL_RANK, else from the launcher. If no path is given, the rank tries the job's
+ * own socket, then the user's ($XDG_RUNTIME_DIR/outboard/outboardd.sock). If neither answers, the first rank of the
+ * job starts outboardd for the job, unless OUTBOARD_DAEMON=off; it ends with the job's last rank.
+ * OUTBOARD_SERVICE_PROCESSES=N or auto starts several. The program is OUTBOARD_OUTBOARDD, else the one beside this
+ * library. A process may attach once; attaching again returns the same context and counts one more attachment.
  */
 int outboard_attach(const char *socket_path, outboard_context **context);
 /*
@@ -85,8 +85,8 @@ int outboard_group_offer(outboard_context *context, void *offer);
 int outboard_group_create(outboard_context *context, const void *offers, uint32_t ranks, uint32_t rank,
                           outboard_group **group);
 /* Makes the group of all ranks of the job. They find one another through the PMIx server of mpirun or srun, or by
- * the variables of Slurm or PyTorch (at MASTER_PORT + 1). Else they use OUTBOARD_RENDEZVOUS (HOST:PORT of rank 0,
- * which serves it) with OUTBOARD_RANK and OUTBOARD_WORLD_SIZE, or the variables of Open MPI or PMI in their place.
+ * the variables of Slurm or PyTorch (at MASTER_PORT + 1). Else OUTBOARD_RENDEZVOUS is HOST:PORT of rank 0, which
+ * serves it; OUTBOARD_RANK and OUTBOARD_WORLD_SIZE, or the variables of Open MPI or PMI, give the place.
  * OUTBOARD_ERR_ARGUMENT names the variable to set. If hosts share no home, OUTBOARD_TOKEN or OUTBOARD_TOKEN_FILE
  * gives all ranks one secret. */
 int outboard_group_world(outboard_context *context, outboard_group **group);
@@ -251,12 +251,12 @@ enum outboard_element {
  * ones in several calls. Both vectors are memory of Outboard, at multiples of element_bytes from a cache line's
  * start.
  *
- * The service process gathers the contributions. The function runs in the rank itself, in the thread whose call
- * finds the request complete: outboard_test, outboard_wait, or, for a request that was freed before, any that
- * posts, tests, waits or destroys the group. It must not call this library and must return normally. Several
- * threads that test or wait may run it at a time. No rank waits for the function of another rank. Until the request
- * completes the rank holds, beside its buffers, one contribution of each rank that takes part, for reduce-scatters
- * only their parts for this rank's block. OUTBOARD_ERR_RESOURCE if there is no memory for them.
+ * The service process gathers the contributions. The function runs in the rank itself, in the thread whose call finds
+ * the request complete: outboard_test, outboard_wait, or, for a request that was freed before, any that posts, tests,
+ * waits or destroys the group. It must not call this library and must return normally. Several threads that test or
+ * wait may run it at a time. No rank waits for the function of another rank. Until the request completes the rank
+ * holds the contribution of each rank that takes part; for reduce-scatters only the part for its own block.
+ * OUTBOARD_ERR_RESOURCE if there is no memory for them.
  */
 typedef void (*outboard_op_function)(const void *in, void *inout, size_t count, void *context);
 int outboard_op_create(outboard_op_function function, size_t element_bytes, void *context, int *op);
@@ -326,10 +326,9 @@ int outboard_ireceive(outboard_group *group, uint32_t from, uint32_t tag, void *
  * whole again and again, without passing them again. A recorder belongs to one thread at a time, and to the caller
  * until it is ended or discarded. Recording itself does nothing and sends nothing.
  *
- * Operations between two barriers may be done in any order and at the same time, so none of them may touch bytes
- * that another one writes. The n-th message of a tag that a call sends to a rank matches the n-th receive of that
- * tag from this rank in the same call there. Both must name the same bytes, else the group fails with
- * OUTBOARD_ERR_MISMATCH.
+ * Operations between two barriers may be done in any order and at the same time. None of them may touch bytes that
+ * another one writes. The n-th send of a tag to a rank in a call matches the n-th receive of that tag from this rank
+ * in the same call there. Both must name the same bytes, else the group fails with OUTBOARD_ERR_MISMATCH.
  */
 int outboard_record_begin(outboard_group *group, outboard_recorder **recorder);
 int outboard_record_send(outboard_recorder *recorder, uint32_t to, uint32_t tag, const void *buffer, uint64_t bytes);

@@ -93,8 +93,8 @@ impl Group {
     }
 
     /// Sets a deadline for collectives that this rank posts from now on. One that has not ended in time fails on all
-    /// ranks with [`Status::Deadline`](outboard_shm::status::Status::Deadline) and the names of the ranks that had not
-    /// called, and the group with it (SP-9). Without a deadline, lateness is no error. Local, rounded to milliseconds.
+    /// ranks with [`Status::Deadline`](outboard_shm::status::Status::Deadline), and the group with it (SP-9). The error
+    /// names the ranks that had not called. Without a deadline, lateness is no error. Local, rounded to milliseconds.
     ///
     /// # Errors
     /// [`Error::Forked`], [`Error::ServiceLost`].

@@ -2,9 +2,9 @@
 //!
 //! The service process gathers the contributions by a collective that moves bytes. The call of the rank that finds the
 //! collective complete combines them. So no rank waits for calls of another rank into this library: a late rank delays
-//! only its own result. Contributions are always combined from the left in the order of ranks, so results have the same
-//! bits from run to run (TH-2) and operators need not commute. Memory: one contribution of each rank that is combined,
-//! until the request has ended.
+//! only its own result. Contributions are always combined from the left in the order of ranks. So results have the same
+//! bits from run to run (TH-2), and operators need not commute. Memory: one contribution of each combined rank, until
+//! the request has ended.
 
 use crate::error::Error;
 use outboard_call::Reduction;

@@ -145,8 +145,8 @@ impl Slots {
         self.direct > 0
     }
 
-    /// One of these requests; within a group the earliest call comes first. A request that waits for a copy can then go
-    /// on as soon as it is copied, and a start of a recording continues from the earlier starts.
+    /// One of these requests; within a group the earliest call comes first. So a request that waits for a copy goes on
+    /// as soon as it is copied, and a start of a recording continues from the earlier ones.
     pub(crate) fn first_direct(&self) -> Option<InPlace> {
         if !self.any_direct() {
             return None;

@@ -2,7 +2,7 @@
 //!
 //! The post copies the send buffer in, and the call that sees the completion fills the receive buffer; in both the rank
 //! is inside this library. If the kernel withdraws access while requests are in flight, the next call into this library
-//! copies their buffers, including bytes received so far, and notifies the service process. The memory comes from
+//! copies their buffers, including bytes received so far. It then notifies the service process. The memory comes from
 //! [`Segments`]; at most [`MOST_STAGED`] bytes are in use, or as many as a single request needs.
 //!
 //! Starts of one recording run one after the other, each on the memory that the one before has left (GP-2). So starts

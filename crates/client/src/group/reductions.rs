@@ -58,9 +58,9 @@ impl Group {
     /// `receive`. Never blocks; a rank that posts late delays only ranks whose result contains its vector (SP-6).
     ///
     /// `combination` is a [`Reduction`], which the service process carries out, or a [`UserOperator`], which this rank
-    /// calls itself, from the left in the order of ranks. It calls the operator in the call that finds the request
-    /// complete, or, if the request was dropped, in any later call. All ranks pass the same; for operators of the
-    /// program this is not checked.
+    /// calls itself. The rank calls the operator from the left in the order of ranks, in the call that finds the
+    /// request complete. If the request was dropped, any later call does it. All ranks pass the same combination; for
+    /// operators of the program this is not checked.
     ///
     /// # Errors
     /// As for [`Group::iallgather`]; [`Error::Resource`] if there is no memory for the contributions to an operator of

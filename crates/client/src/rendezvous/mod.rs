@@ -15,7 +15,7 @@
 //! | server, to a rank it cannot place | the reason, as a record |
 //!
 //! Invariants: every exchange has a deadline, however slowly the other end sends. A process without the token cannot
-//! take a rank's place, serve a rank or receive a blob, and its text is never shown to a user.
+//! take a rank's place, serve a rank or receive a blob; no user sees its text.
 
 mod sealed;
 mod serving;

@@ -1,9 +1,9 @@
 //! Collectives that combine: Reduce, Allreduce, Reduce-Scatter, Scan.
 //!
 //! All of them treat `Input` as a [`Vector`] of elements, cut only between elements. They combine element `i` of one
-//! rank with element `i` of another by the call's [`crate::Reduction`]. The order in which contributions are combined
-//! depends on the plan alone, so results have the same bits from run to run whatever arrives first (TH-2). Each
-//! contract promises that order.
+//! rank with element `i` of another by the call's [`crate::Reduction`]. The order of contributions depends on the plan
+//! alone. So results have the same bits from run to run whatever arrives first (TH-2). Each contract promises that
+//! order.
 //!
 //! Invariants: every message is received into its own memory, because receives of data follow nothing (MC-4). A plan
 //! stays right when `Input` and `Output` begin at the same address, as in a call in place: `Output` is written only

@@ -69,9 +69,9 @@ fn hierarchical(
     draft.among(leaders, parts, |draft| steps(draft, hosts, Rank(topology.host_of(root)), Rank(host)));
 }
 
-/// Counted from the root, rank `v` combines its own segment with the one from `v + 1`, its own to the left, and sends
-/// the result to `v - 1`. Contributions are combined in the order of the ranks, host by host, from the root round to
-/// the rank before it.
+/// Counted from the root, rank `v` combines its own segment, on the left, with the one from `v + 1` and sends the
+/// result to `v - 1`. Contributions are combined in the order of the ranks, host by host, from the root round to the
+/// rank before it.
 ///
 /// For root 0 and ranks placed host after host this is MPI's canonical order. For another root that order would need
 /// two arms that both end in the root's link, or one more transfer over that link: twice the time. The order may differ

@@ -1,9 +1,8 @@
 //! Chooses the algorithm of a call.
 //!
 //! The result depends only on the call, the group and its agreed tuning, by integer arithmetic, so all members of a
-//! group find the same. Of equal times the first in [`Collective::choices`] wins. If blocks can be pulled without a
-//! barrier, an algorithm behind a barrier must be [`WORTH`] times as fast, since behind a barrier a late rank delays
-//! the blocks of all ranks.
+//! group find the same. Of equal times the first in [`Collective::choices`] wins. Behind a barrier a late rank delays
+//! the blocks of all ranks. So a barrier must be worth [`WORTH`] times the speed if blocks can be pulled without one.
 
 use std::collections::BTreeMap;
 
