@@ -316,7 +316,7 @@ static bool switched_off(void)
     return wish != NULL && strcmp(wish, "off") == 0;
 }
 
-/* Gets this rank ready by itself, then all ranks together. */
+/* Attaches this rank and sets up memory, progress hook and keyval for its communicators. */
 static bool get_ready(char *why, size_t bytes)
 {
     if (!attach_alone(why, bytes))

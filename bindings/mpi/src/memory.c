@@ -86,7 +86,7 @@ static bool type_is_solid(MPI_Datatype type)
     }
 }
 
-/* Whether a type is solid, by inner_is_solid(); cached with the type. */
+/* type_is_solid(), cached with the type. */
 static bool solid_cached(MPI_Datatype type)
 {
     int integers, addresses, types, combiner, found = 0;
