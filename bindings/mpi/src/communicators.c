@@ -26,7 +26,7 @@ struct slot {
 };
 
 struct table {
-    struct table *smaller; /* the one before */
+    struct table *smaller; /* the previous table */
     size_t slots;
     size_t taken;          /* slots that are not empty */
     struct slot at[];

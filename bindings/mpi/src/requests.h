@@ -19,8 +19,8 @@ struct op {
     bool claimed;
     bool in_flight;
     atomic_bool ended;
-    int outcome; /* of liboutboard */
-    int code;    /* of MPI, when moving the bytes failed */
+    int outcome; /* the result of liboutboard */
+    int code;    /* the error of MPI if moving the bytes failed */
     char sentence[MPI_MAX_ERROR_STRING];
     struct persistent *again; /* for a persistent request, else NULL */
     struct op *next_in_flight;

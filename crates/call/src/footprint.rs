@@ -94,7 +94,7 @@ impl Footprint {
         pieces(self.reads, self.blocks.as_ref().map(|blocks| &blocks.send[..]))
     }
 
-    /// Offset and bytes of each block that is written, within [`Self::writes`]; none is empty.
+    /// Offset and bytes of each block that is written, within `writes`; none is empty.
     pub fn write_pieces(&self) -> impl Iterator<Item = (u64, u64)> {
         pieces(self.writes, self.blocks.as_ref().map(|blocks| &blocks.receive[..]))
     }

@@ -41,7 +41,7 @@ pub enum CallKind {
         /// Fingerprint of the sizes, [`sizes_digest`]; 0 in a [`Call`](crate::Call), whose table has them.
         sizes: u64,
     },
-    /// As [`Self::ReduceScatter`], with blocks of one size.
+    /// As `ReduceScatter`, with blocks of one size.
     ReduceScatterBlock { reduction: Reduction },
     /// Every rank receives the combined vectors of all ranks before it, and its own as well if the scan is inclusive.
     /// The first rank of an exclusive scan (exscan) receives nothing.

@@ -134,12 +134,12 @@ impl Duration {
         Ok(std::time::Duration::from_nanos(nanoseconds))
     }
 
-    /// Reads a duration, a number without a unit in seconds.
+    /// Reads a duration; a number without a unit counts in seconds.
     pub fn seconds(text: &str) -> Result<std::time::Duration, UnitError> {
         Self::in_unit(text, "s")
     }
 
-    /// Reads a duration, a number without a unit in milliseconds.
+    /// Reads a duration; a number without a unit counts in milliseconds.
     pub fn milliseconds(text: &str) -> Result<std::time::Duration, UnitError> {
         Self::in_unit(text, "ms")
     }

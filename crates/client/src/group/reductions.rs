@@ -28,7 +28,7 @@ pub enum Outcome<'a> {
         /// One entry for each rank.
         counts: &'a [u64],
     },
-    /// As [`Outcome::ReduceScatter`], with blocks of `count` elements.
+    /// As `ReduceScatter`, with blocks of `count` elements.
     ReduceScatterBlock {
         /// Elements that each rank receives.
         count: u64,

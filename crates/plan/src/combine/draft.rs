@@ -39,7 +39,7 @@ pub(super) struct Draft {
     scratch: Option<u64>,
     /// Steps that read `Input`, with the spans that they read.
     readers: Vec<(Span, OpId)>,
-    /// Set while [`Draft::among`] runs: the ranks of the subgroup, by number, and the adjoining parts that this rank
+    /// Set while `among` runs: the ranks of the subgroup, by number, and the adjoining parts that this rank
     /// contributes for its host.
     among: Option<(Vec<Rank>, Vec<Part>)>,
 }

@@ -32,7 +32,7 @@ impl Host {
         std::iter::once(self.leader).chain(self.others.iter().copied())
     }
 
-    /// The blocks of the host's ranks, in the order of [`Host::ranks`].
+    /// The blocks of the host's ranks, in the order of `ranks`.
     pub(super) fn blocks(&self, extents: &Extents) -> Vec<Span> {
         self.ranks().map(|rank| Span { buffer: Buffer::Input, ..extents.block(rank) }).collect()
     }

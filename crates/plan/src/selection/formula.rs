@@ -3,7 +3,7 @@
 //! The table assumes `P` ranks, one on each host, and `n` bytes as [`super::Collective`] counts them. `a = L + 2 o` is
 //! a message, `b` a byte through a link and `c` a byte reduced. Rounds and bytes are from R. Thakur, R. Rabenseifner,
 //! W. Gropp, Optimization of collective communication operations in MPICH, IJHPCA 19 (2005), and the sources in
-//! [`super::Algorithm`]:
+//! `Algorithm`:
 //!
 //! | collective | algorithm | time |
 //! |---|---|---|
