@@ -1,4 +1,4 @@
-//! Gives the C library its name for the dynamic loader.
+//! Sets the soname of the C library.
 
 fn main() {
     println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,liboutboard.so");

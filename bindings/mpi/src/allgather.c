@@ -1,8 +1,8 @@
 /*
- * allgather.c: MPI_Allgather(v) handed to the service process.
+ * allgather.c: MPI_Allgather(v) by the service process.
  *
- * Whether a call is offloaded depends on the bytes each rank contributes, or all together, which MPI makes equal on all
- * ranks. How the bytes get from and into the program's datatypes is this rank's own affair.
+ * Whether a call is offloaded depends on the bytes of each rank, or of all together, which MPI makes equal on all
+ * ranks. Each rank converts between these bytes and the program's datatypes by itself.
  */
 #include "shim.h"
 
@@ -49,7 +49,7 @@ static int arrange(struct posting *posting)
     return MPI_SUCCESS;
 }
 
-/* In place: it lies where it is received, unless either is packed. */
+/* In place, the contribution lies where it is received, unless either side is packed. */
 static const void *contribution(const struct posting *posting)
 {
     const struct side *send = &posting->sides.send;
@@ -61,7 +61,7 @@ static int hand_over_even(struct posting *posting)
 {
     const struct sides *sides = &posting->sides;
     if (sides->send.total != posting->bytes)
-        return MPI_ERR_TRUNCATE; /* what this rank sends is not what it says it receives from each */
+        return MPI_ERR_TRUNCATE; /* this rank contributes another number of bytes than it receives from each rank */
     return outcome_code(outboard.iallgather(posting->group->members, contribution(posting),
                                             side_memory(&sides->receive), posting->bytes, &posting->posted));
 }
@@ -70,7 +70,7 @@ static int hand_over_uneven(struct posting *posting)
 {
     const struct side *receive = &posting->sides.receive;
     if (posting->sides.send.total != receive->bytes[posting->group->rank])
-        return MPI_ERR_TRUNCATE; /* what this rank sends is not what it says it receives from itself */
+        return MPI_ERR_TRUNCATE; /* this rank contributes another number of bytes than it receives from itself */
     return outcome_code(outboard.iallgatherv(posting->group->members, contribution(posting), side_memory(receive),
                                              receive->bytes, receive->offsets, &posting->posted));
 }

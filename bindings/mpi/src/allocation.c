@@ -1,16 +1,16 @@
 /*
- * allocation.c: MPI_Alloc_mem gives memory that the service process maps too, the fastest for offloaded collectives.
+ * allocation.c: MPI_Alloc_mem returns memory that the service process maps too: the fastest for its collectives.
  *
- * Where there is none to be had, not attached or out of it, and for pieces too small to matter, the MPI library's own
- * allocator serves; MPI_Free_mem tells the two apart by address. What the program has not given back when MPI_Finalize
- * comes stays mapped.
+ * If there is no such memory (not attached, or none left), and for pieces too small to matter, the MPI library's own
+ * allocator serves. MPI_Free_mem distinguishes the two by address. Memory that the program has not given back by
+ * MPI_Finalize stays mapped.
  */
 #include <pthread.h>
 #include <stdlib.h>
 
 #include "shim.h"
 
-/* Below a page, sharing costs more memory than it holds. */
+/* Sharing less than a page costs more memory than the piece holds. */
 #define SHARED_FROM 4096
 
 struct allocation {

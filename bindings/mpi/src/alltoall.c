@@ -1,9 +1,9 @@
 /*
- * alltoall.c: MPI_Alltoall(v) handed to the service process.
+ * alltoall.c: MPI_Alltoall(v) by the service process.
  *
- * Whether an alltoall is offloaded depends on the bytes of a block, which MPI makes equal on all ranks; the blocks of
- * an alltoallv are known to pairs of ranks alone, so all of them are offloaded or none. In place means that what is
- * sent is packed first, since it is overwritten.
+ * Whether an alltoall is offloaded depends on the bytes of a block, which MPI makes equal on all ranks. Only pairs of
+ * ranks know the blocks of an alltoallv, so all alltoallvs are offloaded or none. In place, the sent data is packed
+ * first, since it is overwritten.
  */
 #include "shim.h"
 
@@ -51,7 +51,7 @@ static int hand_over_even(struct posting *posting)
 {
     const struct side *send = &posting->sides.send, *receive = &posting->sides.receive;
     if (send->total != receive->total)
-        return MPI_ERR_TRUNCATE; /* what this rank sends itself is not what it says it receives from itself */
+        return MPI_ERR_TRUNCATE; /* this rank sends itself another number of bytes than it receives from itself */
     return outcome_code(outboard.ialltoall(posting->group->members, side_memory(send), side_memory(receive),
                                            posting->bytes, &posting->posted));
 }

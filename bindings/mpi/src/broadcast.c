@@ -1,8 +1,8 @@
 /*
- * broadcast.c: MPI_Bcast handed to the service process.
+ * broadcast.c: MPI_Bcast by the service process.
  *
- * Whether a call is offloaded depends on the bytes of the call, which MPI makes equal on all ranks. How the bytes lie
- * in the program's datatypes is this rank's own affair.
+ * Whether a call is offloaded depends on the bytes of the call, which MPI makes equal on all ranks. Each rank converts
+ * between these bytes and the program's datatypes by itself.
  */
 #include "shim.h"
 

@@ -1,17 +1,17 @@
 /*
- * choice.c: whether a call is offloaded or left to the MPI library, chosen by communicator and class of calls.
+ * choice.c: chooses whether a call is offloaded or left to the MPI library, by communicator and class of calls.
  *
- * A class is a collective, a form and the number of bits of the bytes that all ranks know. Its calls begin as an
- * earlier run has found them faster (remembered.c), else by a built-in rule. In adaptive and learning mode some turns
- * then go both ways (trials.c), the members agree on how long these took, and go on with the faster way.
+ * A class is a collective, a form and the number of bits of the bytes that all ranks know. Its calls begin in the way
+ * that earlier runs have found faster (remembered.c), else by a built-in rule. In adaptive and learning mode some turns
+ * then go both ways (trials.c). The members agree on the times of the turns, and go on with the faster way.
  *
- * Invariants: what decides is equal on all members: OUTBOARD_CHOICE of rank 0, what rank 0 remembered, the place of the
- * communicator, the number of calls, and vectors that the members have agreed on. Members agree, and make groups, in
- * blocking calls and in those that make persistent requests only.
+ * Invariants: the choice depends only on values that are equal on all members: OUTBOARD_CHOICE of rank 0, rank 0's
+ * remembered results, the place of the communicator, the number of calls, and vectors on which the members have agreed.
+ * Members agree, and make groups, only in blocking calls and in calls that make persistent requests.
  *
- * Reductions are tried in the learning mode alone, since both ways may differ in the last bits; otherwise what earlier
- * runs have learned decides, against the built-in rule only what is sure, as no trial would mend it. Persistent
- * requests go the way of their whole life when they are made: that of the nonblocking calls of their size.
+ * Reductions are tried only in learning mode, since the two ways may differ in the last bits. Otherwise the results of
+ * earlier runs decide; against the built-in rule only sure results count, as no trial would correct them. Persistent
+ * requests choose their way once, when they are made: the way of nonblocking calls of their size.
  */
 #include <pthread.h>
 #include <stdio.h>
@@ -20,16 +20,16 @@
 
 #include "shim.h"
 
-/* The built-in rule: bits of the bytes from which calls between hosts are offloaded, from 256 KiB if they are blocking
- * or reduce, others from 16 KiB; from 512 KiB if they reduce between two hosts, where nothing is sent once for many. */
+/* The built-in rule: bits of the bytes from which calls between hosts are offloaded: 256 KiB if they block or reduce,
+ * others 16 KiB; 512 KiB if they reduce between two hosts, where no byte is sent once for many ranks. */
 #define SURE_FROM 19
 #define OTHERS_FROM 15
-/* Calls of a class before it asks for a trial. To ask costs about as much as a small call. */
+/* Calls of a class before it requests a trial. A request costs about as much as a small call. */
 #define ASKS_AT 3
 #define ASKS_AT_SMALL 50
-/* Calls of its communicator after which a trial that has not ended does not keep others from theirs. */
+/* After this many calls of the communicator an unfinished trial no longer blocks the trials of other classes. */
 #define TRIAL_PATIENCE 1000
-/* Nonblocking calls that go natively for lack of a group before one is made. */
+/* After this many nonblocking calls that lack only a group, a group is made; until then they go natively. */
 #define GROUPLESS_MOST 8
 
 enum mode { ADAPTIVE, LEARN, FIXED, OFFLOAD, LEAVE_NATIVE, MODES };
@@ -42,7 +42,7 @@ const char *const form_names[FORMS] = {"blocking", "nonblocking", "persistent"};
 
 static enum mode mode = ADAPTIVE;
 static double started;
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of the times in trials, and of: */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards the times in trials, and: */
 static double excess;                                    /* seconds that trials have cost this rank */
 
 /* ---- start and end ---- */
@@ -122,8 +122,8 @@ static unsigned size_class(uint64_t bytes)
     return bytes == 0 ? 0 : 64 - (unsigned)__builtin_clzll(bytes);
 }
 
-/* Offloading pays between hosts, where there is something else to do meanwhile, or much to move that multicast sends
- * once: a blocking reduction, of which no two ranks need the same bytes, gains nothing that is sure. */
+/* Offloading pays between hosts, if the program has other work meanwhile, or if much data is sent once by multicast. In
+ * a blocking reduction no two ranks need the same bytes, so its gain is not sure. */
 static enum way built_in(enum form form, enum collective collective, unsigned size, const struct place *place)
 {
     bool reduces = method_of(collective)->reduces;
@@ -143,7 +143,7 @@ static struct class *class_find(const struct choices *choices, unsigned key)
     return class;
 }
 
-/* At which call a class asks for its first trial; 0: never. */
+/* The call at which a class requests its first trial; 0: never. */
 static uint64_t asks_at(unsigned key)
 {
     if (!tries() || form_of(key) == PERSISTENT || (mode != LEARN && method_of(collective_of(key))->reduces))
@@ -151,7 +151,7 @@ static uint64_t asks_at(unsigned key)
     return size_of(key) < OTHERS_FROM || size_of(key) == SIZE_UNKNOWN ? ASKS_AT_SMALL : ASKS_AT;
 }
 
-/* The way in which calls of a new class begin. */
+/* Sets the way in which calls of a new class begin. */
 static void class_start(struct class *class, const struct group *group)
 {
     static const struct learnt unknown;
@@ -182,7 +182,7 @@ static struct class *class_make(struct group *group, unsigned key)
         class->row = ledger_row(key, &group->place);
     }
     if (class == NULL || class->row == NULL) {
-        /* A rank that cannot count its calls would choose otherwise than the rest. */
+        /* A rank that cannot count its calls would choose otherwise than the other ranks. */
         fprintf(stderr, "outboard: out of memory for the classes of calls\n");
         PMPI_Abort(MPI_COMM_WORLD, 1);
         abort();
@@ -205,7 +205,7 @@ static struct class *class_of(struct group *group, unsigned key)
 
 /* ---- agreement ---- */
 
-/* All members are at the same question, or something has gone wrong that no later call could repair. */
+/* Aborts unless all members are at the same agreement: no later call could repair that. */
 static void check_mark(const double *mine, const double *agreed)
 {
     if (mine[VECTOR_MARK] == agreed[VECTOR_MARK] && mine[VECTOR_UNMARK] == agreed[VECTOR_UNMARK])
@@ -223,7 +223,7 @@ static void agree(struct group *group, struct class *class)
     trial_fill(&class->trial, class->key, excess, PMPI_Wtime() - started, mine);
     pthread_mutex_unlock(&lock);
     if (PMPI_Allreduce(mine, agreed, VECTOR_LENGTH, MPI_DOUBLE, MPI_MAX, group->comm) != MPI_SUCCESS)
-        return; /* the communicator is broken: the program's next call on it will say so */
+        return; /* the communicator is broken: the program's next call on it will report that */
     check_mark(mine, agreed);
     group->choices.asks_from = (uint64_t)((double)group->choices.calls * trial_too_early(agreed));
     pthread_mutex_lock(&lock);
@@ -237,8 +237,8 @@ static void agree(struct group *group, struct class *class)
     ledger_chosen(class->row, &class->trial);
 }
 
-/* One trial at a time, so that its cost is known before the next is asked for, and no question whose answer is known:
- * to ask costs as much as a small call, which a short program would pay for each class. */
+/* One trial at a time, so that its cost is known before the next is requested. No agreement with a known result: it
+ * costs as much as a small call, which a short program would pay for each class. */
 static bool may_agree(const struct choices *choices, struct trial *trial)
 {
     if (!trial_waits(trial))
@@ -248,7 +248,7 @@ static bool may_agree(const struct choices *choices, struct trial *trial)
     return !(trial->state == ASKING && (other || choices->calls < choices->asks_from)) && trial_due(trial);
 }
 
-/* What members do together where they may wait for one another: agree on one class, make a group that was wanted. */
+/* Work of all members where they may wait for one another: agrees on one class, makes a group that was requested. */
 static void meet(struct group *group)
 {
     struct choices *choices = &group->choices;
@@ -273,7 +273,7 @@ static enum way count(struct group *group, struct class *class, struct turn *tur
     return way;
 }
 
-/* Persistent requests follow what the nonblocking calls of their size have come to by now. */
+/* Persistent requests follow the current way of the nonblocking calls of their size. */
 static void follow(const struct group *group, struct class *class)
 {
     unsigned key = class_key(collective_of(class->key), NONBLOCKING, size_of(class->key));
@@ -285,14 +285,14 @@ static void follow(const struct group *group, struct class *class)
     ledger_chosen(class->row, &class->trial);
 }
 
-/* A nonblocking call cannot make the group that it lacks: it goes natively and does not count for trials. */
+/* A nonblocking call cannot make a group: without one it goes natively and is not counted for trials. */
 static enum way without_group(struct group *group, const struct class *class)
 {
     group->choices.groupless += class->trial.way == OFFLOADED;
     return NATIVE;
 }
 
-/* Makes the group that the call lacks. False on all members when there is none for such a call. */
+/* Makes the missing group of the call. False on all members if such a call can have none. */
 static bool equip(const struct method *method, enum form form, struct turn *turn)
 {
     turn->began = PMPI_Wtime();
@@ -325,7 +325,7 @@ static void choose(const struct call *call, enum form form, struct group *group,
     group->choices.digest = (group->choices.digest ^ (class->key * WAYS + turn->way)) * 0x100000001b3u;
     if (turn->way == OFFLOADED && (form == PERSISTENT || group->standing == GROUPLESS) && !equip(method, form, turn)) {
         turn->way = NATIVE;
-        turn->of.turn = -1; /* its time says nothing of offloading */
+        turn->of.turn = -1; /* its time does not measure offloading */
     }
     ledger_counted(class->row, turn->way);
 }

@@ -1,10 +1,10 @@
 /*
- * collectives.c: the collectives that the shim stands in for, by their C names: each blocking, nonblocking and, where
- * this Open MPI has it, persistent. Each offloads its call or passes it on and counts that.
+ * collectives.c: the shim's collectives by their C names: each blocking, nonblocking and, if this Open MPI has it,
+ * persistent. Each offloads its call or passes it through and counts it.
  */
 #include "interposed.h"
 
-/* `offloaded` carries the call out, or the hidden function does; `made` is the request of a nonblocking one. */
+/* `offloaded` or the hidden function carries the call out; `made` is the request of a nonblocking call. */
 #define FORM(function, hidden, form, offloaded, made, lower, send, receive, with, more_parameters, more_arguments)     \
     int function(PARAMETERS(send, receive, with) UNPACK more_parameters)                                               \
     {                                                                                                                  \
@@ -21,7 +21,7 @@
     FORM(function, hidden, PERSISTENT, offload_persistent(&call, &turn, request), MPI_REQUEST_NULL, __VA_ARGS__,       \
          (, MPI_Info info, MPI_Request *request), (, info, request))
 
-/* Open MPI 5 has the names of MPI 4; 4.1 has them as an extension, where it was built with that. */
+/* Open MPI 5 has the names of MPI 4; 4.1 has them as an extension, if it was built with the extension. */
 #if OMPI_MAJOR_VERSION >= 5
 #define PERSISTENT_OF(Name, ...) PERSISTENT_FORM(MPI_##Name##_init, PMPI_##Name##_init, __VA_ARGS__)
 #else

@@ -1,7 +1,7 @@
 /*
- * communicators.c: what the shim knows of each communicator, found by its handle without lock and without MPI.
+ * communicators.c: the shim's data of each communicator, found by its handle without lock and without MPI.
  *
- * An open-addressed table with linear probing. Readers take no lock; those who enter and leave do.
+ * An open-addressed table with linear probing. Readers take no lock; threads that enter and leave communicators do.
  *
  *   slot    entered by                            left by
  *   empty   a new table; a leaver, see below      an entry
@@ -9,8 +9,8 @@
  *   gone    communicators_leave                   an entry; a leaver that finds an empty slot behind it
  *
  * Invariants: from the home of a live handle to its slot no slot is empty, at any time. A slot's group is written
- * before its handle and read after it. A table is full to three quarters at most; one that has become too small stays
- * until MPI_Finalize, since a reader may still be in it.
+ * before its handle and read after it. A table is at most three quarters full. A table that has become too small stays
+ * until MPI_Finalize, since a reader may still use it.
  */
 #include <pthread.h>
 #include <stdatomic.h>
@@ -26,7 +26,7 @@ struct slot {
 };
 
 struct table {
-    struct table *smaller; /* the one before */
+    struct table *smaller; /* the previous table */
     size_t slots;
     size_t taken;          /* slots that are not empty */
     struct slot at[];
@@ -80,7 +80,7 @@ static bool is_live(const struct slot *slot)
     return comm != NULL && comm != GONE;
 }
 
-/* With the lock held: a table with room for one more. */
+/* With the lock held: returns a table with room for one more entry. */
 static struct table *roomy(void)
 {
     struct table *old = atomic_load_explicit(&table, memory_order_relaxed);
@@ -111,7 +111,7 @@ bool communicators_enter(struct group *group)
     return in != NULL;
 }
 
-/* With the lock held: slots before an empty one need not be marked as gone. */
+/* With the lock held: empties slots marked as gone before an empty slot, which need no mark. */
 static void sweep(struct table *in, size_t slot)
 {
     while (atomic_load_explicit(&in->at[behind(in, slot)].comm, memory_order_relaxed) == NULL &&

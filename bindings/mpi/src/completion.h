@@ -8,32 +8,32 @@
 
 enum patience { TEST, WAIT_ANY, WAIT_ALL };
 
-/* One call of the MPI_Wait and MPI_Test families that names offloaded requests. */
+/* One call of the MPI_Wait and MPI_Test families with offloaded requests among its requests. */
 #define COMPLETION_INLINE 8
 struct completion {
     int count;
     const MPI_Request *now;
-    MPI_Request *before; /* the handles as they were, to find failed and timed ones again */
+    MPI_Request *before; /* the handles before the call, to find failed and timed requests again */
     int *codes;          /* error code by position */
     int failures;
     int first;           /* code of the first failure */
-    MPI_Comm comm;       /* whose error handler hears of it */
+    MPI_Comm comm;       /* the errors are raised on its handler */
     double began;
-    bool timed;          /* one of them is in timings.c */
+    bool timed;          /* one of the requests is in timings.c */
     struct completion *outer;
     MPI_Request few_before[COMPLETION_INLINE];
     int few_codes[COMPLETION_INLINE];
 };
 
-/* False when none of the requests is offloaded or timed: the call is MPI's alone. Sleeps where all are offloaded. */
+/* False if none of the requests is offloaded or timed: MPI handles the call alone. Sleeps if all are offloaded. */
 bool completion_begin(struct completion *completion, int count, const MPI_Request *requests, enum patience patience);
-/* Turns the outcome of the PMPI_ call into that of the MPI_ call. The request at `index` has completed, or none where
- * there is none such. */
+/* Turns the outcome of the PMPI_ call into that of the MPI_ call. The request at `index` has completed, or none if
+ * there is no such index. */
 int completion_end_one(struct completion *completion, int outcome, int index, MPI_Status *status);
-/* So many have completed, those at `indices`, or the first where that is NULL; the statuses are theirs. */
+/* `done` requests have completed: the ones at `indices`, or the first ones if that is NULL; `statuses` are theirs. */
 int completion_end_some(struct completion *completion, int outcome, int done, const int *indices,
                         MPI_Status *statuses);
-/* The sleeping and the timing alone, for the Fortran names. */
+/* Only the sleeping and the timing of the functions above, for the Fortran names. */
 void completion_begin_fortran(struct completion *completion, int count, const MPI_Fint *requests,
                               enum patience patience);
 void completion_end_fortran(struct completion *completion, const MPI_Fint *requests);

@@ -1,8 +1,8 @@
 /*
  * errors.c: outcomes of liboutboard as MPI error codes.
  *
- * One error class holds all of them and each outcome has one code in it, made when it first occurs; the code's string
- * is the sentence of the latest failure, as MPI_Error_string has no other way to carry it.
+ * One error class holds all codes. Each outcome has one code, made when it first occurs. The code's string is the
+ * message of the latest failure, as MPI_Error_string has no other way to carry it.
  */
 #include <pthread.h>
 #include <stdio.h>

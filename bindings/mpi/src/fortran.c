@@ -1,18 +1,18 @@
 /*
  * fortran.c: the functions of interpose.c by their Fortran names.
  *
- * Open MPI 4.1 and 5.0 give each Fortran function one address under five names: the four manglings that mpif.h and
- * `use mpi` link to, and ompi_NAME_f, which the wrappers of `use mpi_f08` call (but for those with logical arguments:
- * mpi_NAME_f08_ calls pmpi_NAME_, and is interposed itself). They in turn call PMPI_ names, so the C functions of
- * interpose.c never see a Fortran program. Each function here does the shim's part and lets the one that it hides do
- * the rest, conversions of statuses, logicals and arrays included.
+ * Open MPI 4.1 and 5.0 give each Fortran function one address under five names. Four are the manglings to which mpif.h
+ * and `use mpi` link; the fifth is ompi_NAME_f, which the wrappers of `use mpi_f08` call. Wrappers with logical
+ * arguments differ: mpi_NAME_f08_ calls pmpi_NAME_, and is interposed itself. All of them call PMPI_ names, so the C
+ * functions of interpose.c never see a Fortran program. Each function here does the shim's part and calls the hidden
+ * function for the rest, including conversions of statuses, logicals and arrays.
  *
- * Errors of offloaded requests are raised by MPI itself here, on the handler of MPI_COMM_WORLD.
+ * Here MPI itself raises the errors of offloaded requests, on the handler of MPI_COMM_WORLD.
  */
 #include "completion.h"
 #include "fortran.h"
 
-/* The function that the shim hides; where Fortran's libraries were opened privately (a module of Python), there. */
+/* The function that the shim hides; if a module of Python opened Fortran's libraries privately, looked up there. */
 void *fortran_hidden(const char *name)
 {
     static const char *const libraries[] = {"libmpi_mpifh.so.40", "libmpi_usempif08.so.40"};
@@ -72,7 +72,7 @@ FORTRAN(alloc_mem, ALLOC_MEM, (MPI_Aint * size, MPI_Fint *info, char *baseptr, M
     answer(MPI_SUCCESS, ierr);
 }
 
-/* With a type(c_ptr) `use mpi` calls the same by these names. */
+/* With a type(c_ptr) `use mpi` calls the same function by these names. */
 #define ALLOC_MEM_CPTR(name)                                                                                           \
     void name(MPI_Aint *size, MPI_Fint *info, char *baseptr, MPI_Fint *ierr) __attribute__((alias("ompi_alloc_mem_f")))
 ALLOC_MEM_CPTR(mpi_alloc_mem_cptr);
@@ -89,7 +89,7 @@ FORTRAN(free_mem, FREE_MEM, (char *base, MPI_Fint *ierr))
         next(base, ierr);
 }
 
-/* ---- completion: of the test functions the shim needs nothing, and times nothing in them ---- */
+/* ---- completion: the shim interposes no test functions, and times nothing in them ---- */
 
 #define WAIT(lower, upper, count, patience, parameters, arguments)                                                     \
     FORTRAN(lower, upper, parameters)                                                                                  \
@@ -144,7 +144,7 @@ FORTRAN(request_free, REQUEST_FREE, (MPI_Fint * request, MPI_Fint *ierr))
 
 /* ---- communicators ---- */
 
-/* The function hidden behind `name` makes the communicator, the shim hears of it. `ierr` is optional in mpi_f08. */
+/* The function hidden behind `name` makes the communicator and the shim registers it. `ierr` is optional in mpi_f08. */
 #define MAKE_AND_TELL(name, lower)                                                                                     \
     {                                                                                                                  \
         HIDDEN_NAME(name);                                                                                             \
@@ -159,7 +159,7 @@ FORTRAN(request_free, REQUEST_FREE, (MPI_Fint * request, MPI_Fint *ierr))
     FORTRAN(lower, upper, (MPI_Fint * comm, BETWEEN_##lower(PARAMETER) MPI_Fint * made, MPI_Fint * ierr))              \
     MAKE_AND_TELL(ompi_##lower##_f, lower)
 
-/* A function with logical arguments, which `use mpi_f08` calls by a name of its own. */
+/* A function with logical arguments, which `use mpi_f08` calls by its own name. */
 #define CONSTRUCTOR_F08(Name, lower, upper)                                                                            \
     CONSTRUCTOR(Name, lower, upper)                                                                                    \
     void mpi_##lower##_f08_(MPI_Fint *comm, BETWEEN_##lower(PARAMETER) MPI_Fint *made, MPI_Fint *ierr);                \

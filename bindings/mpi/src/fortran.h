@@ -1,5 +1,5 @@
 /*
- * fortran.h: how a function stands in for another by its Fortran names; see fortran.c.
+ * fortran.h: macros that interpose a function by its Fortran names; see fortran.c.
  */
 #ifndef OUTBOARD_MPI_FORTRAN_H
 #define OUTBOARD_MPI_FORTRAN_H
@@ -11,19 +11,19 @@
 
 #include "interposed.h"
 
-/* Fortran's integers are C's in every Open MPI that this shim knows. */
+/* Fortran's integers are as wide as C's in every Open MPI that this shim supports. */
 _Static_assert(sizeof(MPI_Fint) == sizeof(int), "counts can be handed on as they are");
 
 void *fortran_hidden(const char *name);
 
-/* What the program is told; `ierr` is optional in mpi_f08. */
+/* Returns the outcome to the program; `ierr` is optional in mpi_f08. */
 static inline void answer(int outcome, MPI_Fint *ierr)
 {
     if (ierr != NULL)
         *ierr = outcome;
 }
 
-/* Defines the function and the four manglings of it. */
+/* Defines the function and its four manglings. */
 #define FORTRAN_AS(function, lower, upper, parameters)                                                                 \
     void function parameters;                                                                                          \
     void lower parameters __attribute__((alias(#function)));                                                           \
@@ -34,7 +34,7 @@ static inline void answer(int outcome, MPI_Fint *ierr)
 
 #define FORTRAN(lower, upper, parameters) FORTRAN_AS(ompi_##lower##_f, mpi_##lower, MPI_##upper, parameters)
 
-/* Declares `next`, the function that the one of this name hides. */
+/* Declares `next`, the function hidden by the one of this name. */
 #define HIDDEN(lower) HIDDEN_NAME(ompi_##lower##_f)
 #define HIDDEN_NAME(name)                                                                                              \
     static __typeof__(&name) volatile next;                                                                            \

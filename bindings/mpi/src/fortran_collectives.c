@@ -3,7 +3,7 @@
  */
 #include "fortran.h"
 
-/* Fortran's MPI_BOTTOM and MPI_IN_PLACE are variables of libmpi, known by their addresses. */
+/* Fortran's MPI_BOTTOM and MPI_IN_PLACE are variables of libmpi, recognised by their addresses. */
 extern int mpi_fortran_bottom_ __attribute__((weak));
 extern int mpi_fortran_in_place_ __attribute__((weak));
 
@@ -21,8 +21,8 @@ static void answer_request(int outcome, MPI_Request made, MPI_Fint *request, MPI
     answer(outcome, ierr);
 }
 
-/* `offloaded` carries the call out and `answers` tells the outcome, or the hidden function does both; then `passed` is
- * the request of a nonblocking one. */
+/* `offloaded` carries the call out and `answers` returns the outcome, or the hidden function does both. Then `passed`
+ * is the request of a nonblocking call. */
 #define FORM(function, name, NAME, form, offloaded, answers, passed, lower, send, receive, with, more_parameters,      \
              more_arguments)                                                                                           \
     FORTRAN_AS(function, name, NAME, (PARAMETERS(send, receive, with) UNPACK more_parameters, MPI_Fint * ierr))        \

@@ -1,10 +1,10 @@
 /*
  * groups.c: the attachment of the process, and the groups of communicators.
  *
- * A communicator enters the table by its first collective, so that one without costs nothing. What the members have to
- * do together happens where they may synchronise anyway: MPI_Init, MPI_Finalize, the blocking collective that is the
- * first to be offloaded, and whatever makes a persistent request, which has a group of its own. Each decision is agreed
- * by all members before it takes effect, so that no member ever offloads a call that another runs natively.
+ * A communicator enters the table by its first collective, so that one without collectives costs nothing. Joint work of
+ * the members happens where they may synchronise anyway: in MPI_Init, in MPI_Finalize, in the first blocking collective
+ * that is offloaded, and in calls that make a persistent request, which has its own group. All members agree on each
+ * decision before it takes effect, so no member ever offloads a call that another runs natively.
  */
 #define _GNU_SOURCE
 #include <limits.h>
@@ -19,7 +19,7 @@
 
 static outboard_context *context;
 static int group_keyval = MPI_KEYVAL_INVALID;
-/* The communicator that this thread frees: what its callbacks call on it enters it no more. */
+/* The communicator that this thread is freeing: calls on it by its callbacks do not enter it again. */
 static _Thread_local MPI_Comm leaving;
 
 outboard_context *shim_context(void)
@@ -36,7 +36,7 @@ static void group_dissolve(struct group *group)
     group->standing = REFUSED;
 }
 
-/* Called by MPI when the communicator goes. */
+/* MPI calls this function when the communicator is freed. */
 static int forget_group(MPI_Comm comm, int keyval, void *attribute, void *extra)
 {
     (void)comm;
@@ -67,7 +67,7 @@ void group_left(MPI_Comm outer)
 
 static void out_of_memory(int ranks)
 {
-    /* A rank that does not know the communicator would choose otherwise than the rest. */
+    /* A rank that does not know the communicator would choose otherwise than the other ranks. */
     fprintf(stderr, "outboard: out of memory while a communicator of %d ranks was made\n", ranks);
     PMPI_Abort(MPI_COMM_WORLD, 1);
 }
@@ -114,7 +114,7 @@ struct offer {
     unsigned char ready;
 };
 
-/* Whether its group is made in MPI_Init: that of MPI_COMM_WORLD is, made or refused once for all. */
+/* Whether the group is made in MPI_Init. The group of MPI_COMM_WORLD is, and it is made or refused once. */
 static bool in_init(const struct group *group)
 {
     return group == group_of(MPI_COMM_WORLD);
@@ -130,7 +130,7 @@ static bool gather_offers(const struct group *group, struct offer *all)
     return true;
 }
 
-/* The least number of any member, which is not negative. */
+/* The least number of all members, which is not negative. */
 static int least_of_all(const struct group *group, int mine)
 {
     int least = 0;
@@ -139,7 +139,7 @@ static int least_of_all(const struct group *group, int mine)
     return PMPI_Allreduce(&mine, &least, 1, MPI_INT, MPI_MIN, group->comm) == MPI_SUCCESS ? least : 0;
 }
 
-/* Brings all members' offers together, without gaps; false on every member if any member has no offer. */
+/* Gathers all members' offers, without gaps; false on every member if any member has no offer. */
 static bool exchange_offers(const struct group *group, bool ready, struct offer *all)
 {
     all[group->rank].ready = ready;
@@ -152,7 +152,7 @@ static bool exchange_offers(const struct group *group, bool ready, struct offer 
     return ready;
 }
 
-/* Said of each communicator, and once of persistent requests, of which there may be thousands. */
+/* Warns once per communicator, and once for persistent requests, of which there may be thousands. */
 static void warn_native(const struct group *group, const char *why)
 {
     static atomic_bool said_of_requests;
@@ -166,7 +166,7 @@ static void warn_native(const struct group *group, const char *why)
             of_request ? "a persistent collective" : "its collectives", why);
 }
 
-/* Bits of the bytes of every reduction for which this rank's service process has scratch; hosts may differ. */
+/* Bits of the bytes of every reduction that fits the scratch of this rank's service process; hosts may differ. */
 static int reduced_bits(const struct group *group)
 {
     uint64_t most = 0;
@@ -175,7 +175,7 @@ static int reduced_bits(const struct group *group)
     return 63 - __builtin_clzll(most);
 }
 
-/* Step two, with the offers of all at hand; agreed by all before the group is used. */
+/* Creates the group from the offers of all; all members agree on the result before the group is used. */
 static bool create_together(struct group *group, const unsigned char *offers, char *why, size_t bytes)
 {
     int made = outboard.group_create(context, offers, (uint32_t)group->ranks, (uint32_t)group->rank, &group->members);
@@ -209,7 +209,7 @@ void group_make(struct group *group)
         warn_native(group, why);
 }
 
-/* Groups do not wait for one another's scratch, so eight persistent reductions may be in flight at once. */
+/* Groups do not share scratch limits, so eight persistent reductions may be in flight at once. */
 #define PERSISTENT_BITS 3
 
 struct group *group_of_request(const struct group *like)
@@ -231,7 +231,7 @@ void group_drop(struct group *own)
 
 /* ---- the process ---- */
 
-/* Numbers in files have a point, whatever the program's locale has. */
+/* A locale in which numbers in files have a decimal point, whatever the program's locale. */
 struct numbers {
     locale_t plain, before;
 };
@@ -249,7 +249,7 @@ static void numbers_end(struct numbers numbers)
         freelocale(numbers.plain);
 }
 
-/* Whether what the MPI library says of its version begins so. */
+/* Whether the MPI library's version string begins so. */
 static bool mpi_is(const char *beginning, char *version)
 {
     int length;
@@ -268,7 +268,7 @@ static bool right_mpi(char *why, size_t bytes)
     return false;
 }
 
-/* Handles of another MPI library mean nothing to the one that this shim was built for, so nothing can be agreed on. */
+/* Handles of an MPI library other than the one the shim was built for are useless, so no agreement is possible. */
 static bool open_mpi(void)
 {
     char version[MPI_MAX_LIBRARY_VERSION_STRING];
@@ -281,7 +281,7 @@ static bool open_mpi(void)
     return false;
 }
 
-/* Everything this rank can find out alone. */
+/* All steps that this rank can do alone. */
 static bool attach_alone(char *why, size_t bytes)
 {
     if (!right_mpi(why, bytes) || !progress_engine_find(why, bytes) || !library_load(why, bytes))
@@ -294,7 +294,7 @@ static bool attach_alone(char *why, size_t bytes)
     return false;
 }
 
-/* True when every rank is ready; else `why` becomes the sentence of the lowest rank that is not. */
+/* True if every rank is ready; else `why` becomes the message of the lowest rank that is not. */
 static bool agree(bool ready, char *why, size_t bytes)
 {
     int rank;
@@ -316,7 +316,7 @@ static bool switched_off(void)
     return wish != NULL && strcmp(wish, "off") == 0;
 }
 
-/* Ready on this rank for what only this rank can find out, and for all ranks together. */
+/* Attaches this rank and sets up memory, progress hook and keyval for its communicators. */
 static bool get_ready(char *why, size_t bytes)
 {
     if (!attach_alone(why, bytes))
@@ -353,7 +353,7 @@ void shim_start(void)
         report_start(native ? "OUTBOARD_CHOICE=native" : "one rank");
         return;
     }
-    /* Switched off: no warning, but all ranks hear of it, wherever the variable is set. */
+    /* Switched off: no warning, but all ranks must agree, wherever the variable is set. */
     if (!off && !same_build)
         snprintf(why, sizeof why, "the shim here is another build than that of rank 0; install one on all hosts");
     bool ready = !off && same_build && get_ready(why, sizeof why);

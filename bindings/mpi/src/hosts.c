@@ -1,9 +1,9 @@
 /*
- * hosts.c: on which host each rank is.
+ * hosts.c: the host of each rank.
  *
- * Asked once, in MPI_Init. From then on every rank can tell alone how the ranks of any communicator lie, and all its
- * members find the same. Ranks are on one host if MPI_Get_processor_name says the same, by which Open MPI goes, too. A
- * host is known by the lowest rank of MPI_COMM_WORLD on it.
+ * The hosts are gathered once, in MPI_Init. From then on every rank can compute the place of any communicator's ranks
+ * alone, and all members find the same. Ranks with the same MPI_Get_processor_name are on one host, as for Open MPI.
+ * The lowest rank of MPI_COMM_WORLD on a host identifies it.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,7 +13,7 @@
 
 static int *host_of; /* by rank of MPI_COMM_WORLD */
 static int world_ranks;
-/* Of all ranks; on rank 0 alone. */
+/* The names of all ranks' hosts; only on rank 0. */
 static char (*names)[MPI_MAX_PROCESSOR_NAME];
 
 static void out_of_memory(int ranks)
@@ -28,7 +28,7 @@ static int by_name_and_rank(const void *a, const void *b)
     return order != 0 ? order : one - other;
 }
 
-/* Of rank 0, which knows all names. */
+/* Only on rank 0, which knows all names. */
 static void number_hosts(void)
 {
     int *sorted = scratch_take((size_t)world_ranks * sizeof *sorted);
@@ -82,7 +82,7 @@ bool hosts_first(int rank)
     return host_of[rank] == rank;
 }
 
-/* Into `to`, as many as the communicator has ranks. False where one is of another world. */
+/* Writes one rank of MPI_COMM_WORLD per rank of the communicator to `to`. False if one is of another world. */
 static bool world_ranks_of(MPI_Comm comm, int ranks, int *from, int *to)
 {
     MPI_Group members, world;

@@ -1,6 +1,5 @@
 /*
- * interpose.c: the MPI functions that the shim stands in for, by their C names, but for the collectives
- * (collectives.c).
+ * interpose.c: the MPI functions of the shim by their C names, except the collectives (collectives.c).
  */
 #include "completion.h"
 #include "interposed.h"
@@ -48,7 +47,7 @@ int MPI_Free_mem(void *base)
 
 /* ---- completion ---- */
 
-/* What an MPI function has answered; a place for an answer that is NULL is an error of the program's. */
+/* The value that an MPI function has returned through `answer`; a NULL place is an error of the program. */
 static int answered(const int *answer)
 {
     return answer == NULL ? 0 : *answer;
@@ -118,7 +117,7 @@ int MPI_Request_free(MPI_Request *request)
 
 /* ---- communicators ---- */
 
-/* The hidden function makes the communicator, the shim hears of it. */
+/* The hidden function makes the communicator, and the shim registers it. */
 #define CONSTRUCTOR(Name, lower, upper)                                                                                \
     int MPI_##Name(MPI_Comm comm, BETWEEN_##lower(PARAMETER) MPI_Comm *made)                                           \
     {                                                                                                                  \

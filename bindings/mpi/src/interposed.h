@@ -1,9 +1,9 @@
 /*
- * interposed.h: the collectives and the constructors of communicators that the shim stands in for, each described once
- * for its C name and its Fortran names.
+ * interposed.h: the collectives and the constructors of communicators that the shim interposes, each described once for
+ * its C name and its Fortran names.
  *
  * A parameter is written P(type, name), so that one list gives both the declarations (P is PARAMETER) and the names (P
- * is ARGUMENT). Included behind fortran.h the types are Fortran's, else C's.
+ * is ARGUMENT). If this header is included behind fortran.h, the types are Fortran's, else C's.
  */
 #ifndef OUTBOARD_MPI_INTERPOSED_H
 #define OUTBOARD_MPI_INTERPOSED_H
@@ -41,14 +41,14 @@ typedef MPI_Info info_handle;
 #define ARGUMENT(type, name) name,
 #define UNPACK(...) __VA_ARGS__
 
-/* ---- collectives: what is sent, what is received, and what follows, as COLLECTIVES in shim.h names them ---- */
+/* ---- collectives: the send side, the receive side, and the rest, as COLLECTIVES in shim.h names them ---- */
 
-/* One block, or one for each rank, all alike. */
+/* One block, or one equal block for each rank. */
 #define SEND_EVEN(P) P(input, sendbuf) P(number, sendcount) P(type_handle, sendtype)
 #define SEND_EVEN_GIVEN {BUFFER_OF(sendbuf), NULL, NULL, NUMBER_OF(sendcount), TYPE_OF(sendtype)}
 #define RECEIVE_EVEN(P) P(output, recvbuf) P(number, recvcount) P(type_handle, recvtype)
 #define RECEIVE_EVEN_GIVEN {BUFFER_OF(recvbuf), NULL, NULL, NUMBER_OF(recvcount), TYPE_OF(recvtype)}
-/* Blocks by rank. */
+/* Blocks of different sizes, by rank. */
 #define SEND_UNEVEN(P) P(input, sendbuf) P(numbers, sendcounts) P(numbers, sdispls) P(type_handle, sendtype)
 #define SEND_UNEVEN_GIVEN {BUFFER_OF(sendbuf), sendcounts, sdispls, 0, TYPE_OF(sendtype)}
 #define RECEIVE_UNEVEN(P) P(output, recvbuf) P(numbers, recvcounts) P(numbers, rdispls) P(type_handle, recvtype)
@@ -56,7 +56,7 @@ typedef MPI_Info info_handle;
 /* A vector to reduce, with the count and datatype of the receive side. */
 #define SEND_VECTOR(P) P(input, sendbuf)
 #define SEND_VECTOR_GIVEN {BUFFER_OF(sendbuf), NULL, NULL, 0, MPI_DATATYPE_NULL}
-/* Of a vector as many elements as the list says for this rank. */
+/* The elements of a vector that the list gives to this rank. */
 #define RECEIVE_PART(P) P(output, recvbuf) P(numbers, recvcounts) P(type_handle, recvtype)
 #define RECEIVE_PART_GIVEN {BUFFER_OF(recvbuf), recvcounts, NULL, 0, TYPE_OF(recvtype)}
 #define SEND_NOTHING(P)
@@ -76,14 +76,14 @@ typedef MPI_Info info_handle;
 #define PARAMETERS(send, receive, with)                                                                                \
     SEND_##send(PARAMETER) RECEIVE_##receive(PARAMETER) WITH_##with(PARAMETER) comm_handle comm
 #define ARGUMENTS(send, receive, with) SEND_##send(ARGUMENT) RECEIVE_##receive(ARGUMENT) WITH_##with(ARGUMENT) comm
-/* The struct call of these parameters. */
+/* The struct call with these parameters. */
 #define CALL(lower, send, receive, with)                                                                               \
     {                                                                                                                  \
         COLLECTIVE_##lower, COMM_OF(comm), SEND_##send##_GIVEN, RECEIVE_##receive##_GIVEN, WITH_##with##_GIVEN,        \
             FROM_FORTRAN                                                                                               \
     }
 
-/* ---- constructors of communicators: what stands between the communicator given and the one made ---- */
+/* ---- constructors of communicators: the parameters between the given and the made communicator ---- */
 
 #define CONSTRUCTORS(X)                                                                                                \
     X(Comm_dup, comm_dup, COMM_DUP)                                                                                    \
@@ -93,7 +93,7 @@ typedef MPI_Info info_handle;
     X(Comm_create, comm_create, COMM_CREATE)                                                                           \
     X(Comm_create_group, comm_create_group, COMM_CREATE_GROUP)
 
-/* Those with arguments that are logicals in Fortran. */
+/* Constructors with arguments that are logicals in Fortran. */
 #define CONSTRUCTORS_WITH_LOGICALS(X)                                                                                  \
     X(Cart_create, cart_create, CART_CREATE)                                                                           \
     X(Cart_sub, cart_sub, CART_SUB)                                                                                    \

@@ -1,5 +1,5 @@
 /*
- * landing.c: bytes that arrive packed, until they are where the program wants them.
+ * landing.c: unpacks bytes that arrive packed into the program's buffer.
  */
 #include <stdlib.h>
 

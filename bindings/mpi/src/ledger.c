@@ -1,9 +1,9 @@
 /*
- * ledger.c: what was done, natively and offloaded, and how long it took: a row for each class of calls and place of
- * their communicators.
+ * ledger.c: counts and times of native and offloaded calls: a row for each class of calls and place of their
+ * communicators.
  *
- * This rank's own. Rows are added to and never go before MPI_Finalize; the report and the file of remembered.c are made
- * of them.
+ * The ledger is local to this rank. Rows are added and stay until MPI_Finalize; the report and the file of remembered.c
+ * are made of them.
  */
 #include <pthread.h>
 #include <stdlib.h>
@@ -44,7 +44,7 @@ void ledger_chosen(struct row *row, const struct trial *trial)
     row->way = trial->way;
     row->why = trial->why;
     if (trial->why == TRIED || !row->tried)
-        row->learnt = trial->learnt; /* a communicator without a verdict does not replace what another has found */
+        row->learnt = trial->learnt; /* a communicator without a verdict does not replace the result of another */
     row->tried = row->tried || trial->serial > 0;
     pthread_mutex_unlock(&lock);
 }

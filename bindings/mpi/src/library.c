@@ -1,7 +1,7 @@
 /*
  * library.c: finds liboutboard and Open MPI's progress engine at run time.
  *
- * Both are looked up, never linked: a program under the shim must run natively where either is missing.
+ * Both are looked up, never linked: a program under the shim must run natively if either is missing.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -51,7 +51,7 @@ void library_sentence(int outcome, char *sentence, size_t bytes)
 
 bool progress_engine_find(char *why, size_t why_bytes)
 {
-    /* libmpi brings libopen-pal into the scope of this object even where a program opened libmpi privately. */
+    /* libmpi brings libopen-pal into the scope of this object even if a program opened libmpi privately. */
     *(void **)&engine.progress = dlsym(RTLD_DEFAULT, "opal_progress");
     *(void **)&engine.attach = dlsym(RTLD_DEFAULT, "opal_progress_register");
     *(void **)&engine.remove = dlsym(RTLD_DEFAULT, "opal_progress_unregister");

@@ -1,8 +1,8 @@
 /*
- * memory.c: datatypes as bytes, and buffers for those that are not plain memory.
+ * memory.c: datatypes as bytes, and buffers for datatypes that are not plain memory.
  *
- * liboutboard moves bytes. A datatype whose elements are plain memory is handed over as it lies; any other is packed
- * into a bounce buffer and unpacked from one. Which of the two it is stays a local matter.
+ * liboutboard moves bytes. A datatype whose elements are plain memory is passed as it lies; any other is packed into a
+ * bounce buffer and unpacked from one. Each rank decides this by itself.
  */
 #include <pthread.h>
 #include <string.h>
@@ -11,10 +11,10 @@
 
 /* MPI_Pack counts bytes in an int. */
 #define PACK_LIMIT ((uint64_t)1 << 30)
-/* Above this, proving that a constructed type is plain memory costs more than it is worth: it is packed. */
+/* Above this size, proving that a constructed type is plain memory costs more than packing it. */
 #define PROOF_LIMIT ((uint64_t)16 << 20)
 #define BOUNCES_KEPT 4
-/* Larger ones go back at once: the program may want the memory. */
+/* Larger bounce buffers are freed at once: the program may want the memory. */
 #define BOUNCE_KEPT_BYTES ((size_t)64 << 20)
 
 static int solid_keyval = MPI_KEYVAL_INVALID;
@@ -49,7 +49,7 @@ static bool packs_as_it_lies(MPI_Datatype type, uint64_t size, int64_t true_lb)
 
 static bool type_is_solid(MPI_Datatype type);
 
-/* Elements of a negative extent follow one another backwards. */
+/* Elements of a negative extent follow one another backwards, so they are not solid. */
 static bool inner_is_solid(MPI_Datatype type, int integers, int addresses, int types)
 {
     int integer[2];
@@ -86,7 +86,7 @@ static bool type_is_solid(MPI_Datatype type)
     }
 }
 
-/* As above, remembered with the type. */
+/* type_is_solid(), cached with the type. */
 static bool solid_cached(MPI_Datatype type)
 {
     int integers, addresses, types, combiner, found = 0;
@@ -119,7 +119,7 @@ int shape_of(MPI_Datatype type, struct shape *shape)
     return MPI_SUCCESS;
 }
 
-/* How many of the elements left go into one MPI_Pack. */
+/* The number of elements for one MPI_Pack. */
 static uint64_t piece_elements(uint64_t left, uint64_t size)
 {
     uint64_t most = PACK_LIMIT / (size == 0 ? 1 : size);
@@ -145,7 +145,7 @@ int convert_elements(bool packs, void *elements, uint64_t count, MPI_Datatype ty
     return outcome;
 }
 
-/* ---- bounce buffers: a few are kept, since a program that needs one needs it at every call ---- */
+/* ---- bounce buffers: a few are kept, since a program usually needs them at every call ---- */
 
 struct bounce {
     size_t bytes;
@@ -166,7 +166,7 @@ static void bounce_release(struct bounce *bounce)
         scratch_give(bounce);
 }
 
-/* Takes the smallest of those kept that has as many bytes out of the list. */
+/* Takes the smallest kept buffer with at least `bytes` out of the list. */
 static struct bounce *smallest_kept(size_t bytes)
 {
     struct bounce **least = NULL;

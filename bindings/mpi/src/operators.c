@@ -1,13 +1,13 @@
 /*
  * operators.c: MPI's predefined operators and datatypes as liboutboard's.
  *
- * Which operators are defined for which datatypes is MPI's table (MPI 4.1, section 6.9.2). What is not in ours passes
- * through: operators and datatypes of the program's own making, long double, Fortran's logicals, whose values are its
- * compiler's own.
+ * MPI's table (MPI 4.1, section 6.9.2) defines the operators of each datatype. Calls outside this module's tables pass
+ * through: operators and datatypes of the program, long double, and Fortran's logicals, whose values depend on the
+ * compiler.
  */
 #include "shim.h"
 
-/* Kinds of datatypes, for which other operators are defined. */
+/* Kinds of datatypes; each has its own defined operators. */
 enum kind { INTEGER = 1, FLOAT = 2, COMPLEX = 4, PAIR = 8, LOGICAL = 16, BYTES = 32 };
 
 struct known_operator {
@@ -22,7 +22,7 @@ struct known_type {
     enum outboard_element element;
 };
 
-/* Looks one up in the table `all`. */
+/* Looks a handle up in the table `all`. */
 #define FIND(handle, wanted, found)                                                                                    \
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)                                                              \
         if (all[i].handle == (wanted)) {                                                                               \
@@ -31,7 +31,7 @@ struct known_type {
         }                                                                                                              \
     return false
 
-/* The handles are addresses of the MPI library, or calls of it, so the tables are no constants. */
+/* The handles are addresses in the MPI library, or calls of it, so the tables are not constants. */
 static bool find_operator(MPI_Op op, struct known_operator *found)
 {
     const struct known_operator all[] = {
@@ -51,7 +51,7 @@ static bool find_operator(MPI_Op op, struct known_operator *found)
     FIND(op, op, found);
 }
 
-/* The element of an integer of the language or the MPI library, by its size. */
+/* The element for an integer of the language or the MPI library, by its size. */
 static enum outboard_element integer(size_t bytes, bool is_signed)
 {
     switch (bytes) {
@@ -106,8 +106,8 @@ static bool find_type(MPI_Datatype type, struct known_type *found)
     FIND(type, type, found);
 }
 
-/* A Fortran default real or integer may be as wide as its compiler was told: the extent, which is that of an element in
- * an array, must be what liboutboard takes it to be. */
+/* The width of a Fortran default real or integer depends on compiler options. The extent, which is the size of an
+ * element in an array, must equal the size that liboutboard assumes. */
 static uint64_t element_bytes(enum outboard_element element)
 {
     static const uint64_t bytes[] = {
@@ -133,7 +133,7 @@ static bool find_reduction(MPI_Op op, MPI_Datatype type, struct reduction *reduc
     return lb == 0 && (uint64_t)extent == reduction->element_bytes;
 }
 
-/* The latest is kept: predefined handles do not go. */
+/* The latest result is kept, since predefined handles stay valid. */
 bool reduction_of(MPI_Op op, MPI_Datatype type, struct reduction *reduction)
 {
     static _Thread_local struct {

@@ -1,12 +1,12 @@
 /*
  * persistent.c: persistent collectives: an MPI request that posts the offloaded call whenever it is started.
  *
- * Generalized requests cannot be started again. What MPI is given is a persistent receive, on a communicator of this
- * rank alone, of an empty message that the rank sends itself when the collective has ended. So the functions that wait
- * and test need to know nothing of it.
+ * Generalized requests cannot be started again. So the MPI request is a persistent receive of an empty message, on a
+ * communicator of this rank alone. The rank sends the message to itself when the collective has ended. So the functions
+ * that wait and test need no special case.
  *
- * Such requests may be started in any order, another on each rank (MPI 4.1, 6.13), so each has a group of its own, in
- * which there are no calls but its own to be confused with.
+ * Such requests may be started in any order, another on each rank (MPI 4.1, 6.13). So each has its own group, with no
+ * other calls that could be confused with its own.
  *
  *   state     entered by                              left by
  *   inactive  the _init call, or MPI's own completion MPI_Start, MPI_Request_free
@@ -20,11 +20,11 @@
 #include "requests.h"
 
 struct persistent {
-    struct call call;         /* what is posted whenever the request is started */
-    struct group *group;      /* its own */
-    uint64_t bytes;           /* what all ranks know */
-    MPI_Datatype types[2];    /* duplicates of those of the program, or none */
-    int tag;                  /* of the message that completes it */
+    struct call call;         /* posted whenever the request is started */
+    struct group *group;      /* of this request alone */
+    uint64_t bytes;           /* the bytes that all ranks know */
+    MPI_Datatype types[2];    /* duplicates of the program's datatypes, or none */
+    int tag;                  /* of the message that completes the request */
     atomic_int holders;       /* the request, and the collective in flight */
     int lists[];
 };
@@ -48,14 +48,14 @@ void persistent_end(void)
         PMPI_Comm_free(&alone);
 }
 
-/* Which of the program's arguments count here: on a rank that is not the root, or in place, some do not and may be
- * anything. */
+/* Whether an argument of the program is used here. On a rank that is not the root, or in place, some arguments are
+ * ignored and may be anything. */
 static bool counts(const struct side *side, const struct given *given)
 {
     return side->blocks > 0 && side->given.type == given->type;
 }
 
-/* A datatype that the program may free before the call is posted again. */
+/* Duplicates a datatype that the program may free before the call is posted again. */
 static int keep_type(struct given *given, MPI_Datatype *kept)
 {
     int integers, addresses, types, combiner;
@@ -68,7 +68,7 @@ static int keep_type(struct given *given, MPI_Datatype *kept)
     return code;
 }
 
-/* Lists that the program may change before the call is posted again. */
+/* Copies lists that the program may change before the call is posted again. */
 static void keep_lists(struct given *given, int *room, int ranks)
 {
     memcpy(room, given->counts, (size_t)ranks * sizeof *room);
@@ -83,7 +83,7 @@ static int keep(struct persistent *kept, const struct posting *posting)
 {
     const struct sides *sides = &posting->sides;
     int ranks = posting->group->ranks;
-    /* Those of a reduction count everywhere; its datatypes are predefined. */
+    /* A reduction uses its lists on every rank; its datatypes are predefined. */
     bool reduces = kept->call.collective == COLLECTIVE_reduce_scatter;
     struct given *all[2] = {&kept->call.send, &kept->call.receive};
     int code = MPI_SUCCESS;
@@ -109,7 +109,7 @@ static void let_go(struct persistent *kept)
     free(kept);
 }
 
-/* The last one frees the operation. */
+/* The last holder frees the operation. */
 static void release(struct op *op)
 {
     if (atomic_fetch_sub(&op->again->holders, 1) > 1)
@@ -157,7 +157,7 @@ static void complete(int tag)
 void persistent_ended(struct op *op)
 {
     int tag = op->again->tag, code = op_failure(op);
-    /* No function of ours stands between a Fortran program and what tells it of the end. */
+    /* For a Fortran program no function of the shim runs between here and the call that completes the request. */
     if (code != MPI_SUCCESS && op->again->call.fortran)
         error_raise(MPI_COMM_WORLD, code);
     atomic_store(&op->ended, true);
@@ -178,7 +178,7 @@ bool request_start(MPI_Request *request, int *outcome)
     if (op == NULL || op->again == NULL)
         return false;
     MPI_Comm comm = op->comm;
-    /* In MPI_Finalize, by a callback of MPI_COMM_SELF: nobody carries it out any more. */
+    /* In MPI_Finalize, from a callback of MPI_COMM_SELF: the service process is gone, so the call fails. */
     int code = op->again->group == NULL ? MPI_ERR_REQUEST : PMPI_Start(request);
     if (code == MPI_SUCCESS) {
         posting_fill(&posting, &op->again->call, op->again->group, op->again->bytes);

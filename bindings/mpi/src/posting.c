@@ -1,13 +1,13 @@
 /*
- * posting.c: what every offloaded collective goes through, whichever it is and however MPI was asked for it.
+ * posting.c: the path of every offloaded collective, for all collectives and all forms of MPI calls.
  *
  *   choose      offloaded, or passed through (choice.c)
- *   arrange     what this rank sends and receives
- *   begin       where that lies in memory, packed where it has to be (sides.c)
+ *   arrange     the buffers that this rank sends from and receives into
+ *   begin       their places in memory, packed if necessary (sides.c)
  *   hand over   to liboutboard
  *   end         wait, or make the request that stands for it (requests.c)
  *
- * A collective is a struct method; nothing else knows more than one form of it.
+ * A collective is a struct method; no other code depends on the collective.
  */
 #include <string.h>
 
@@ -44,8 +44,8 @@ static int hand_over_now(struct posting *posting)
     return code;
 }
 
-/* A service process takes a bounded number of requests of a rank, and of bytes where it cannot reach the rank's memory:
- * MPI knows no such bound, so what does not fit waits until something in flight has ended. */
+/* A service process takes a bounded number of requests of a rank, and of bytes if it cannot access the rank's memory.
+ * MPI has no such bound, so a call beyond it waits until something in flight has ended. */
 static int hand_over(struct posting *posting)
 {
     unsigned ended = requests_ended();

@@ -1,9 +1,9 @@
 /*
- * reductions.c: MPI_Barrier, MPI_Reduce, MPI_Allreduce, MPI_Reduce_scatter(_block), MPI_Scan and MPI_Exscan handed to
- * the service process.
+ * reductions.c: MPI_Barrier, MPI_Reduce, MPI_Allreduce, MPI_Reduce_scatter(_block), MPI_Scan and MPI_Exscan by the
+ * service process.
  *
  * Whether a reduction is offloaded depends on its operator, datatype and counts, which MPI makes equal on all ranks.
- * Elements of the predefined datatypes lie in memory as liboutboard takes them, so nothing is ever packed.
+ * Elements of the predefined datatypes have liboutboard's layout, so nothing is ever packed.
  */
 #include "shim.h"
 
@@ -32,7 +32,7 @@ static int hand_over_barrier(struct posting *posting)
     return outcome_code(outboard.ibarrier(posting->group->members, &posting->posted));
 }
 
-/* Elements that each rank contributes; false for counts that MPI would refuse. */
+/* Elements that each rank contributes; false for counts that MPI would reject. */
 static bool contributed(const struct call *call, int ranks, uint64_t *elements)
 {
     const struct given *receive = &call->receive;
@@ -69,7 +69,7 @@ static bool allows(const struct group *group, uint64_t bytes)
     return outboard.group_offloads_reduction(group->members, bytes) == 1 && bytes >> group->reduced_bits == 0;
 }
 
-/* The buffer as liboutboard takes it: never NULL, even where there are no bytes. */
+/* The buffer in the form that liboutboard accepts: never NULL, even for no bytes. */
 static void *memory(void *buffer)
 {
     static _Alignas(16) unsigned char nothing[16];
@@ -80,7 +80,7 @@ static int scatter(struct posting *posting, const struct reduction *reduction, c
 {
     const struct given *receive = &posting->call->receive;
     size_t ranks = (size_t)posting->group->ranks;
-    uint64_t *counts = posting->sides.lists; /* as many as there are for other collectives */
+    uint64_t *counts = posting->sides.lists; /* the lists of other collectives are as long */
     for (size_t rank = 0; rank < ranks; rank++)
         counts[rank] = (uint64_t)receive->counts[rank];
     return outboard.ireduce_scatter(posting->group->members, from, into, counts, (int)reduction->operator,
@@ -93,7 +93,7 @@ static int hand_over(struct posting *posting)
     outboard_group *members = posting->group->members;
     struct reduction reduction;
     if (!reduction_of(call->op, call->receive.type, &reduction))
-        return MPI_ERR_OP; /* it was one when it was measured */
+        return MPI_ERR_OP; /* cannot happen: the operator was valid when it was measured */
     int op = (int)reduction.operator, element = (int)reduction.element;
     uint64_t count = (uint64_t)call->receive.count;
     const void *from = call->send.buffer == MPI_IN_PLACE ? OUTBOARD_IN_PLACE : memory(call->send.buffer);

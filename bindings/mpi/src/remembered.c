@@ -1,11 +1,11 @@
 /*
- * remembered.c: what earlier runs on this cluster found out about classes of calls, in a file of the user's.
+ * remembered.c: results of earlier runs on this cluster for classes of calls, in a file of the user.
  *
  * Rank 0 reads the file in MPI_Init for all ranks and writes it in MPI_Finalize, if something was tried. The README
- * says how it looks. A file that is of another version or cluster, damaged, or not the user's alone is left as it is:
- * rank 0 says so in one sentence, and the run goes on as if there were none.
+ * describes the format. A file of another version or cluster, a damaged file, or one that is not the user's alone stays
+ * untouched: rank 0 prints one sentence, and the run goes on as without a file.
  *
- * Invariants: all ranks remember the same. No link is followed in the last two parts of the path; the file is replaced
+ * Invariants: all ranks remember the same. No link is followed in the last two parts of the path. The file is replaced
  * at once and whole, or not at all.
  */
 #define _GNU_SOURCE
@@ -26,7 +26,7 @@
 #define LINES_MOST 4096
 #define BYTES_MOST (256 * 1024)
 #define FIELDS 10
-/* The shortest time that a launch finds. */
+/* The shortest time that a launch reports. */
 #define MICROSECONDS_LEAST 1e-3
 #define NAMES_BYTES 512
 #define PATH_BYTES 4096
@@ -37,8 +37,8 @@ struct lines {
 };
 
 static struct lines known; /* on all ranks */
-/* Of rank 0: */
-static bool refused;       /* there is a file that is not to be used */
+/* Only on rank 0: */
+static bool refused;       /* there is a file that must not be used */
 static char folder[PATH_BYTES], file[PATH_BYTES];
 static char cluster[17], names[NAMES_BYTES];
 static int hosts;
@@ -60,7 +60,7 @@ static void __attribute__((format(printf, 1, 2))) refuse(const char *format, ...
 static uint64_t hashed(uint64_t hash, const char *text)
 {
     for (;; text++) {
-        hash = (hash ^ (unsigned char)*text) * 0x100000001b3u; /* FNV-1a, the closing zero included */
+        hash = (hash ^ (unsigned char)*text) * 0x100000001b3u; /* FNV-1a, including the closing zero */
         if (*text == '\0')
             return hash;
     }
@@ -71,7 +71,7 @@ static int by_name(const void *a, const void *b)
     return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
-/* Of rank 0, from the names of all hosts; false without memory. */
+/* Sets the name of the cluster from the names of all hosts, on rank 0; false without memory. */
 static bool name_cluster(void)
 {
     char version[32];
@@ -96,16 +96,16 @@ static bool name_cluster(void)
     }
     for (char *at = names; *at != '\0'; at++)
         if ((unsigned char)*at <= ' ')
-            *at = '_'; /* would break the line of the file */
+            *at = '_'; /* a blank would break the line of the file */
     scratch_give(of_hosts);
     snprintf(version, sizeof version, "%d.%d.%d", OMPI_MAJOR_VERSION, OMPI_MINOR_VERSION, OMPI_RELEASE_VERSION);
     snprintf(cluster, sizeof cluster, "%016" PRIx64, hashed(hash, version));
     return true;
 }
 
-/* ---- where the file is ---- */
+/* ---- the place of the file ---- */
 
-/* False leaves `refused`. With `make` its folders are made. */
+/* False leaves `refused`. With `make` the folders are made. */
 static bool usual_folder(bool make)
 {
     const char *cache = getenv("XDG_CACHE_HOME"), *house = getenv("HOME");
@@ -146,7 +146,7 @@ static bool find_place(bool make)
     return true;
 }
 
-/* Nobody else may have written it. */
+/* Whether no other user may have written the file. */
 static bool is_private(const struct stat *status, const char *what)
 {
     if (status->st_uid != geteuid())
@@ -158,7 +158,7 @@ static bool is_private(const struct stat *status, const char *what)
     return false;
 }
 
-/* -1 where there is none, or none to be used. */
+/* The folder, or -1 if there is none or none that may be used. */
 static int open_folder(bool make)
 {
     struct stat status;
@@ -201,7 +201,7 @@ static int open_file(int at, size_t *bytes)
     return -1;
 }
 
-/* The whole file with a zero behind it, as scratch; NULL where there is none to be used. */
+/* The whole file with a zero behind it, as scratch; NULL if there is none that may be used. */
 static char *read_file(int at)
 {
     size_t length = 0, most = 0;
@@ -243,8 +243,8 @@ static bool parse_number(const char *word, double least, double most, double *nu
     return word[0] >= '0' && word[0] <= '9' && *end == '\0' && *number >= least && *number <= most;
 }
 
-/* Collective, form, bits of the bytes, hosts, ranks per host, microseconds natively and offloaded, launches, unfinished
- * ones, calls. */
+/* Fields: collective, form, bits of the bytes, hosts, ranks per host, microseconds natively and offloaded, launches,
+ * unfinished launches, calls. */
 static bool parse_line(char *text, struct remembered *line)
 {
     char *field[FIELDS], *rest = text;
@@ -265,7 +265,7 @@ static bool parse_line(char *text, struct remembered *line)
         if (!parse_number(field[at], least[at], most[at], &number[at]))
             return false;
     if (number[7] > 0 ? fmin(number[5], number[6]) < MICROSECONDS_LEAST : fmax(number[5], number[6]) > 0)
-        return false; /* launches have found times, or none has */
+        return false; /* times must be there if and only if launches have been counted */
     line->key = class_key(collective, form, unknown ? SIZE_UNKNOWN : (unsigned)number[2]);
     line->place = (struct place){(int)number[3], (int)number[4]};
     line->learnt = (struct learnt){{number[5] * 1e-6, number[6] * 1e-6}, (unsigned)number[7], (unsigned)number[8]};
@@ -273,7 +273,7 @@ static bool parse_line(char *text, struct remembered *line)
     return true;
 }
 
-/* False where the first line is not that of this cluster. */
+/* Whether the first line belongs to this version and cluster. */
 static bool parse_head(char *head)
 {
     char expected[128];
@@ -308,7 +308,7 @@ static void parse(char *text, struct lines *lines)
     }
 }
 
-/* Of rank 0. */
+/* Loads the file, on rank 0. */
 static struct lines load(int at)
 {
     struct lines lines = {NULL, 0};
@@ -362,7 +362,7 @@ static int by_calls(const void *a, const void *b)
     return (left < right) - (left > right);
 }
 
-/* Adds the rows of the ledger that were tried; of too many lines those with the most calls stay. */
+/* Adds the rows of the ledger that were tried; if there are too many lines, the ones with the most calls stay. */
 static void merge(struct lines *lines)
 {
     int rows = 0;
@@ -388,13 +388,13 @@ static void merge(struct lines *lines)
     lines->count = lines->count < LINES_MOST ? lines->count : LINES_MOST;
 }
 
-/* Microseconds as the file has them: 0 if no launch has found them, else never so few that they are read as none. */
+/* Microseconds for the file: 0 if no launch has found them, else at least the value that is not read as none. */
 static double microseconds(const struct learnt *learnt, enum way way)
 {
     return learnt->launches == 0 ? 0 : fmax(learnt->seconds[way] * 1e6, MICROSECONDS_LEAST);
 }
 
-/* The text of the file, as many lines as it may have bytes. */
+/* Writes the text of the file, with as many lines as its limit in bytes allows. */
 static size_t print(const struct lines *lines, char *text)
 {
     size_t length = (size_t)snprintf(text, BYTES_MOST, FORMAT "\t%s\t%d\t%s\n", cluster, hosts, names);
@@ -426,12 +426,12 @@ static bool write_whole(int to, const char *text, size_t length)
     return true;
 }
 
-/* Under another name first. */
+/* Writes a draft under another name, then renames it. */
 static void replace(int at, const char *text, size_t length)
 {
     char draft[64];
     snprintf(draft, sizeof draft, ".draft.%ld.tsv", (long)getpid());
-    unlinkat(at, draft, 0); /* of a run with this number that was killed */
+    unlinkat(at, draft, 0); /* may be left by a killed run with this process number */
     int to = openat(at, draft, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
     if (to < 0) {
         refuse("cannot write: %s", strerror(errno));

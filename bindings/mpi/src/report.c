@@ -1,5 +1,5 @@
 /*
- * report.c: what the shim did, written by rank 0 in MPI_Finalize where OUTBOARD_MPI_REPORT names a file or "stderr".
+ * report.c: the shim's report. Rank 0 writes it in MPI_Finalize if OUTBOARD_MPI_REPORT names a file or "stderr".
  */
 #include <errno.h>
 #include <stdatomic.h>
@@ -18,7 +18,7 @@ enum {
     ALLOCATED,
     DIGEST,
     COMMUNICATORS,
-    SAVED, /* nanoseconds, perhaps below zero */
+    SAVED, /* nanoseconds, may be negative */
     OFFLOADED_CALLS,
     PASSED_CALLS = OFFLOADED_CALLS + COLLECTIVES_KNOWN * FORMS,
     FIELDS = PASSED_CALLS + COLLECTIVES_KNOWN * FORMS
@@ -82,7 +82,7 @@ void report_allocated(void)
     add(ALLOCATED, 1);
 }
 
-/* JSON strings hold no control characters, quotes or backslashes unescaped. */
+/* JSON strings must escape control characters, quotes and backslashes. */
 static void write_string(FILE *to, const char *text)
 {
     fputc('"', to);
@@ -114,7 +114,7 @@ static void write_rank(FILE *to, const unsigned long long *rank)
             (double)rank[NANOSECONDS_WAITING] * 1e-9);
 }
 
-/* Rows of rank 0, without the ones that stayed empty. */
+/* Writes the rows of rank 0 that are not empty. */
 static void write_choices(FILE *to)
 {
     static const char *const ways[WAYS] = {"native", "offloaded"};
@@ -136,7 +136,7 @@ static void write_choices(FILE *to)
     }
 }
 
-/* The mean over ranks of nanoseconds in these fields, in seconds. */
+/* The mean over ranks of nanoseconds in this field, in seconds. */
 static double mean_seconds(const unsigned long long *all, int ranks, int field)
 {
     double sum = 0;

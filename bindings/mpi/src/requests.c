@@ -1,19 +1,19 @@
 /*
  * requests.c: offloaded collectives in flight, and the MPI requests that stand for them.
  *
- * An MPI request is a generalized request. It is completed from a hook in MPI's own progress engine, so every function
- * that waits or tests in MPI completes it, alone or mixed with requests of other kinds, and there is no thread. A
- * persistent request, which generalized ones cannot be, is a persistent receive of an empty message that this rank
- * sends itself when the collective has ended (persistent.c).
+ * An MPI request is a generalized request. A hook in MPI's own progress engine completes it, so no thread is needed.
+ * Every function that waits or tests in MPI completes it, alone or mixed with requests of other kinds. Generalized
+ * requests cannot be persistent: these are persistent receives of an empty message, which this rank sends to itself
+ * when the collective has ended (persistent.c).
  *
  *   state      entered by                      left by
- *   in flight  op_fly                          hook: liboutboard says it ended
+ *   in flight  op_fly                          hook: liboutboard reports that it ended
  *   claimed    a thread about to sleep on it   the same thread, awake again
- *   ended      hook: bytes landed, MPI told    MPI frees the request (release_op), or it is started again
+ *   ended      hook: unpacked, MPI notified    MPI frees the request (release_op), or it is started again
  *
- * Invariants: an operation is on the list of those in flight until it has ended; liboutboard's request belongs to one
- * thread at a time: to whoever claimed it, else to the hook; `lock` is never held while MPI or liboutboard is called
- * with anything that may call back or block.
+ * Invariants: an operation is on the list of those in flight until it has ended. liboutboard's request belongs to one
+ * thread at a time: to the thread that claimed it, else to the hook. `lock` is never held during a call of MPI or
+ * liboutboard that may call back or block.
  */
 #include <errno.h>
 #include <pthread.h>
@@ -24,9 +24,9 @@
 
 #include "requests.h"
 
-/* MPI's progress is called this often between two sleeps; it looks at sockets at every eighth call. */
+/* MPI's progress is called this often between two sleeps; it polls sockets at every eighth call. */
 #define PROGRESS_CALLS 8
-/* No sleep is longer, since messages of other ranks to this rank's MPI library wait meanwhile. */
+/* No sleep is longer, since messages to this rank's MPI library wait meanwhile. */
 #define LONGEST_SLEEP_MS 4
 #define SLEEPS_AT_ONCE 64
 #define BUCKETS 256
@@ -76,7 +76,7 @@ static int fill_status(void *extra, MPI_Status *status)
     for (int i = 0; call != NULL && i < call->count; i++) {
         if (call->before[i] != op->request)
             continue;
-        /* The interposed function reports it on the right communicator; MPI would take MPI_COMM_WORLD's handler. */
+        /* The interposed function reports it on the right communicator; MPI would use MPI_COMM_WORLD's handler. */
         if (call->failures++ == 0) {
             call->first = code;
             call->comm = op->comm;
@@ -107,7 +107,7 @@ static int release_op(void *extra)
     return MPI_SUCCESS;
 }
 
-/* A collective cannot be cancelled: it completes as if nobody had asked. */
+/* A collective cannot be cancelled: a cancel has no effect. */
 static int ignore_cancel(void *extra, int complete)
 {
     (void)extra;
@@ -115,7 +115,7 @@ static int ignore_cancel(void *extra, int complete)
     return MPI_SUCCESS;
 }
 
-/* Not in the list any more, so nobody else touches it until MPI is told. */
+/* The operation is not on the list any more, so no other thread touches it until MPI is notified. */
 static void end_op(struct op *op)
 {
     op->code = landing_finish(&op->landing, op->outcome == OUTBOARD_OK);
@@ -137,7 +137,7 @@ static void end_op(struct op *op)
     pthread_mutex_unlock(&lock);
 }
 
-/* Takes those that have ended out of the list. */
+/* Takes ended operations out of the list. */
 static struct op *collect_ended(void)
 {
     struct op *ended = NULL, **at = &in_flight;
@@ -160,7 +160,7 @@ static struct op *collect_ended(void)
     return ended;
 }
 
-/* Called by MPI whenever it makes progress, from any thread. */
+/* MPI calls this function whenever it makes progress, from any thread. */
 static int hook(void)
 {
     if (atomic_load_explicit(&flying, memory_order_relaxed) == 0 || pthread_mutex_trylock(&lock) != 0)
@@ -185,7 +185,7 @@ static void progress(void)
 
 /* ---- posting ---- */
 
-/* A collective whose MPI request could not be made must still end before its buffers go. */
+/* If the MPI request cannot be made, the collective must still end before its buffers go. */
 static int abandon(const struct posting *posting, int code)
 {
     struct landing unused = posting->sides.landing;
@@ -252,7 +252,7 @@ int request_make(const struct posting *posting, MPI_Request *request)
 
 /* ---- sleeping ---- */
 
-/* 1, 1, 2, 2, 4, 4, ... milliseconds. */
+/* Sleeps get longer: 1, 1, 2, 2, 4, 4, ... milliseconds. */
 static int sleep_ms(int sleeps)
 {
     int ms = sleeps / 2 < 8 ? 1 << (sleeps / 2) : LONGEST_SLEEP_MS;
@@ -274,7 +274,7 @@ int request_wait_blocking(outboard_request *posted, struct landing *landing)
     return outcome == OUTBOARD_OK ? code : error_code(outcome, sentence);
 }
 
-/* Sleeps once on operations just claimed, then gives them back. */
+/* Sleeps once on operations just claimed, then releases them. */
 static void sleep_claimed(struct op **claimed, int count, int ms)
 {
     outboard_request *posted[SLEEPS_AT_ONCE] = {NULL};
@@ -309,7 +309,7 @@ static void wait_for_change(int ms)
     pthread_cond_timedwait(&changed, &lock, &until);
 }
 
-/* Sleeps once on what is in flight on the communicator, or on all (MPI_COMM_NULL); false when there is nothing. */
+/* Sleeps once on operations in flight on the communicator, or on all (MPI_COMM_NULL); false if there are none. */
 static bool sleep_on(MPI_Comm comm, int ms)
 {
     struct op *claimed[SLEEPS_AT_ONCE];
@@ -359,7 +359,7 @@ void requests_drain(MPI_Comm comm)
     pthread_mutex_unlock(&lock);
 }
 
-/* How many of the requests are offloaded and how many the MPI library's own. */
+/* Counts offloaded requests and requests of the MPI library. */
 static void sort_requests(int count, const MPI_Request *requests, int *ours, int *others)
 {
     *ours = *others = 0;
@@ -370,7 +370,7 @@ static void sort_requests(int count, const MPI_Request *requests, int *ours, int
     pthread_mutex_unlock(&lock);
 }
 
-/* True when the MPI function will find what it waits for; else claims what to sleep on. With the lock held. */
+/* True if the MPI function will not have to wait; else claims operations to sleep on. With the lock held. */
 static bool look(int count, const MPI_Request *requests, enum patience patience, struct op **claimed, int *claims)
 {
     int ended = 0, open = 0;
@@ -411,7 +411,7 @@ static void sleep_until(int count, const MPI_Request *requests, enum patience pa
 
 /* ---- MPI_Wait and MPI_Test ---- */
 
-/* Nothing has failed yet. */
+/* Prepares the arrays of a completion without failures. */
 static bool make_room(struct completion *completion, int count)
 {
     completion->before = completion->few_before;
@@ -452,8 +452,8 @@ bool completion_begin(struct completion *completion, int count, const MPI_Reques
     return true;
 }
 
-/* Failures of persistent requests, of which MPI has no query function: each is told once, by the call that completes
- * it. */
+/* Collects failures of persistent requests, for which MPI has no query function. The call that completes a request
+ * reports its failure once. */
 static void collect_failures(struct completion *completion, int done, const int *indices)
 {
     pthread_mutex_lock(&lock);
@@ -503,7 +503,7 @@ int completion_end_one(struct completion *completion, int outcome, int index, MP
     return error_raise(completion->comm, completion->first);
 }
 
-/* Several requests at once: MPI_ERR_IN_STATUS, the handler called once. */
+/* Several requests at once: MPI_ERR_IN_STATUS, and the handler is called once. */
 int completion_end_some(struct completion *completion, int outcome, int done, const int *indices,
                         MPI_Status *statuses)
 {

@@ -1,10 +1,10 @@
 /*
- * rooted.c: MPI_Gather(v) and MPI_Scatter(v) handed to the service process.
+ * rooted.c: MPI_Gather(v) and MPI_Scatter(v) by the service process.
  *
- * The root has the blocks of all ranks, the others have one. Whether a gather or scatter is offloaded depends on the
- * bytes of a block, which MPI makes equal on all ranks; the blocks of the others are known to the root and one rank
- * alone, so all of them are offloaded or none. Arguments that MPI reads on the root alone, MPI_IN_PLACE among them, are
- * ignored elsewhere.
+ * The root has the blocks of all ranks, every other rank has one. Whether a gather or scatter is offloaded depends on
+ * the bytes of a block, which MPI makes equal on all ranks. For gatherv and scatterv only the root and one rank know a
+ * block, so all calls are offloaded or none. Arguments that MPI reads only on the root, MPI_IN_PLACE among them, are
+ * ignored on other ranks.
  */
 #include "shim.h"
 
@@ -13,7 +13,7 @@ static bool gathers(const struct call *call)
     return call->collective == COLLECTIVE_gather || call->collective == COLLECTIVE_gatherv;
 }
 
-/* The block of this rank, and on the root the blocks of all. */
+/* The block of this rank; the function below returns the blocks of all, for the root. */
 static const struct given *one(const struct call *call)
 {
     return gathers(call) ? &call->send : &call->receive;
@@ -69,7 +69,7 @@ static struct side *side_of_many(struct posting *posting)
     return gathers(posting->call) ? &posting->sides.receive : &posting->sides.send;
 }
 
-/* A block in place of a gather is contributed from there, that of a scatter stays. */
+/* In a gather an in-place block is contributed from its place; in a scatter it stays there. */
 static int arrange(struct posting *posting)
 {
     const struct call *call = posting->call;
@@ -82,7 +82,7 @@ static int arrange(struct posting *posting)
     return gathers(call) ? side_of_rank(side_of_one(posting), many(call), call->root) : MPI_SUCCESS;
 }
 
-/* What liboutboard is told of this rank's block: in place it lies among the others, unless they come packed. */
+/* The address of this rank's block for liboutboard: in place it lies among the others, unless they are packed. */
 static void *own(struct posting *posting)
 {
     const struct side *side = side_of_one(posting);
@@ -90,7 +90,7 @@ static void *own(struct posting *posting)
     return in_place(posting) && lies ? (void *)OUTBOARD_IN_PLACE : side_memory(side);
 }
 
-/* Of the root: its block has as many bytes on both sides. */
+/* Whether the root's own block differs in bytes between the two sides. */
 static bool unequal(struct posting *posting, uint64_t bytes)
 {
     return !in_place(posting) && side_of_one(posting)->total != bytes;

@@ -1,9 +1,9 @@
 /*
- * scratch.c: large blocks of the shim's own for a short time, mapped for themselves.
+ * scratch.c: large blocks that the shim needs for a short time, each in its own mapping.
  *
- * malloc would change the program: once a block that glibc had mapped for itself is freed, blocks up to its size come
- * from the heap, and the program's memory lies elsewhere than natively (mallopt(3), M_MMAP_THRESHOLD). Names and offers
- * of all ranks, files and packed elements are taken here; lists of a few numbers for each rank are not.
+ * malloc would change the program. After glibc frees a block that had its own mapping, it serves blocks up to that
+ * size from the heap (mallopt(3), M_MMAP_THRESHOLD). The program's memory then lies elsewhere than natively. Names and
+ * offers of all ranks, files and packed elements come from here, but not lists of a few numbers for each rank.
  */
 #define _GNU_SOURCE
 #include <sys/mman.h>
@@ -11,7 +11,7 @@
 #include "shim.h"
 
 struct scratch {
-    size_t mapped; /* bytes, with this */
+    size_t mapped; /* bytes, including this header */
     _Alignas(64) unsigned char memory[];
 };
 

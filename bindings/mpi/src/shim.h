@@ -1,13 +1,13 @@
 /*
- * shim.h: what the parts of the MPI shim share.
+ * shim.h: declarations shared by the parts of the MPI shim.
  *
- * The shim is loaded before the MPI library (LD_PRELOAD), takes the collectives that the service process can carry out,
- * of communicators whose members all agreed to it, and hands them to the service process through liboutboard.
- * Everything below it is called by the PMPI_ names alone. Where a profiling tool stands above it and calls PMPI_ names
- * itself, the shim sees nothing: without MPI_Init it does nothing at all.
+ * The shim is loaded before the MPI library (LD_PRELOAD). It passes collectives to the service process through
+ * liboutboard, if that can carry them out and all members of the communicator have agreed. The shim calls MPI by PMPI_
+ * names only. A profiling tool above the shim that calls PMPI_ names itself bypasses it: without MPI_Init the shim
+ * does nothing at all.
  *
- * Invariants: whether a call is offloaded depends on what the members of the communicator have agreed on, on the number
- * of their calls and on arguments that MPI makes equal on all members, never on local state. Nothing collective happens
+ * Invariants: whether a call is offloaded never depends on local state. It depends on agreements of the communicator's
+ * members, the number of their calls, and arguments that MPI makes equal on all members. Nothing collective happens
  * inside a nonblocking call.
  */
 #ifndef OUTBOARD_MPI_SHIM_H
@@ -79,9 +79,9 @@ struct outboard_library {
 
 /* Valid after library_load() returned true. */
 extern struct outboard_library outboard;
-/* False leaves the sentence in `why`. */
+/* False leaves the reason in `why`. */
 bool library_load(char *why, size_t why_bytes);
-/* Writes what the last failing call of this thread said, after its meaning. */
+/* Writes the meaning of the outcome, then the message of this thread's last failing call. */
 void library_sentence(int outcome, char *sentence, size_t bytes);
 
 /* Open MPI's own progress engine: exported by libopen-pal, not declared by mpi.h. */
@@ -122,25 +122,25 @@ enum collective {
     COLLECTIVES_KNOWN
 };
 
-/* How MPI was asked for it; counted apart. */
+/* The form of the MPI call; forms are counted separately. */
 enum form { BLOCKING, NONBLOCKING, PERSISTENT, FORMS };
 
-/* ---- tree.c: what the ranks of MPI_COMM_WORLD tell one another in MPI_Init ---- */
+/* ---- tree.c: messages among the ranks of MPI_COMM_WORLD in MPI_Init ---- */
 
 /* Rank 0 receives the elements of all ranks, each in its place. Other ranks receive an undefined part of them. */
 void tree_gather(void *all, size_t each);
 void tree_broadcast(void *bytes, size_t count);
 /* The least of all ranks' numbers. */
 int tree_least(int mine);
-/* From that rank to rank 0. */
+/* Sends bytes from rank `from` to rank 0. */
 void tree_lift(void *bytes, size_t count, int from);
 
-/* ---- hosts.c: where the ranks are ---- */
+/* ---- hosts.c: the hosts of the ranks ---- */
 
-/* How the ranks of a communicator lie; equal on all of them. */
+/* The distribution of a communicator's ranks over hosts; equal on all of them. */
 struct place {
     int hosts;
-    int ranks_per_host; /* the most on one */
+    int ranks_per_host; /* on the host with the most */
 };
 
 /* Collective over MPI_COMM_WORLD, in MPI_Init. */
@@ -148,9 +148,9 @@ void hosts_find(void);
 void hosts_forget(void);
 /* Whether the rank of MPI_COMM_WORLD is the first on its host. */
 bool hosts_first(int rank);
-/* The name of the rank's host; on rank 0 alone. */
+/* The name of the rank's host; only on rank 0. */
 const char *hosts_name(int rank);
-/* Local. False where a rank of the communicator is of another world. */
+/* Local. False if a rank of the communicator is of another world. */
 bool place_of(MPI_Comm comm, int ranks, struct place *place);
 static inline bool same_place(const struct place *one, const struct place *other)
 {
@@ -159,7 +159,7 @@ static inline bool same_place(const struct place *one, const struct place *other
 
 /* ---- choice.c: natively or offloaded ---- */
 
-/* Bytes of calls whose bytes nobody knows. */
+/* The bytes of calls whose bytes no rank knows alone. */
 #define BYTES_UNKNOWN UINT64_MAX
 /* Classes by size: the bits of the number of bytes, 0 to 64, and one for unknown bytes. */
 #define SIZE_UNKNOWN 65
@@ -194,21 +194,21 @@ struct class {
     struct class *next;
 };
 
-/* What the members of a communicator have chosen so far; equal on all of them but for the times in trials. */
+/* The choices of a communicator's members so far; equal on all of them, except the times in trials. */
 struct choices {
     struct class *classes; /* in the order of their first calls */
     struct class *latest;
     int waiting;           /* classes that wait for an agreement */
-    struct class *trying;  /* that which began its trial last */
-    uint64_t calls, since; /* of all classes: so far, and when it began */
-    uint64_t asks_from;    /* calls of all classes before which no class asks for a trial */
+    struct class *trying;  /* the class that began its trial last */
+    uint64_t calls, since; /* calls of all classes so far, and at the start of the last trial */
+    uint64_t asks_from;    /* calls of all classes before which no class requests a trial */
     unsigned groupless;    /* nonblocking calls that only the lack of a group kept native */
     uint64_t digest;       /* of the ways of all calls */
 };
 
 /* One call, from the choice of its way to its end. */
 struct turn {
-    struct group *group; /* NULL, as the class, where nothing is to be chosen */
+    struct group *group; /* NULL, as the class, if there is nothing to choose */
     struct class *class;
     enum way way;
     struct turn_of of;
@@ -217,64 +217,64 @@ struct turn {
     double began;
 };
 
-/* Reads the environment of rank 0, OUTBOARD_CHOICE if it is `heeded`. Collective over MPI_COMM_WORLD. True when every
- * rank is to run natively. Says whether rank 0 has a shim of the same sources. */
+/* Reads OUTBOARD_CHOICE of rank 0 if it is `heeded`. Collective over MPI_COMM_WORLD. True if every rank should run
+ * natively. Sets whether rank 0 has a shim of the same sources. */
 bool choice_agree(bool heeded, bool *same_build);
-/* Once all ranks are attached; collective over MPI_COMM_WORLD. Then before communicators go; the same. */
+/* Called once all ranks are attached, and before communicators go; both collective over MPI_COMM_WORLD. */
 void choice_start(void);
 void choice_stop(void);
 /* Whether groups are made at once and every call is offloaded. */
 bool choice_offloads_all(void);
-/* The value of OUTBOARD_CHOICE that counts. */
+/* The value of OUTBOARD_CHOICE in use. */
 const char *choice_name(void);
-/* When the communicator goes. */
+/* Called when the communicator is freed. */
 void choices_forget(struct group *group);
-/* Chooses the way of a call, the same on all members; true for OFFLOADED: then the group is GROUPED. */
+/* Chooses the way of a call, equally on all members. True for OFFLOADED: then the group is GROUPED. */
 bool choice_offloads(const struct call *call, enum form form, struct turn *turn);
-/* What the call has taken inside MPI is known, and in a trial what its caller has lost outside. */
+/* Records the time of a call inside MPI, and in a trial the time that its caller has lost outside. */
 void choice_timed(struct class *class, enum way way, const struct turn_of *of, double seconds, double lost);
-/* A call passed through. `made` is its request, MPI_REQUEST_NULL of those that are not nonblocking. */
+/* A call was passed through. `made` is its request, MPI_REQUEST_NULL if it is not nonblocking. */
 void choice_passed_timed(const struct turn *turn, enum form form, MPI_Request made);
 static inline void choice_passed(const struct turn *turn, enum collective collective, enum form form, MPI_Request made);
 
-/* ---- timings.c: nonblocking calls whose time counts, until they complete ---- */
+/* ---- timings.c: timed nonblocking calls, until they complete ---- */
 
-/* The call of this turn has the request now; posting it took so long. */
+/* Registers the request of this turn's call, which took `seconds` to post. */
 void timings_enter(MPI_Request request, const struct turn *turn, double seconds);
-/* Whether there are such requests, and whether any of these is one; called before they are tested or waited for. */
+/* Whether any request is timed, and whether any of these is; called before they are tested or waited for. */
 bool timings_any(void);
 bool timings_know(int count, const MPI_Request *requests);
-/* The request has completed in a call that took so long. */
+/* Records that the request has completed in a call that took `seconds`. */
 void timings_completed(MPI_Request request, double seconds);
 void timings_forget(MPI_Request request);
 void timings_forget_group(const struct group *group);
 
-/* ---- ledger.c: what was done, and how long it took, by class and place ---- */
+/* ---- ledger.c: counts and times by class and place ---- */
 
 struct row {
     unsigned key;
     struct place place;
     atomic_ullong calls[WAYS];
     atomic_ullong nanoseconds[WAYS]; /* inside MPI */
-    enum way way;                    /* as chosen at last */
+    enum way way;                    /* the latest choice */
     enum why why;
-    struct learnt learnt;            /* as agreed at last */
+    struct learnt learnt;            /* as last agreed */
     bool tried;                      /* a trial has begun in this run */
     struct row *next;
 };
 
-/* The row, made when there is none; NULL without memory. */
+/* The row, made if there is none; NULL without memory. */
 struct row *ledger_row(unsigned key, const struct place *place);
 void ledger_counted(struct row *row, enum way way);
 void ledger_timed(struct row *row, enum way way, double seconds);
 void ledger_chosen(struct row *row, const struct trial *trial);
-/* In the order in which they were made. */
+/* The rows, in the order in which they were made. */
 const struct row *ledger_first(void);
-/* Seconds that offloading has saved, by what trials have shown; below zero where it has cost more. */
+/* Seconds that offloading has saved according to trials; negative if it has cost more. */
 double ledger_saved(void);
 void ledger_stop(void);
 
-/* ---- remembered.c: what earlier runs on this cluster found out ---- */
+/* ---- remembered.c: results of earlier runs on this cluster ---- */
 
 struct remembered {
     unsigned key;
@@ -285,27 +285,27 @@ struct remembered {
 
 /* Collective over MPI_COMM_WORLD: rank 0 reads the file for all. */
 void remembered_read(void);
-/* NULL when there is nothing. */
+/* NULL if there is no result. */
 const struct remembered *remembered_find(unsigned key, const struct place *place);
-/* Of rank 0: adds what the ledger has, if this run tried anything. */
+/* On rank 0: adds the ledger's results to the file, if this run tried anything. */
 void remembered_write(void);
 void remembered_stop(void);
 
 /* ---- groups.c: attachment of the process and groups of communicators ---- */
 
 enum standing {
-    NEW,       /* nobody has asked for its place yet */
+    NEW,       /* its place is not known yet */
     GROUPLESS, /* it may have a group and has none yet */
     GROUPED,
-    REFUSED    /* it never has one: everything passes through */
+    REFUSED    /* it never has a group: all its calls pass through */
 };
 
-/* What the shim knows of a communicator. Calls on one communicator are in order, so its fields need no lock. */
+/* The shim's state of a communicator. Calls on one communicator are in order, so its fields need no lock. */
 struct group {
     MPI_Comm comm;
     enum standing standing;
     outboard_group *members; /* while GROUPED */
-    int reduced_bits;        /* of the bytes of a reduction that all service processes have scratch for */
+    int reduced_bits;        /* of the bytes of a reduction that fits the scratch of all service processes */
     int ranks;
     int rank;
     struct place place;      /* unless NEW or REFUSED */
@@ -315,21 +315,21 @@ struct group {
 /* After MPI_Init (collective over MPI_COMM_WORLD) and before MPI_Finalize. */
 void shim_start(void);
 void shim_stop(void);
-/* The attachment, NULL while everything passes through. */
+/* The attachment, NULL while all calls pass through. */
 outboard_context *shim_context(void);
-/* A communicator is new. Does nothing, but where every call is offloaded from the start: then its group is made. */
+/* Called for a new communicator. Makes its group if every call is offloaded from the start; else does nothing. */
 void communicator_made(MPI_Comm comm);
-/* The same for a call on it: enters it if it is not in the table; NULL while everything passes through. Local. */
+/* The group for a call; enters the communicator if it is not in the table. NULL while all calls pass through. Local. */
 struct group *group_of_call(MPI_Comm comm);
-/* Finds its place if nobody has; false when it is REFUSED. Local. */
+/* Finds the communicator's place if it is not known; false if it is REFUSED. Local. */
 bool group_may_have(struct group *group);
-/* Collective over the communicator; after it the group is GROUPED or REFUSED, on all members alike. */
+/* Collective over the communicator. Afterwards the group is GROUPED or REFUSED, equally on all members. */
 void group_make(struct group *group);
-/* A group of its own for a persistent request, made as group_make() does: GROUPED or REFUSED. */
+/* A separate group for a persistent request, made as by group_make(): GROUPED or REFUSED. */
 struct group *group_of_request(const struct group *like);
-/* Local: the request has gone. Nothing of it is in flight. */
+/* Local. The request is gone and has nothing in flight. */
 void group_drop(struct group *own);
-/* Before the communicator goes: ends what is in flight on it. Returns what group_left() is given when it has gone. */
+/* Before the communicator is freed: ends collectives in flight on it. Pass the result to group_left() afterwards. */
 MPI_Comm group_leaves(MPI_Comm comm);
 void group_left(MPI_Comm outer);
 
@@ -341,7 +341,7 @@ struct group *group_of(MPI_Comm comm);
 bool communicators_enter(struct group *group);
 void communicators_leave(MPI_Comm comm);
 int communicators_count(void);
-/* Any that is left, or NULL. */
+/* Any communicator that is left, or NULL. */
 struct group *communicators_any(void);
 void communicators_stop(void);
 
@@ -349,8 +349,8 @@ void communicators_stop(void);
 
 struct shape {
     uint64_t size;    /* bytes of data of one element */
-    int64_t true_lb;  /* where its first byte lies from the buffer address */
-    bool solid;       /* its bytes lie in memory without gaps and in the order in which MPI_Pack takes them */
+    int64_t true_lb;  /* offset of its first byte from the buffer address */
+    bool solid;       /* its bytes lie in memory without gaps and in the order of MPI_Pack */
     bool stackable;   /* solid, and elements follow one another without gaps */
 };
 
@@ -362,22 +362,22 @@ int convert_elements(bool packs, void *elements, uint64_t count, MPI_Datatype ty
 void *moved(const void *address, int64_t by);
 int memory_start(void);
 void memory_stop(void);
-/* A buffer of at least this many bytes, NULL when there is none to be had. */
+/* A buffer of at least this many bytes, NULL if there is none. */
 void *bounce_take(size_t bytes);
 void bounce_give(void *bounce);
 
-/* ---- scratch.c: large blocks of the shim's own for a short time ---- */
+/* ---- scratch.c: large blocks that the shim needs for a short time ---- */
 
-/* Zeroed memory at a multiple of 64; NULL when there is none to be had. */
+/* Zeroed memory at a multiple of 64; NULL if there is none. */
 void *scratch_take(size_t bytes);
-/* NULL is nothing to give. */
+/* NULL is ignored. */
 void scratch_give(void *memory);
 
 /* ---- allocation.c: memory of MPI_Alloc_mem ---- */
 
-/* Memory shared with the service process; NULL when the MPI library is to allocate. */
+/* Memory shared with the service process; NULL if the MPI library should allocate. */
 void *allocation_take(MPI_Aint size);
-/* Gives it back; false when it is not such memory. */
+/* Frees the memory; false if it was not allocated here. */
 bool allocation_give(void *memory);
 
 /* ---- landing.c: bytes that arrive packed ---- */
@@ -388,8 +388,8 @@ struct piece {
     uint64_t elements;
 };
 
-/* Where the bytes of a collective go when it has ended: `bounce` is NULL when none was needed; it holds the
- * pieces one after another. */
+/* The destination of received bytes when a collective has ended. `bounce` holds the pieces one after another; it is
+ * NULL if none was needed. */
 struct landing {
     void *bounce;
     void *receive;
@@ -399,16 +399,16 @@ struct landing {
     struct shape shape;
 };
 
-/* Room in a bounce buffer of `bytes` bytes for `count` pieces, none perhaps, which the landing takes over; they are to
+/* Takes a bounce buffer of `bytes` bytes for `count` pieces, perhaps none, and takes over the list of pieces. They will
  * be unpacked into `receive`. The program may free its datatype before. Returns an MPI error code. */
 int landing_start(struct landing *landing, void *receive, struct piece *pieces, int count, MPI_Datatype type,
                   const struct shape *shape, uint64_t bytes);
 /* Ends the landing: moves the bytes if `arrived`, releases the bounce buffer. */
 int landing_finish(struct landing *landing, bool arrived);
 
-/* ---- sides.c: the buffers of a call as liboutboard wants them ---- */
+/* ---- sides.c: the buffers of a call in liboutboard's form ---- */
 
-/* One buffer as the program gave it: `counts` and `displacements` by rank, or NULL and `count` elements, of one block
+/* One buffer as the program passed it: `counts` and `displacements` by rank, or NULL and `count` elements, of one block
  * or for each rank. */
 struct given {
     void *buffer;
@@ -440,37 +440,37 @@ struct sides {
     uint64_t *lists;
 };
 
-/* The side is one run of elements, or the blocks of all `ranks`, whether all alike or by rank. */
+/* The side is one run of elements, or the blocks of all `ranks`, equal or by rank. */
 void side_run(struct side *side, const struct given *given, uint64_t elements);
 void side_of_all(struct side *side, const struct given *given, int ranks);
-/* The side is the block of `rank` that lies, or is to come, in place among those of another buffer. Returns an MPI
- * error code. */
+/* The side is the block of `rank` that lies, or is received, in place among the blocks of another buffer. Returns an
+ * MPI error code. */
 int side_of_rank(struct side *side, const struct given *given, int rank);
-/* Finds out where everything lies, packs what has to be. Returns an MPI error code; sides_end() all the same. */
+/* Computes all places and packs where necessary. Returns an MPI error code; call sides_end() also after an error. */
 int sides_begin(struct sides *sides, int ranks);
-/* After posting, which has read the lists. */
+/* Called after posting, which has read the lists. */
 void sides_end(struct sides *sides);
-/* Never NULL, which liboutboard takes for a mistake even where there are no bytes. */
+/* Never NULL, which liboutboard rejects even for no bytes. */
 void *side_memory(const struct side *side);
-/* What MPI would refuse: a null datatype, a negative count, a list that is missing. `ranks` is 0 for a single count. */
+/* Whether MPI would reject the buffer: null datatype, negative count, missing list. `ranks` is 0 for a single count. */
 bool given_unsound(const struct given *given, int ranks);
 /* Bytes of `count` elements; false beyond 64 bits. */
 bool given_bytes(const struct given *given, uint64_t *bytes);
 
 /* ---- posting.c: from a call to a collective in flight ---- */
 
-/* One collective as MPI was given it. */
+/* One collective with its MPI arguments. */
 struct call {
     enum collective collective;
     MPI_Comm comm;
-    struct given send;    /* of a reduction the buffer alone, of a broadcast nothing */
+    struct given send;    /* of a reduction only the buffer, of a broadcast nothing */
     struct given receive;
     int root;
     MPI_Op op;
     bool fortran;         /* called by a Fortran name */
 };
 
-/* What a reduction is to liboutboard. */
+/* A reduction in liboutboard's terms. */
 struct reduction {
     enum outboard_operator operator;
     enum outboard_element element;
@@ -481,7 +481,7 @@ struct reduction {
 struct posting {
     const struct call *call;
     struct group *group;
-    uint64_t bytes; /* what all ranks know: of each rank, of a block, or of all together */
+    uint64_t bytes; /* that all ranks know: of each rank, of a block, or of all together */
     struct sides sides;
     outboard_request *posted;
 };
@@ -491,19 +491,19 @@ static inline bool posting_is_root(const struct posting *posting)
     return posting->group->rank == posting->call->root;
 }
 
-/* How one collective is handed over. */
+/* The functions that offload one collective. */
 struct method {
-    /* The bytes that all ranks know, by what MPI makes equal on all ranks, or BYTES_UNKNOWN. False for what liboutboard
-     * does not carry out and for arguments that MPI would refuse: left to MPI. */
+    /* Returns the bytes that all ranks know from arguments that MPI makes equal, or BYTES_UNKNOWN. False for calls that
+     * liboutboard does not carry out and arguments that MPI would reject: these are left to MPI. */
     bool (*measure)(const struct call *call, const struct group *group, uint64_t *bytes);
-    /* Whether the group's configuration offloads so many. */
+    /* Whether the group's configuration offloads this many bytes. */
     bool (*allows)(const struct group *group, uint64_t bytes);
-    /* Its result depends on who computes it: never tried both ways in one run. */
+    /* The result depends on the way: never tried both ways in one run, except in learning mode. */
     bool reduces;
-    /* Says what the sides are. Returns an MPI error code. */
+    /* Sets the sides. Returns an MPI error code. */
     int (*arrange)(struct posting *posting);
-    /* Posts what sides_begin() has found; MPI_SUCCESS, or an error code for lengths that MPI makes equal and that are
-     * not. */
+    /* Posts the sides that sides_begin() has computed. Returns MPI_SUCCESS, or an error code for lengths that MPI
+     * requires to be equal and that differ. */
     int (*hand_over)(struct posting *posting);
 };
 
@@ -512,57 +512,57 @@ extern const struct method allgather_method, allgatherv_method, broadcast_method
 
 /* ---- operators.c ---- */
 
-/* False where this operator on this datatype is none of liboutboard's: of the program's own making, or not defined. */
+/* False if liboutboard lacks this operator on this datatype: it is the program's own, or undefined. */
 bool reduction_of(MPI_Op op, MPI_Datatype type, struct reduction *reduction);
 
 /* ---- posting.c ---- */
 
 const struct method *method_of(enum collective collective);
-/* Each carries out a call that is to be offloaded and returns what the MPI function returns. */
+/* Each carries out a call to be offloaded and returns the result of the MPI function. */
 int offload(const struct call *call, const struct turn *turn);
 int offload_nonblocking(const struct call *call, const struct turn *turn, MPI_Request *request);
 int offload_persistent(const struct call *call, const struct turn *turn, MPI_Request *request);
-/* Makes the posting of such a call ready to be posted. */
+/* Prepares the posting of such a call. */
 void posting_fill(struct posting *posting, const struct call *call, struct group *group, uint64_t bytes);
-/* Returns an MPI error code; after success posting->posted is in flight and the landing to be finished. */
+/* Returns an MPI error code. After success posting->posted is in flight, and the caller must finish the landing. */
 int posting_post(struct posting *posting, enum form form);
 
 /* ---- requests.c: collectives in flight ---- */
 
 int requests_start(void);
 void requests_stop(void);
-/* Makes the MPI request of a collective just posted, which it takes over, also when it fails. */
+/* Makes the MPI request of a collective just posted. It takes the collective over, also when it fails. */
 int request_make(const struct posting *posting, MPI_Request *request);
 /* Makes an inactive MPI request that posts the call, whose sides are arranged, whenever it is started. It takes over
- * the group, which is its own, also when it fails. */
+ * the request's group, also when it fails. */
 int request_make_persistent(const struct posting *posting, MPI_Request *request);
-/* Starts it; false when it is none of ours. */
+/* Starts the request; false if it is not the shim's. */
 bool request_start(MPI_Request *request, int *outcome);
-/* Before MPI frees a request. */
+/* Called before MPI frees a request. */
 void request_forget(MPI_Request request);
-/* Waits for a collective that no MPI request stands for, MPI's own progress going on. Returns an MPI error code. */
+/* Waits for a collective without an MPI request while MPI's own progress goes on. Returns an MPI error code. */
 int request_wait_blocking(outboard_request *posted, struct landing *landing);
-/* Ends what is in flight on the communicator, or on all (MPI_COMM_NULL), and forgets it where it is named. */
+/* Ends collectives in flight on the communicator, or on all (MPI_COMM_NULL); forgets a communicator that is named. */
 void requests_drain(MPI_Comm comm);
-/* How many have ended. */
+/* The number of collectives that have ended. */
 unsigned requests_ended(void);
-/* Waits until more have; false when none is in flight. */
+/* Waits until more have ended; false if none is in flight. */
 bool requests_wait_past(unsigned ended);
 
 /* ---- errors.c ---- */
 
-/* The MPI error code that stands for an outcome of liboutboard, with this sentence as its string. */
+/* The MPI error code for an outcome of liboutboard, with this sentence as its string. */
 int error_code(int outcome, const char *sentence);
-/* The MPI error code of what a call of liboutboard just returned, with its sentence; MPI_SUCCESS for OUTBOARD_OK. */
+/* The MPI error code for the outcome of a liboutboard call, with its sentence; MPI_SUCCESS for OUTBOARD_OK. */
 int outcome_code(int outcome);
-/* Whether it is the code of this outcome, which is a failure. */
+/* Whether `code` stands for this outcome, which is a failure. */
 bool error_stands_for(int code, int outcome);
 /* Raises the code on the communicator's error handler and returns it. */
 int error_raise(MPI_Comm comm, int code);
 
-/* ---- report.c: what was done, for OUTBOARD_MPI_REPORT ---- */
+/* ---- report.c: counts and times for OUTBOARD_MPI_REPORT ---- */
 
-/* Whether there will be a report; then every call is timed. */
+/* Whether a report will be written; then every call is timed. */
 extern bool report_wanted;
 void report_start(const char *why_native);
 void report_passed(enum collective collective, enum form form);

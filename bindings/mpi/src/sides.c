@@ -1,8 +1,8 @@
 /*
- * sides.c: the buffers of a call as liboutboard wants them: plain memory, with bytes and offsets by block.
+ * sides.c: the buffers of a call in liboutboard's form: plain memory, with bytes and offsets by block.
  *
- * Blocks of plain memory are handed over where they lie. Other blocks are packed one after another in one bounce
- * buffer: first the blocks to receive, then the blocks to send.
+ * Blocks of plain memory are passed in place. Other blocks are packed one after another in one bounce buffer: first the
+ * blocks to receive, then the blocks to send.
  */
 #include <stdlib.h>
 
@@ -68,7 +68,7 @@ static int64_t offset_of(const struct side *side, int block)
     return side->given.counts == NULL ? 0 : side->given.displacements[block] * side->extent;
 }
 
-/* Bytes and offsets. Returns an MPI error code. */
+/* Computes bytes and offsets. Returns an MPI error code. */
 static int measure(struct side *side)
 {
     MPI_Count lb;
@@ -106,7 +106,7 @@ static int pack_side(struct side *side)
     return code;
 }
 
-/* Room for whatever is packed. */
+/* Makes room for packed blocks. */
 static int make_room(struct sides *sides)
 {
     struct side *send = &sides->send, *receive = &sides->receive;

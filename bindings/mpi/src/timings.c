@@ -1,12 +1,12 @@
 /*
- * timings.c: nonblocking calls whose time counts, natively posted ones and offloaded ones alike, until they complete.
+ * timings.c: timed nonblocking calls, native and offloaded, until they complete.
  *
- * What counts of such a call is the time to post it and the time of the MPI_Wait or MPI_Test in which it completed;
- * what tests before took is not counted. A small table: a call that finds it full is not timed, nor is one that
- * completes where the shim does not look. Nothing is paid while the table is empty.
+ * The time of such a call is the time to post it plus the time of the MPI_Wait or MPI_Test in which it completes;
+ * earlier tests are not counted. The table is small: a call that finds it full is not timed, nor is one that completes
+ * in a call that the shim does not interpose. An empty table costs nothing.
  *
- * In a trial counts, besides, how long the thread that posted the call was ready to compute meanwhile and had no
- * processor: whatever progresses the call, a service process or a thread of the library, may have had it.
+ * In a trial the posting thread's lost time is added: the time in which it was ready to compute and had no processor.
+ * The service process or a library thread that progresses the call may have used that processor.
  */
 #define _POSIX_C_SOURCE 200809L
 #include <fcntl.h>
@@ -26,15 +26,15 @@ struct timing {
     struct turn_of of;
     double posting;
     pthread_t poster;
-    double delay; /* of the poster in all its life, when last looked at */
-    double lost;  /* what the poster has lost since it posted */
+    double delay; /* of the poster's whole life, at the last check */
+    double lost;  /* delay of the poster since it posted */
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct timing timings[TIMED_MOST];
-static atomic_int used; /* of the table, from its beginning */
+static atomic_int used; /* entries in use, from the start of the table */
 
-/* With the lock held: its position, or TIMED_MOST. */
+/* With the lock held: the position of the request, or TIMED_MOST. */
 static int find(MPI_Request request)
 {
     for (int at = 0; at < atomic_load_explicit(&used, memory_order_relaxed); at++)
@@ -50,7 +50,7 @@ static void drop(int at)
     timings[at] = timings[last];
 }
 
-/* Seconds that this thread has been ready to run and was not; 0 where the kernel does not tell. */
+/* Seconds in which this thread was ready to run and did not run; 0 if the kernel does not report them. */
 static double delay(void)
 {
     char text[64];
@@ -80,7 +80,7 @@ void timings_enter(MPI_Request request, const struct turn *turn, double seconds)
     if (request == MPI_REQUEST_NULL)
         return;
     pthread_mutex_lock(&lock);
-    int at = find(request); /* one that completed unseen */
+    int at = find(request); /* finds an earlier request that completed unseen */
     if (at == TIMED_MOST && atomic_load(&used) < TIMED_MOST)
         at = atomic_fetch_add(&used, 1);
     if (at < TIMED_MOST)

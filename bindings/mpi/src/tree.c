@@ -1,18 +1,18 @@
 /*
- * tree.c: what the ranks of MPI_COMM_WORLD tell one another in MPI_Init.
+ * tree.c: messages among the ranks of MPI_COMM_WORLD in MPI_Init.
  *
- * Over TCP, Open MPI connects two ranks when the first message goes between them and looks at all its connections
- * whenever it waits: each further one makes small native calls 2 to 3 % slower. So these messages go along a binomial
- * tree. Its pairs are among those of a small allreduce if the ranks are a power of two; else some are new.
+ * Over TCP, Open MPI connects two ranks at their first message and polls all its connections whenever it waits. Each
+ * further connection makes small native calls 2 to 3 % slower. So these messages go along a binomial tree. If the ranks
+ * are a power of two, its pairs also occur in a small allreduce; else some connections are new.
  *
- * Messages between two ranks stay in order, and the program sends its own behind these, when MPI_Init has returned:
- * none of its own is taken for one of these. Errors abort the program, as they do on MPI_COMM_WORLD by default.
+ * Messages between two ranks stay in order. The program sends only after MPI_Init has returned, so none of its
+ * messages is mistaken for one of these. Errors abort the program, as they do on MPI_COMM_WORLD by default.
  */
 #include "shim.h"
 
 #define TAG 0x6f62
 
-/* Where this rank is in the tree. */
+/* The position of this rank in the tree. */
 struct node {
     int rank;
     int ranks;
@@ -47,7 +47,7 @@ static int least(int one, int other)
 void tree_gather(void *all, size_t each)
 {
     struct node node = find_node();
-    int after = node.ranks - node.rank; /* this rank and those behind it */
+    int after = node.ranks - node.rank; /* this rank and the ranks behind it */
     unsigned char *mine = (unsigned char *)all + (size_t)node.rank * each;
     for (int away = 1; away < least(node.width, after); away *= 2)
         receive(mine + (size_t)away * each, (size_t)least(away, after - away) * each, node.rank + away);

@@ -1,8 +1,8 @@
 /*
  * trials.c: the trial of one class of calls on one communicator, as a state machine without MPI and without clock.
  *
- * All members count the calls of a class alike, so the way of a call is a function of its number and of what was
- * agreed. Times are this rank's own and decide nothing before the members have agreed on the greatest of each turn.
+ * All members count the calls of a class equally, so the way of a call follows from its number and the agreements.
+ * Times are local and decide nothing before the members have agreed on the maximum of each turn.
  *
  *   state     calls go          left by                                   to
  *   RESTING   the chosen way    the call number `next`                    ASKING
@@ -19,15 +19,15 @@
  *                                                                         case until a long one may be paid for
  *   DECIDED   the chosen way    nothing
  *
- * What counts is the mean of a run's turns on the slowest rank, not the mean of the slowest rank of each turn: where
- * ranks wait for one another in turn, the program waits only once. A way is hopeless when its median is twice that of
- * the other; after a short trial, of one run each way, when the fastest of its turns takes twice as long as the slowest
- * of the other way, since a single late rank spoils a mean of four. Where neither is hopeless, the mean over launches
- * of programs decides: an MPI library may take 2 ms in one launch and 4 ms in the next, and no launch knows what the
- * next one gets.
+ * A run is measured by the mean of its turns on the slowest rank, not by the mean of the slowest rank of each turn:
+ * where ranks wait for one another in turn, the program waits only once. A way is hopeless if its median is twice the
+ * other's. A short trial has one run each way, and a single late rank spoils a mean of four. After it a way is
+ * hopeless if its fastest turn takes twice as long as the other's slowest. If neither is hopeless, the mean over
+ * launches decides: an MPI library may take 2 ms in one launch and 4 ms in the next, and no launch can predict the
+ * next one.
  *
- * Invariants: everything but `seconds` and `charged` is equal on all members between two calls. As many turns of a
- * trial go one way as the other.
+ * Invariants: all fields but `seconds` and `charged` are equal on all members between two calls. A trial has as many
+ * turns one way as the other.
  */
 #include <assert.h>
 #include <math.h>
@@ -37,19 +37,19 @@
 
 #define FIRST_GAP 1000
 #define MISSES_MOST 6
-/* Launches that try what earlier ones have tried as early as these, to the end or not; that many count in a mean. */
+/* This many launches begin their trials early, finished or not. This many count in a mean. */
 #define LAUNCHES 4
 /* The part of the time since MPI_Init that trials may cost. */
 #define BUDGET 0.01
-/* Seconds that a trial is expected to cost at least: programs that end within half a second try nothing. */
+/* The least expected cost of a trial in seconds, so programs that end within half a second try nothing. */
 #define EXPECTED 0.005
 /* The bounds of again_at(), in multiples of the calls so far. */
 #define AGAIN_LEAST 2
 #define AGAIN_MOST 16
-/* How much slower a way must be to be given up for good. */
+/* A way this many times slower is given up for good. */
 #define HOPELESS 2.0
-/* How much faster offloaded calls must be: a service process takes processor time that is not in the time in MPI, and
- * in a trial native calls follow offloaded ones, which takes them longer than calls that follow their like. */
+/* Offloaded calls must be this much faster: a service process takes processor time that the time in MPI does not
+ * include. Also, native calls in a trial follow offloaded ones, and so take longer than after native calls. */
 #define MARGIN 1.15
 
 enum way trial_faster(const double *seconds)
@@ -61,11 +61,11 @@ void trial_start(struct trial *trial, enum way way, enum why why, const struct l
 {
     *trial = (struct trial){.way = way, .why = why, .gap = FIRST_GAP, .before = *before, .learnt = *before};
     trial->state = first > 0 ? RESTING : DECIDED;
-    /* Even where one way was hopeless: that launch may have shared its processors. */
+    /* This holds even if one way was hopeless: that launch may have shared its processors. */
     trial->next = before->launches + before->unfinished < LAUNCHES ? first : FIRST_GAP;
 }
 
-/* Runs go both ways in the order of Thue and Morse: what drifts or alternates favours neither. */
+/* Runs alternate in the Thue-Morse order, so drift and alternation favour neither way. */
 static enum way way_of(const struct trial *trial, int turn)
 {
     bool odd = __builtin_parity((unsigned)(turn / TRIAL_RUN));
@@ -124,11 +124,11 @@ void trial_fill(const struct trial *trial, unsigned class_key, double excess, do
         vector[VECTOR_SECONDS + turn] = seconds;
         vector[VECTOR_RUNS + turn / TRIAL_RUN] += turn % TRIAL_RUN == 0 ? 0 : seconds / (TRIAL_RUN - 1);
     }
-    /* Exact in a double. */
+    /* The mark fits a double exactly. */
     uint64_t mark = ((uint64_t)class_key << 32) + ((trial->calls & 0x3ffffff) << 6) + (uint64_t)trial->turns;
     vector[VECTOR_MARK] = (double)mark;
     vector[VECTOR_UNMARK] = -(double)mark;
-    vector[VECTOR_EXCESS] = excess - trial->charged; /* what this trial costs follows from the agreed seconds */
+    vector[VECTOR_EXCESS] = excess - trial->charged; /* the agreed seconds give the cost of this trial */
     vector[VECTOR_ELAPSED] = -elapsed;
 }
 
@@ -147,8 +147,8 @@ static void rest(struct trial *trial)
 {
     trial->state = RESTING;
     trial->turns = trial->misses = trial->skip = 0;
-    trial->serial++; /* times that are still to come count no more */
-    trial->charged = 0; /* a trial that was given up has cost what was charged */
+    trial->serial++; /* later times of the old trial are ignored */
+    trial->charged = 0; /* charges of a trial that was given up stay charged */
     trial->next = trial->calls + trial->gap;
     trial->gap *= 2;
 }
@@ -182,7 +182,7 @@ bool trial_sure(const struct learnt *learnt)
     return learnt->launches >= LAUNCHES || hopeless(learnt->seconds);
 }
 
-/* Whether each timed turn of one way took twice as long as any of the other. */
+/* Whether each timed turn of one way took twice as long as every turn of the other. */
 static bool hopeless_by_turns(const struct trial *trial, const double *seconds)
 {
     double least[WAYS] = {INFINITY, INFINITY}, most[WAYS] = {0, 0};
@@ -196,7 +196,7 @@ static bool hopeless_by_turns(const struct trial *trial, const double *seconds)
     return least[NATIVE] >= HOPELESS * most[OFFLOADED] || least[OFFLOADED] >= HOPELESS * most[NATIVE];
 }
 
-/* What the turns of the slower way have taken beyond what the faster one takes. */
+/* The time of the slower way's turns beyond the median of the faster way. */
 static double excess_of(const struct trial *trial, const double *seconds, const double *median, enum way slower)
 {
     double excess = 0;
@@ -206,14 +206,13 @@ static double excess_of(const struct trial *trial, const double *seconds, const 
     return excess;
 }
 
-/* How many times as long as now the program must have run before trials may cost `excess` more: at most 1 if they may
- * now. */
+/* The factor by which the program's time must grow before trials may cost `excess` more: at most 1 if they may now. */
 static double times_as_long(double excess, const double *vector)
 {
     return (vector[VECTOR_EXCESS] + excess) / (BUDGET * -vector[VECTOR_ELAPSED]);
 }
 
-/* The call at which trials may cost `excess` more, if calls go on at the rate so far. */
+/* The call at which trials may cost `excess` more, at the current rate of calls. */
 static uint64_t again_at(const struct trial *trial, double excess, const double *vector)
 {
     return (uint64_t)((double)trial->calls * fmin(fmax(times_as_long(excess, vector), AGAIN_LEAST), AGAIN_MOST));
@@ -224,14 +223,13 @@ double trial_too_early(const double *vector)
     return fmin(times_as_long(EXPECTED, vector), AGAIN_MOST);
 }
 
-/* What a trial costs at least, as far as earlier ones say. */
+/* The least cost of a trial, estimated from earlier ones. */
 static double expected(const struct trial *trial)
 {
     return fmax(EXPECTED, TRIAL_RUN * fabs(trial->learnt.seconds[NATIVE] - trial->learnt.seconds[OFFLOADED]));
 }
 
-/* The mean over the launches before and this one; only LAUNCHES count, so what has changed meanwhile wins in
- * the end. */
+/* Updates the mean over earlier launches and this one. Only LAUNCHES count, so a lasting change wins in the end. */
 static void learn(struct trial *trial, const double *median)
 {
     unsigned before = trial->before.launches < LAUNCHES ? trial->before.launches : LAUNCHES - 1;

@@ -1,6 +1,5 @@
 /*
- * choices.c: programs whose calls the shim may offload or leave to the MPI library; which of the two it does is in its
- * report.
+ * choices.c: programs whose calls the shim may offload or leave to the MPI library; its report shows which.
  *
  *   choices blocking N      N allgathers of 4 KiB on MPI_COMM_WORLD
  *   choices twice N         as blocking, then one more on a duplicate of MPI_COMM_WORLD
@@ -13,10 +12,11 @@
  *   choices mapped N        rank 0 prints how many of N blocks of 160 KiB malloc maps by themselves
  *   choices connections N   rank 0 prints how many TCP sockets each rank has after N allreduces
  *
- * The clock of the MPI library is this program's, so a busy machine changes no choice: it goes on by CHOICES_PAUSE_US=N
- * between two calls, by CHOICES_NATIVE_US=N (100) in an allgather of the MPI library, and by OUTBOARD_FAKE_DELAY_US in
- * an offloaded call. CHOICES_RANKS_PER_HOST=N makes the MPI library say that so many ranks are on each host. Functions
- * here stand in for those of the MPI library by their PMPI_ names. Every result is checked; exits 1 when one was wrong.
+ * The clock of the MPI library is this program's, so a busy machine changes no choice. It advances by
+ * CHOICES_PAUSE_US=N between two calls, by CHOICES_NATIVE_US=N (100) in a native allgather, and by
+ * OUTBOARD_FAKE_DELAY_US in an offloaded call. CHOICES_RANKS_PER_HOST=N makes the MPI library report N ranks on each
+ * host. Functions here replace functions of the MPI library by their PMPI_ names. Checks every result; exits 1 if one
+ * was wrong.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -43,7 +43,7 @@ static long setting(const char *name)
 
 static atomic_long clock_us;
 
-/* Called by the fake liboutboard, too. */
+/* The fake liboutboard calls this function, too. */
 void choices_pass(long microseconds)
 {
     atomic_fetch_add(&clock_us, microseconds);
@@ -54,7 +54,7 @@ double PMPI_Wtime(void)
     return (double)atomic_load(&clock_us) * 1e-6;
 }
 
-/* Lets other ranks go first, and is late by the clock, too. */
+/* Lets other ranks go first, and advances the clock. */
 static void linger(long microseconds)
 {
     struct timespec time = {0, microseconds * 1000};
@@ -151,7 +151,7 @@ static void mixed(int calls)
     clock_gettime(CLOCK_REALTIME, &now);
     unsigned seed = (unsigned)now.tv_nsec + (unsigned)rank, common = 1;
     for (int call = 0; call < calls; call++) {
-        common = common * 1103515245u + 12345u; /* the same on all ranks */
+        common = common * 1103515245u + 12345u; /* equal on all ranks */
         if (rand_r(&seed) % 4 == 0)
             linger(rand_r(&seed) % 1500);
         gather(comms[common >> 16 & 3 ? 0 : 1 + (common >> 18 & 1)], 1 << (common >> 20 & 7), common >> 24 & 1, call);
@@ -169,7 +169,7 @@ static void duplicates(int calls)
         MPI_Comm_dup(MPI_COMM_WORLD, &made[0]);
         MPI_Comm_free(&made[0]);
     }
-    /* And many at once, freed in another order than they were made. */
+    /* Many communicators at once, freed in another order than they were made. */
     for (int call = 0; call < calls; call++)
         MPI_Comm_dup(MPI_COMM_WORLD, &made[call]);
     for (int call = 0; call < calls; call++)
@@ -187,7 +187,7 @@ static void reductions(int calls)
     }
 }
 
-/* glibc maps large blocks by themselves, until the first of their size is freed. */
+/* glibc gives large blocks their own mappings, until the first block of their size is freed. */
 static void mapped(int blocks)
 {
     size_t before = mallinfo2().hblks;
@@ -210,7 +210,7 @@ static int tcp_sockets(void)
 
 static void connections(int calls)
 {
-    for (int call = 0; call < calls; call++) /* ranks that connect to each other at once close one of both later */
+    for (int call = 0; call < calls; call++) /* two ranks that connect at once close one connection later */
         MPI_Allreduce(sent, received, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
     int mine = tcp_sockets();
     MPI_Gather(&mine, 1, MPI_INT, received, 1, MPI_INT, 0, MPI_COMM_WORLD);

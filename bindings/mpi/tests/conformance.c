@@ -1,9 +1,9 @@
 /*
- * conformance.c: what an MPI program may do with MPI_(I)allgather, MPI_(I)bcast, MPI_(I)alltoall(v) and their requests.
+ * conformance.c: valid MPI uses of MPI_(I)allgather, MPI_(I)bcast, MPI_(I)alltoall(v) and their requests.
  *
- * Knows nothing of Outboard: it passes natively too, told by the argument "native" to leave out the freeing of requests
- * in flight, which MPI calls erroneous for collectives and Open MPI refuses. With "single" it asks for no threads.
- * Prints TAP on rank 0; exits 1 when a test failed. Run with an even number of ranks, at least 2.
+ * Does not depend on Outboard: it also passes natively. The argument "native" leaves out the freeing of requests in
+ * flight, which MPI calls erroneous for collectives and Open MPI rejects. With "single" it requests no threads. Prints
+ * TAP on rank 0; exits 1 if a test failed. Run with an even number of ranks, at least 2.
  */
 #include "conformance.h"
 
@@ -279,7 +279,7 @@ static void unlike_others(void)
     free(far);
 }
 
-/* MPI allows it: the communicator goes, the collective on it still ends. */
+/* MPI allows this: the communicator is freed, and the collective on it still completes. */
 static void freed_communicator(void)
 {
     int send[50], *receive = fresh(50 * (size_t)ranks * sizeof(int));
@@ -302,7 +302,7 @@ static int call_once_more(MPI_Comm comm, int keyval, void *value, void *extra)
     return MPI_Barrier(comm);
 }
 
-/* The program's attribute was there first, so its callback comes behind the shim's. */
+/* The program's attribute was set first, so its callback runs after the shim's. */
 static void called_while_freed(void)
 {
     MPI_Comm dup;
@@ -340,7 +340,7 @@ static void *thread_body(void *comm)
         if (turn % 3 != 1 || native) {
             CHECK(wrong_in(first, 64, members, turn) == 0);
             free(first);
-        } /* else MPI gives no sign that the buffer is free before MPI_Finalize */
+        } /* else MPI does not show that the buffer is free before MPI_Finalize */
         free(second);
     }
     int *count = malloc(sizeof *count);
@@ -367,8 +367,8 @@ static void two_threads(void)
     }
 }
 
-/* Contiguous on the root, with gaps elsewhere where `strided`: the signatures are the same, and the counts, since Open
- * MPI's own algorithms cut by counts. */
+/* Contiguous on the root, with gaps elsewhere if `strided`. Signatures and counts are equal; counts, since Open MPI's
+ * own algorithms cut by counts. */
 static void broadcast_on(MPI_Comm comm, int count, int root, int strided, int blocking)
 {
     int me, bad = 0;
@@ -402,7 +402,7 @@ static void broadcasts(void)
     in_every_form(broadcasts_on);
 }
 
-/* One call on memory of MPI_Alloc_mem, which is used again and again at addresses that come back. */
+/* One call on memory of MPI_Alloc_mem, which is used again and again at the same addresses. */
 static void allocate_and_gather(int count, int call)
 {
     int *send, *receive;
@@ -414,7 +414,7 @@ static void allocate_and_gather(int count, int call)
     CHECK(MPI_Allgather(send, count, MPI_INT, receive, count, MPI_INT, MPI_COMM_WORLD) == MPI_SUCCESS);
     CHECK(wrong_in(receive, count, ranks, call) == 0);
     CHECK(MPI_Free_mem(send) == MPI_SUCCESS);
-    /* Of one buffer ours, of the other not. */
+    /* One buffer is from MPI_Alloc_mem, the other is not. */
     int *plain = fresh((size_t)bytes);
     fill_with(plain, count, rank, call + 1);
     CHECK(MPI_Allgather(plain, count, MPI_INT, receive, count, MPI_INT, MPI_COMM_WORLD) == MPI_SUCCESS);
@@ -428,7 +428,7 @@ static void allocated_memory(void)
     static const int counts[] = {1, 1023, 1024, 5000, 300000};
     for (int round = 0; round < 50; round++)
         allocate_and_gather(counts[round % (int)(sizeof counts / sizeof *counts)], 3 * round);
-    /* More at once than the service process may want to map. */
+    /* More allocations at once than the service process may map. */
     int *many[400];
     for (int i = 0; i < 400; i++) {
         CHECK(MPI_Alloc_mem(8192, MPI_INFO_NULL, &many[i]) == MPI_SUCCESS);
@@ -440,7 +440,7 @@ static void allocated_memory(void)
     }
 }
 
-/* Left in flight when MPI_Finalize comes. */
+/* Leaves a collective in flight for MPI_Finalize. */
 static void leave_in_flight(void)
 {
     int *send = fresh(100 * sizeof(int)), *receive = fresh(100 * (size_t)ranks * sizeof(int));

@@ -1,5 +1,5 @@
 /*
- * conformance.h: what the parts of the conformance program share.
+ * conformance.h: declarations shared by the parts of the conformance program.
  */
 #ifndef CONFORMANCE_H
 #define CONFORMANCE_H
@@ -17,19 +17,19 @@
         }                                                                                                              \
     } while (0)
 
-/* Of MPI_COMM_WORLD. */
+/* Rank and size of MPI_COMM_WORLD. */
 extern int rank, ranks;
-/* What Open MPI itself would not survive is left out. */
+/* Set to leave out tests that Open MPI itself would not survive. */
 extern int native;
-/* Of the test that runs, in this thread. */
+/* Failures of the test that runs in this thread. */
 extern _Thread_local int failures;
 
-/* What rank `of` contributes at position `at` of call `call`. */
+/* The contribution of rank `of` at position `at` of call `call`. */
 int value(int of, int at, int call);
 /* Memory in which every byte is 0xee. */
 void *fresh(size_t bytes);
 
-/* Of an allgather of `count` elements in call `call`: what rank `of` sends; how many received ones are not that. */
+/* For an allgather of `count` elements in call `call`: the data that rank `of` sends; a count of wrong elements. */
 void fill_with(int *send, int count, int of, int call);
 int wrong_in(const int *received, int count, int members, int call);
 void gather_on(MPI_Comm comm, int count, int in_place, int blocking);
@@ -54,16 +54,16 @@ struct blocks {
 /* Blocks in the reverse order of ranks with a gap of one element, the displacements below zero where `negative`. */
 struct blocks blocks_of(int members, const int *counts, int stride, int negative);
 void blocks_free(struct blocks *made);
-/* What MPI calls the buffer: where displacement 0 lies. */
+/* The address that MPI takes as the buffer: the place of displacement 0. */
 int *origin(const struct blocks *of, int negative);
-/* Fills block `of` with what goes from `from` to `to`, or counts the elements that are not that. */
+/* Fills block `of` with the data from `from` to `to`, or counts the elements that differ. */
 int block(struct blocks *in, int of, int from, int to, int negative, int check);
 int something_between(const struct blocks *in);
 int exchanged_value(int from, int to, int at);
-/* Ints that lie so many cells apart. */
+/* A type of ints `stride` cells apart. */
 MPI_Datatype spread(int stride);
 void spread_free(MPI_Datatype *type);
-/* The call with elements of several counts in every form, on all ranks and on each half of them in another order. */
+/* Makes the call with several counts in every form, on all ranks and on each half of them in another order. */
 void in_every_form(void (*call)(MPI_Comm comm, int count, int form));
 /* Elements that `from` sends to `to` in an uneven exchange. */
 int uneven(int from, int to, int most);
@@ -76,7 +76,7 @@ enum { STRIDED = 1, IN_PLACE = 2, BLOCKING = 4, NEGATIVE = 8, FORMS = 16, PERSIS
      : (form)&PERSISTENT ? PERSISTENT_INIT(Name)(__VA_ARGS__, MPI_INFO_NULL, request)                                       \
                          : MPI_I##lower(__VA_ARGS__, request))
 
-/* The same from beginning to end. */
+/* The call in its form, from start to completion. */
 #define CARRY_OUT(form, Name, lower, ...)                                                                              \
     do {                                                                                                               \
         MPI_Request posted = MPI_REQUEST_NULL;                                                                         \

@@ -1,5 +1,5 @@
 /*
- * cost.c: what passing through costs: run it natively and below the shim and compare.
+ * cost.c: the cost of passing through: run it natively and below the shim and compare.
  *
  * Prints nanoseconds per call on rank 0, the least of several rounds: an allreduce of 8 bytes on MPI_COMM_SELF, and a
  * broadcast of nothing on MPI_COMM_WORLD.
@@ -19,7 +19,7 @@ static double reduce(int calls)
     return (MPI_Wtime() - began) / calls * 1e9;
 }
 
-/* All that the shim does to choose, and next to nothing that MPI does. */
+/* The shim makes its full choice here, and MPI does next to nothing. */
 static double broadcast_nothing(int calls)
 {
     double began = MPI_Wtime();

@@ -91,7 +91,7 @@ static void exchange_on(MPI_Comm comm, int most, int form)
     MPI_Comm_size(comm, &members);
     int *sent = fresh((size_t)members * sizeof(int)), *received = fresh((size_t)members * sizeof(int));
     for (int of = 0; of < members; of++) {
-        /* In place, what goes both ways between two ranks is as large. */
+        /* In place, two ranks send each other blocks of one size. */
         sent[of] = in_place ? uneven(me < of ? me : of, me < of ? of : me, most) : uneven(me, of, most);
         received[of] = in_place ? sent[of] : uneven(of, me, most);
     }
@@ -185,7 +185,7 @@ void exchanges(void)
     in_every_form(even_exchange_on);
 }
 
-/* One element of each rank, of three cells and a gap. In place it is plain memory where the blocks of all are not. */
+/* One element of each rank, of three cells and a gap. In place it is plain memory; the blocks of all are not. */
 static void padded_gather(int form, int turn)
 {
     enum { CELLS = 4, DATA = 3 };

@@ -29,7 +29,7 @@ static void handler(MPI_Comm *comm, int *code, ...)
 static void tell(int good, const char *name)
 {
     int all;
-    /* By the name that is not offloaded, and so does not fail. */
+    /* The PMPI_ name is not offloaded, so it does not fail. */
     PMPI_Allreduce(&good, &all, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD);
     bad += !all;
     if (rank == 0)
@@ -45,7 +45,7 @@ static int explains(int code)
     return code != MPI_SUCCESS && class != MPI_SUCCESS && strstr(text, "rank 3 of the fake died") != NULL;
 }
 
-/* Two collectives on `comm`: the first ends well, the second fails. */
+/* Two collectives on `comm`: the first succeeds, the second fails. */
 static void post(MPI_Comm comm, int *receive, MPI_Request *requests)
 {
     static int mine;

@@ -1,5 +1,5 @@
 /*
- * otherwise.c: preloaded before the shim, another MPI library than Open MPI, to which Open MPI's handles mean nothing.
+ * otherwise.c: preloaded before the shim, it pretends to be another MPI library than Open MPI, with other handles.
  */
 #include <mpi.h>
 #include <stdlib.h>

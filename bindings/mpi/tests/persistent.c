@@ -1,12 +1,12 @@
 /*
  * persistent.c: persistent collectives of the conformance program: started again and again, one by one and together,
- * among other requests, waited for and tested, on changed buffers, after their datatypes are gone, freed.
+ * among other requests; waited for and tested, on changed buffers, after their datatypes are gone, and freed.
  */
 #include "conformance.h"
 
 enum { COUNT = 3000, KINDS = 9 };
 
-/* Ints of every kind of call: what this rank sends and receives at most. */
+/* Buffers of ints for every kind of call. */
 struct calls {
     int *send[KINDS], *receive[KINDS];
     int *counts, *places;
@@ -15,13 +15,13 @@ struct calls {
     int heard;
 };
 
-/* What `from` has for `to` in a round. */
+/* The data from `from` to `to` in a round. */
 static int content(int kind, int from, int to, int at, int round)
 {
     return value(from, at, (round * 31 + kind) * 101 + to);
 }
 
-/* Everybody sends the same to all, or other things to each. */
+/* Whether every rank sends the same data to all. */
 static int to_all(int kind)
 {
     return kind < 3;
@@ -57,8 +57,8 @@ static void make(struct calls *calls)
     bad += PERSISTENT_INIT(Scatter)(send[7], COUNT, type, receive[7], COUNT, MPI_INT, root, comm, info, request++);
     bad += PERSISTENT_INIT(Scatterv)(send[8], counts, places, type, receive[8], COUNT, MPI_INT, root, comm, info, request++);
     CHECK(bad == 0);
-    /* The datatype may go before the calls are started, which Open MPI 5.0 does not survive; the lists stay until their
-     * requests go. */
+    /* The datatype may be freed before the calls are started, which Open MPI 5.0 does not survive. The lists stay until
+     * their requests are freed. */
     if (!native)
         MPI_Type_free(&calls->type);
     MPI_Recv_init(&calls->heard, 1, MPI_INT, (rank + 1) % ranks, 77, comm, request);
@@ -93,7 +93,7 @@ static int wrong(const struct calls *calls, int kind, int round)
     return bad;
 }
 
-/* Waits for all of them, by one function or another. */
+/* Waits for all requests, by varying functions. */
 static void complete(struct calls *calls, int round)
 {
     int flag = 0, index, left = KINDS + 1, outcount, indices[KINDS + 1];
@@ -136,7 +136,7 @@ void persistent_collectives(void)
         CHECK(calls.heard == round);
         for (int kind = 0; kind < KINDS; kind++)
             CHECK(wrong(&calls, kind, round) == 0);
-        /* Inactive ones are nothing to wait for. */
+        /* Waits for inactive requests return at once. */
         int index;
         CHECK(MPI_Waitall(KINDS + 1, calls.requests, MPI_STATUSES_IGNORE) == MPI_SUCCESS);
         CHECK(MPI_Waitany(KINDS + 1, calls.requests, &index, MPI_STATUS_IGNORE) == MPI_SUCCESS &&
@@ -156,7 +156,7 @@ void persistent_collectives(void)
     free(calls.places);
 }
 
-/* MPI 4.1, 6.13: the order in which they are started may differ among the ranks, other collectives between them. */
+/* MPI 4.1, 6.13: ranks may start the requests in different orders, with other collectives between them. */
 void persistent_in_any_order(void)
 {
     enum { REQUESTS = 4, INTS = 700 };
@@ -181,7 +181,7 @@ void persistent_in_any_order(void)
             CHECK(wrong_in(receive[of], INTS, ranks, round * REQUESTS + of) == 0);
     }
     for (int of = 0; of < REQUESTS; of++) {
-        if (of > 0) /* the first one is left to MPI_Finalize */
+        if (of > 0) /* the first request is left to MPI_Finalize */
             MPI_Request_free(&requests[of]);
         free(send[of]);
         free(receive[of]);

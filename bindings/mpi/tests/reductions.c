@@ -1,7 +1,7 @@
 /*
  * reductions.c: barriers and reductions of the conformance program: every kind, operator and datatype, in place and
- * not, of no elements too, several at once, on communicators whose ranks are in another order; what passes through
- * beside them.
+ * not, also of no elements, several at once, on communicators with another order of ranks; and reductions that pass
+ * through.
  */
 #include "conformance.h"
 
@@ -11,12 +11,12 @@
 
 enum kind { REDUCE, ALLREDUCE, SCATTER, SCATTER_BLOCK, SCAN, EXSCAN, KINDS };
 
-/* One reduction of ints by MPI_SUM, or of what the program makes of them. */
+/* One reduction of ints by MPI_SUM, or by an operator of the program. */
 struct call {
     MPI_Comm comm;
     enum kind kind;
     int me, members, root, form, total; /* elements that a rank contributes */
-    int *counts;                        /* by rank, of what it receives */
+    int *counts;                        /* elements that each rank receives */
     int *send, *receive;
     MPI_Request request;
 };
@@ -26,7 +26,7 @@ static int contribution(int of, int at, int turn)
     return (of + 2) * 37 + at * (of + 1) + turn;
 }
 
-/* The sum of what ranks `from` to `to` contribute. */
+/* The sum of the contributions of ranks `from` to `to`. */
 static int summed(int from, int to, int at, int turn)
 {
     int sum = 0;
@@ -116,7 +116,7 @@ static void check(struct call *call, int turn)
     CHECK(call->receive[call->total] == untouched);
 }
 
-/* One of each kind at once. */
+/* One reduction of each kind at once. */
 static void of_every_kind(MPI_Comm comm, int count, int form)
 {
     struct call calls[KINDS];
@@ -141,7 +141,7 @@ void reductions(void)
     in_every_form(of_every_kind);
 }
 
-/* Nobody leaves a barrier before all have entered. */
+/* No rank leaves a barrier before all have entered. */
 static void blocking_barriers(void)
 {
     atomic_int *entered;
@@ -161,7 +161,7 @@ static void blocking_barriers(void)
     MPI_Win_free(&window);
 }
 
-/* The late one enters when it has heard from all others that they have, and still wait. */
+/* The late rank enters after all others have reported that they entered and still wait. */
 static void late_barrier(int late)
 {
     int flag = 0;
@@ -186,12 +186,12 @@ void barriers(void)
         late_barrier(late);
 }
 
-/* ---- operators and datatypes: a reduction of two elements against what C says ---- */
+/* ---- operators and datatypes: a reduction of two elements compared with C ---- */
 
 #define MOST_BYTES 16
 
-/* Whether the first two ranks' values, small and positive, come out as C combines them; others contribute neutral
- * ones. */
+/* Whether the first two ranks' values, small and positive, are combined as in C; other ranks contribute neutral
+ * elements. */
 struct typed {
     MPI_Datatype type;
     size_t bytes;
@@ -327,7 +327,7 @@ void operators(void)
     EACH(logic, logicals);
 }
 
-/* ---- what passes through ---- */
+/* ---- reductions that pass through ---- */
 
 /* Keeps the left operand's tens and takes the right one's ones: not commutative. */
 static void tens_and_ones(void *with, void *into, int *count, MPI_Datatype *type)

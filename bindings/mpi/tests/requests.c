@@ -126,7 +126,7 @@ void request_forms(void)
     }
 }
 
-/* Freed while in flight: ends by itself; the data is there after something that orders behind it. */
+/* Freed while in flight: ends by itself; the data has arrived after a later collective. */
 void freed_early(void)
 {
     enum { COUNT = 5000 };
@@ -152,7 +152,7 @@ void freed_early(void)
             break;
     }
     MPI_Barrier(MPI_COMM_WORLD);
-    gather_on(MPI_COMM_WORLD, 10, 0, 0); /* behind both */
+    gather_on(MPI_COMM_WORLD, 10, 0, 0); /* ordered after both */
     CHECK(wrong_in(receive, COUNT, ranks, 1) == 0);
     for (int i = 0; i < COUNT * ranks; i++)
         CHECK(spread[2 * i] == value(i / COUNT, i % COUNT, 1) && spread[2 * i + 1] == (int)0xeeeeeeee);
@@ -161,7 +161,7 @@ void freed_early(void)
     free(spread);
 }
 
-/* Many more than a service process takes of a rank at once: the first ones end while the last ones are posted. */
+/* Many more than a service process accepts from a rank at once: the first ones end while the last ones are posted. */
 void many_in_flight(void)
 {
     enum { MANY = 1500 };

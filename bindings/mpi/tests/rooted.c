@@ -1,11 +1,11 @@
 /*
  * rooted.c: MPI_(I)gather(v) and MPI_(I)scatter(v) of the conformance program: from and at every root, in place there
- * and not, with gaps, of types with holes, with displacements below zero, several at once. What counts on the root
- * alone is nonsense elsewhere.
+ * and not, with gaps, of types with holes, with displacements below zero, several at once. Other ranks pass invalid
+ * values for arguments that only the root uses.
  */
 #include "conformance.h"
 
-/* Counts of the ranks: all the same, or not. */
+/* Counts of the ranks: all equal, or not. */
 static int *counts_of(int members, int count, int even)
 {
     int *counts = fresh((size_t)members * sizeof(int));
@@ -25,7 +25,7 @@ static struct blocks blocks_in_order(int members, const int *counts, int stride)
     return made;
 }
 
-/* One call at one root. Nonsense is what MPI is given where an argument does not count. */
+/* One call at one root. Ignored arguments get invalid values. */
 struct rooted {
     MPI_Comm comm;
     int me, members, root, even, form, negative;
@@ -119,7 +119,7 @@ static void check_scatter(struct rooted *call)
     rooted_free(call);
 }
 
-/* Every member is a root of some counts and forms. */
+/* Every member is the root for some counts and forms. */
 static void both_on(MPI_Comm comm, int count, int form, void (*post)(struct rooted *), void (*check)(struct rooted *))
 {
     int members;

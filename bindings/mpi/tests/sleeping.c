@@ -1,5 +1,5 @@
 /*
- * sleeping.c: a rank that waits for offloaded collectives alone leaves the processor to others.
+ * sleeping.c: a rank that waits only for offloaded collectives leaves the processor to others.
  *
  * Run with the fake liboutboard and a long OUTBOARD_FAKE_DELAY_US. Processor time is compared with elapsed time, so the
  * speed of the machine does not matter. Prints TAP on rank 0.
@@ -19,7 +19,7 @@ static double clock_s(clockid_t clock)
     return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
 }
 
-/* Posts three and waits for them in the given way; the part of the time that the processor was used. */
+/* Posts three collectives and waits for them in the given way; returns the fraction of the time on the processor. */
 static double share_used(int form)
 {
     int mine[3] = {rank, rank, rank}, *receive = malloc(3 * (size_t)ranks * sizeof(int)), indices[3], index, count;

@@ -1,5 +1,5 @@
 /*
- * timings.c: what the caller of a nonblocking call loses of its processor counts in a trial, and nowhere else.
+ * timings.c: processor time that the caller of a nonblocking call loses counts only in a trial.
  *
  * Two threads share one processor. One computes between post and wait until the other has had the processor, too.
  */
@@ -31,7 +31,7 @@ static void *rival(void *unused)
     return unused;
 }
 
-/* Computes until the rival has gone on so many times. */
+/* Computes until the rival has gone on SHARES times. */
 static void compute(void)
 {
     for (int share = 0; share < SHARES; share++)
@@ -47,7 +47,7 @@ static void *look(void *request)
 
 static double lost_in(int turn, bool elsewhere)
 {
-    MPI_Request request = (MPI_Request)&told; /* any but MPI_REQUEST_NULL */
+    MPI_Request request = (MPI_Request)&told; /* any value but MPI_REQUEST_NULL */
     const struct turn of = {.of = {.turn = turn}};
     pthread_t other;
     timings_enter(request, &of, 0.25);

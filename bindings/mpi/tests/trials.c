@@ -1,10 +1,10 @@
 /*
- * trials.c: all members of a communicator choose alike, whatever their clocks say.
+ * trials.c: all members of a communicator choose equally, whatever their clocks show.
  *
- * Drives src/trials.c alone, without MPI: in each run some members call a class again and again, natively and offloaded
- * calls take random times and let ranks go at different times, members are delayed at random, some times are known late
- * or never. Every rank must go the same way at each call, trials must cost little, and in the end the faster way must
- * be taken. Prints TAP; the argument is the number of runs.
+ * Drives src/trials.c alone, without MPI. In each run some members call a class again and again. Native and offloaded
+ * calls take random times and let ranks go at different times. Members are delayed at random, and some times are known
+ * late or never. Every rank must go the same way at each call, trials must cost little, and in the end the faster way
+ * must be chosen. Prints TAP; the argument is the number of runs.
  */
 #include <math.h>
 #include <stdio.h>
@@ -21,10 +21,10 @@ struct run {
     int classes;            /* one after another; the last has the most calls */
     enum way start;
     double takes[WAYS], noise;
-    double leaves[WAYS];    /* how far apart ranks leave a call, which the next one waits for */
-    double leans[WAYS];     /* how much less one rank waits in a call, and the more in the next */
-    enum way before;        /* the call before */
-    double calls, asks_from; /* so far, and from which on a trial may be asked for */
+    double leaves[WAYS];    /* spread of ranks leaving a call; the next one waits for it */
+    double leans[WAYS];     /* how much less one rank waits in a call, and more in the next */
+    enum way before;        /* of the previous call */
+    double calls, asks_from; /* so far, and number from which a trial may be requested */
     double forget;          /* how often a time is never known */
     struct trial trial[RANKS_MOST];
     struct turn_of late[RANKS_MOST]; /* known at the next call */
@@ -61,7 +61,7 @@ static struct run begin(uint64_t seed)
     return run;
 }
 
-/* As one that remembers what `before` says, and nothing where that is empty. */
+/* Starts a class that remembers `before`, if that is not empty. */
 static void begin_class(struct run *run, const struct learnt *before)
 {
     enum way start = before->launches > 0 ? trial_faster(before->seconds) : run->start;
@@ -71,7 +71,7 @@ static void begin_class(struct run *run, const struct learnt *before)
     }
 }
 
-/* What a call costs that follows others of its way. */
+/* The cost of a call that follows others of its way. */
 static double steady(const struct run *run, enum way way)
 {
     return run->takes[way] + run->leaves[way];
@@ -102,7 +102,7 @@ static void agree(struct run *run)
         run->excess[rank] += trial_agree(&run->trial[rank], all);
 }
 
-/* The call of one rank; another one's lateness is in its time. */
+/* The call of one rank; its time includes the lateness of another rank. */
 static enum way call(struct run *run, int rank, double lateness)
 {
     struct turn_of turn;
@@ -142,7 +142,8 @@ static void carry_out(struct run *run, int calls, const struct learnt *before)
     }
 }
 
-/* Of runs whose times all become known and that last long enough; ways nearly as good as each other look alike. */
+/* Whether a run has chosen the slower of two clearly different ways. Counts runs whose times all become known and that
+ * last long enough. */
 static int wrong_in_the_end(const struct run *run)
 {
     enum way way = run->trial[0].way;
@@ -152,20 +153,20 @@ static int wrong_in_the_end(const struct run *run)
     return steady(run, way) > 1.3 * steady(run, WAYS - 1 - way);
 }
 
-/* No trial begins beyond one in a hundred, but the last one begun may exceed it. */
+/* Trials together must not cost more than one part in a hundred, plus the cost of the last trial begun. */
 static int costly(const struct run *run)
 {
     double worst = fabs(steady(run, NATIVE) - steady(run, OFFLOADED)) * TRIAL_TURNS * 2;
     return run->trial_excess > 0.01 * run->now + worst;
 }
 
-/* A library that is fast in some launches and slow in others, in whichever order, and offloading in between. */
+/* A library that is fast in some launches and slow in others, in any order, with offloading in between. */
 static int misled_by_one_launch(uint64_t seed)
 {
     struct learnt learnt = unknown;
     double offloaded = seed % 3 == 0 ? 1.6e-3 : 1.15e-3, mean = 0;
     for (int launch = 0; launch < 4; launch++) {
-        struct run run = {.ranks = 2, .blocking = 1, .now = 100}; /* so trials may cost what they cost */
+        struct run run = {.ranks = 2, .blocking = 1, .now = 100}; /* the late time lets trials cost enough */
         run.takes[NATIVE] = seed >> launch & 1 ? 1.7e-3 : 1e-3;
         run.takes[OFFLOADED] = offloaded;
         mean += run.takes[NATIVE] / 4;
@@ -189,7 +190,7 @@ static int tries_without_end(uint64_t seed)
         bad += learnt.launches != 0 || learnt.unfinished != (launch < 4 ? launch + 1 : 4);
     }
     struct run run = {.ranks = 2, .blocking = 1, .now = 100, .takes = {1e-3, 1e-3}};
-    carry_out(&run, 2055, &learnt); /* the first trial has ended, the second not */
+    carry_out(&run, 2055, &learnt); /* the first trial has ended, the second has not */
     learnt = run.trial[0].learnt;
     return bad + (learnt.launches != 1 || learnt.unfinished != 0 || !trial_open(&run.trial[0]));
 }

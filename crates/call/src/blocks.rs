@@ -1,7 +1,7 @@
-//! Where the blocks of a call lie: spans of its buffers, one for each rank.
+//! Spans of a call's buffers, one block for each rank.
 //!
-//! Invariant of [`Extents`]: blocks lie one after another, and all together fit 64 bits. What an entry of [`Blocks`]
-//! says may be hostile until [`Blocks::check`] has looked at it.
+//! Invariant of [`Extents`]: blocks lie one after another, and all together fit 64 bits. Entries of [`Blocks`] may be
+//! hostile until [`Blocks::check`] has accepted them.
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::rank::{MAX_RANKS, Rank};
 /// Which buffer of a rank a span lies in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Buffer {
-    /// What the rank contributes. Absent (length 0) when the call is in place.
+    /// The rank's contribution. Absent (length 0) when the call is in place.
     Input,
     Output,
     /// Working memory of the engine, not of the program.
@@ -45,7 +45,7 @@ impl Span {
         Self { buffer: Buffer::Scratch, offset, len }
     }
 
-    /// The span of a signal: no bytes, of a buffer that every rank has.
+    /// The span of a signal: no bytes, in a buffer that every rank has.
     pub const fn signal() -> Self {
         Self::scratch(0, 0)
     }
@@ -54,7 +54,7 @@ impl Span {
         self.len == 0
     }
 
-    /// The offset behind the last byte, or `None` where that exceeds 64 bits.
+    /// The offset behind the last byte, or `None` if that offset exceeds 64 bits.
     pub const fn end(&self) -> Option<u64> {
         self.offset.checked_add(self.len)
     }
@@ -72,13 +72,13 @@ impl fmt::Display for Buffer {
 
 impl fmt::Display for Span {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // 128 bits: an unverified span may end beyond 64.
+        // 128 bits, because the end of an unverified span may exceed 64 bits.
         let end = u128::from(self.offset) + u128::from(self.len);
         write!(f, "{}[{}..{}]", self.buffer, self.offset, end)
     }
 }
 
-/// How large the blocks of all ranks are, and where each lies in `Output`.
+/// The sizes of all ranks' blocks, and the place of each in `Output`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Extents(Sizes);
 
@@ -88,19 +88,19 @@ enum Sizes {
         ranks: u32,
         bytes: u64,
     },
-    /// Where each block begins, and the end of the last.
+    /// The start of each block, and the end of the last.
     Uneven(Arc<[u64]>),
 }
 
 impl Extents {
-    /// Blocks of `bytes` each; `None` where they exceed 64 bits together.
+    /// Blocks of `bytes` each; `None` if together they exceed 64 bits.
     #[must_use]
     pub fn even(ranks: u32, bytes: u64) -> Option<Extents> {
         bytes.checked_mul(ranks.into())?;
         Some(Extents(Sizes::Even { ranks, bytes }))
     }
 
-    /// Blocks of these bytes, by rank; `None` where they exceed 64 bits together or are of more than [`MAX_RANKS`].
+    /// Blocks of these bytes, by rank; `None` if together they exceed 64 bits or there are more than [`MAX_RANKS`].
     #[must_use]
     pub fn uneven(bytes: impl IntoIterator<Item = u64>) -> Option<Extents> {
         let mut starts = vec![0u64];
@@ -118,7 +118,7 @@ impl Extents {
         }
     }
 
-    /// Where the block of `rank` lies in `Output`.
+    /// The span of the block of `rank` in `Output`.
     ///
     /// # Panics
     /// When there is no such rank.
@@ -136,7 +136,7 @@ impl Extents {
         }
     }
 
-    /// The rank in whose block byte `offset` of `Output` lies.
+    /// The rank whose block holds byte `offset` of `Output`.
     #[must_use]
     pub fn rank_at(&self, offset: u64) -> Rank {
         match &self.0 {
@@ -159,12 +159,12 @@ impl Extents {
     }
 }
 
-/// What one rank exchanges with each rank of the group, itself included.
+/// The bytes that one rank exchanges with each rank of the group, itself included.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Blocks {
-    /// By destination: bytes of `Input`.
+    /// Spans of `Input`, by destination.
     pub send: Vec<Span>,
-    /// By source: bytes of `Output`. No two share a byte.
+    /// Spans of `Output`, by source. No two share a byte.
     pub receive: Vec<Span>,
 }
 
@@ -181,7 +181,7 @@ pub enum BlocksError {
 }
 
 impl Blocks {
-    /// Blocks of `bytes` each for each of `ranks`, in the order of ranks; `None` where they exceed 64 bits.
+    /// Blocks of `bytes` each for each of `ranks`, in the order of ranks; `None` if together they exceed 64 bits.
     #[must_use]
     pub fn even(ranks: u32, bytes: u64) -> Option<Blocks> {
         bytes.checked_mul(ranks.into())?;
@@ -189,29 +189,28 @@ impl Blocks {
         Some(Blocks { send: spans(Span::input), receive: spans(Span::output) })
     }
 
-    /// What `rank` has of a gather at `root` of blocks of `bytes` each, which lie there in the order of ranks; the
-    /// root's own moves only with `own`. `None` where they exceed 64 bits.
+    /// The blocks of `rank` in a gather at `root` of `bytes` from each rank; blocks lie at the root in the order of
+    /// ranks. The root's own block moves only with `own`. `None` if the blocks exceed 64 bits together.
     #[must_use]
     pub fn gather((ranks, root): (u32, Rank), rank: Rank, bytes: u64, own: bool) -> Option<Blocks> {
         let (many, one) = rooted((ranks, root), rank, bytes, own)?;
         Some(Blocks { send: spans(one, Span::input), receive: spans(many, Span::output) })
     }
 
-    /// What `rank` has of a scatter from `root`, otherwise as [`Blocks::gather`].
+    /// The blocks of `rank` in a scatter from `root`; arguments and `None` as in [`Blocks::gather`].
     #[must_use]
     pub fn scatter((ranks, root): (u32, Rank), rank: Rank, bytes: u64, own: bool) -> Option<Blocks> {
         let (many, one) = rooted((ranks, root), rank, bytes, own)?;
         Some(Blocks { send: spans(many, Span::input), receive: spans(one, Span::output) })
     }
 
-    /// Whether these can be what `rank` has of a gather at `root`: nobody but the root receives, and all send to it
-    /// alone.
+    /// Whether these blocks fit `rank` in a gather at `root`: only the root receives, and all send to the root alone.
     #[must_use]
     pub fn are_gathered(&self, root: Rank, rank: Rank) -> bool {
         only_with(&self.send, root) && (rank == root || self.receive.iter().all(|span| span.is_empty()))
     }
 
-    /// Whether these can be what `rank` has of a scatter from `root`.
+    /// Whether these blocks fit `rank` in a scatter from `root`.
     #[must_use]
     pub fn are_scattered(&self, root: Rank, rank: Rank) -> bool {
         only_with(&self.receive, root) && (rank == root || self.send.iter().all(|span| span.is_empty()))
@@ -224,10 +223,10 @@ impl Blocks {
         (end(&self.send), end(&self.receive))
     }
 
-    /// Whether `rank` of `ranks` can exchange these.
+    /// Whether `rank` of `ranks` can exchange these blocks.
     ///
     /// # Errors
-    /// What is wrong first; see [`BlocksError`].
+    /// The first defect; see [`BlocksError`].
     pub fn check(&self, ranks: u32, rank: Rank) -> Result<(), BlocksError> {
         let Blocks { send, receive } = self;
         if ranks == 0 || ranks > MAX_RANKS || rank.0 >= ranks {
@@ -250,7 +249,7 @@ impl Blocks {
 /// Offset and bytes of each block.
 type Places = Vec<(u64, u64)>;
 
-/// The blocks of all ranks, which only the root has, and the one that every rank has with the root.
+/// The blocks of all ranks, which only the root has, and the block that every rank exchanges with the root.
 fn rooted((ranks, root): (u32, Rank), rank: Rank, bytes: u64, own: bool) -> Option<(Places, Places)> {
     bytes.checked_mul(ranks.into())?;
     let moves = |other: u32| own || rank != root || other != root.0;

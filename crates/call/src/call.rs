@@ -7,24 +7,24 @@ pub const CALL_WORDS: usize = 6;
 
 const IN_PLACE: u64 = 1;
 
-/// What one rank asks for. Addresses are those of the rank's memory.
+/// A request of one rank for a collective or a message. Addresses lie in the rank's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Call {
-    /// What is called, with root, operator and element where the kind has them.
+    /// The kind of the call, with root, operator and element where the kind has them.
     pub kind: CallKind,
-    /// The contribution lies in the receive buffer: of an allgather or a gather's root in its place, of a reduction at
-    /// the start. Of a scatter's root: its own block stays in the send buffer.
+    /// `MPI_IN_PLACE`. Allgather, gather root: the contribution lies in its own slot of `receive`. Reduction: it lies
+    /// at the start of `receive`. Scatter root: its own block stays in `send`.
     pub in_place: bool,
-    /// Bytes of the vector, of the message, of each block where all have one size; where sizes differ, of the one block
-    /// that a rank has with the root of a gather or scatter. Counts for nothing elsewhere.
+    /// Bytes of the vector, of the message, or of each block if all have one size. With different sizes: bytes of the
+    /// one block that a rank exchanges with the root of a gather or scatter. Ignored elsewhere.
     pub bytes: u64,
-    /// Address of what is sent; counts for nothing in place.
+    /// Address of the bytes to send; ignored in place.
     pub send: u64,
-    /// Address of what is received.
+    /// Address of the received bytes.
     pub receive: u64,
-    /// Address of a table, where blocks have different sizes and this rank has those of all: for each side with all
-    /// blocks, sent ones first, two lists of one u64 per rank, the bytes of the blocks and their offsets. Blocks of a
-    /// reduce-scatter lie one after another, whatever their offsets.
+    /// Address of a table, if blocks have different sizes and this rank has the blocks of all. The table holds two
+    /// lists for each side with all blocks, the send side first: the bytes of the blocks and their offsets. Each list
+    /// has one u64 per rank. Blocks of a reduce-scatter lie one after another, whatever their offsets.
     pub table: u64,
 }
 
@@ -35,7 +35,7 @@ impl Call {
         Call { kind, in_place: false, bytes: 0, send: 0, receive: 0, table: 0 }
     }
 
-    /// The call as shared memory and relays carry it.
+    /// The words of the call in shared memory and between relays.
     #[must_use]
     pub fn encode(&self) -> [u64; CALL_WORDS] {
         let Codes { kind, rank, tag, reduction } = self.kind.codes();
@@ -44,10 +44,10 @@ impl Call {
         [head, tag.into(), self.bytes, self.send, self.receive, self.table]
     }
 
-    /// The call in `words`, the inverse of [`Self::encode`].
+    /// Decodes `words`; the inverse of [`Self::encode`].
     ///
     /// # Errors
-    /// [`DecodeError::Value`] with the field that cannot be.
+    /// [`DecodeError::Value`] with the first field that has an invalid value.
     pub fn decode(words: [u64; CALL_WORDS]) -> Result<Call, DecodeError> {
         let [head, tag, bytes, send, receive, table] = words;
         let tag = u32::try_from(tag).map_err(|_| DecodeError::Value("tag"))?;

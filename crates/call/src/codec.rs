@@ -1,7 +1,7 @@
 //! Little-endian fields of messages: one reader and one writer for all protocols.
 //!
-//! What a [`Writer`] has written a [`Reader`] reads back. Never panics on input, and never allocates more than the
-//! input's own size allows.
+//! A [`Reader`] reads back the fields that a [`Writer`] has written. A reader never panics on input, and never
+//! allocates more than the input's own size allows.
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
@@ -30,7 +30,7 @@ impl<'a> Reader<'a> {
     /// The next `count` bytes.
     ///
     /// # Errors
-    /// [`DecodeError::Truncated`], as of all fields.
+    /// [`DecodeError::Truncated`], as for all fields.
     pub fn bytes(&mut self, count: usize) -> Result<&'a [u8], DecodeError> {
         let (head, rest) = self.rest.split_at_checked(count).ok_or(DecodeError::Truncated)?;
         self.rest = rest;
@@ -44,10 +44,10 @@ impl<'a> Reader<'a> {
         Ok(*head)
     }
 
-    /// A text of at most `most` bytes, behind its length of 16 bits.
+    /// A text of at most `most` bytes, preceded by its length of 16 bits.
     ///
     /// # Errors
-    /// As of [`Self::bytes`]; [`DecodeError::Value`] when it is longer or no text.
+    /// As in [`Self::bytes`]; [`DecodeError::Value`] when the text is longer or not UTF-8.
     pub fn text(&mut self, most: usize) -> Result<&'a str, DecodeError> {
         let length = usize::from(self.u16()?);
         if length > most {
@@ -56,10 +56,10 @@ impl<'a> Reader<'a> {
         std::str::from_utf8(self.bytes(length)?).map_err(|_| DecodeError::Value("text"))
     }
 
-    /// A number of 8 bits that says yes or no.
+    /// A boolean of 8 bits.
     ///
     /// # Errors
-    /// As of [`Self::bytes`]; [`DecodeError::Value`] when it says something else.
+    /// As in [`Self::bytes`]; [`DecodeError::Value`] when the number is neither 0 nor 1.
     pub fn flag(&mut self) -> Result<bool, DecodeError> {
         match self.u8()? {
             0 => Ok(false),
@@ -68,10 +68,10 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// A list of 1 to `most` items, behind their number of 16 bits.
+    /// A list of 1 to `most` items, preceded by their number of 16 bits.
     ///
     /// # Errors
-    /// As of the items; [`DecodeError::Value`] when there are none or too many.
+    /// As for the items; [`DecodeError::Value`] when there are none or too many.
     pub fn list<T, All: FromIterator<T>>(
         &mut self,
         most: usize,
@@ -84,7 +84,7 @@ impl<'a> Reader<'a> {
         (0..n).map(|_| item(self)).collect()
     }
 
-    /// Nothing is left.
+    /// Succeeds if no bytes are left.
     pub fn end(self) -> Result<(), DecodeError> {
         if self.rest.is_empty() { Ok(()) } else { Err(DecodeError::Trailing) }
     }
@@ -94,7 +94,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Numbers of each width, read and written.
+/// Reader and writer methods for numbers of each width.
 macro_rules! numbers {
     ($($number:ident: $bits:literal),+) => {
         impl Reader<'_> {
@@ -115,32 +115,32 @@ macro_rules! numbers {
 
 numbers!(u8: "8", u16: "16", u32: "32", u64: "64");
 
-/// Appends fields to a message in the making.
+/// Appends fields to a message.
 #[derive(Debug)]
 pub struct Writer<'a> {
     out: &'a mut Vec<u8>,
 }
 
 impl<'a> Writer<'a> {
-    /// Writes behind what `out` holds.
+    /// Appends to `out`.
     pub fn new(out: &'a mut Vec<u8>) -> Self {
         Writer { out }
     }
 
-    /// Bytes as they are.
+    /// Appends the bytes unchanged.
     pub fn bytes(&mut self, bytes: &[u8]) -> &mut Self {
         self.out.extend_from_slice(bytes);
         self
     }
 
-    /// As much of a text as `most` bytes hold, in whole characters, behind its length of 16 bits.
+    /// Appends as much of the text as `most` bytes hold, in whole characters, preceded by its length of 16 bits.
     pub fn text(&mut self, text: &str, most: usize) -> &mut Self {
         let longest = text.len().min(most).min(usize::from(u16::MAX));
         let end = (0..=longest).rev().find(|&at| text.is_char_boundary(at)).unwrap_or(0);
         self.u16(end as u16).bytes(&text.as_bytes()[..end])
     }
 
-    /// How many items there are, and each of them.
+    /// Appends the number of items, then each item.
     ///
     /// # Panics
     /// When there are more than `most`: the caller splits long lists.

@@ -1,8 +1,8 @@
-//! What one rank's call reads and writes.
+//! The bytes that one rank's call reads and writes.
 //!
-//! Invariants: nothing of a call is believed before it was checked here, neither its sizes and addresses nor the
-//! numbers of its table; whoever acts on a [`Footprint`] checks nothing again. Special cases of kinds of calls are
-//! known in [`Call::holds`] and [`Call::in_place_at`] alone.
+//! Invariants: sizes, addresses and the numbers of the table are untrusted until this module has checked them. A
+//! [`Footprint`] is valid, so its users check nothing again. Only [`Call::holds`] and [`Call::in_place_at`] treat kinds
+//! of calls differently.
 
 use thiserror::Error;
 
@@ -12,32 +12,32 @@ use crate::kind::{CallKind, Moves, Pairs, Sizes, TaggedCall};
 use crate::rank::{MAX_RANKS, Rank};
 use crate::signature::{Signature, sizes_digest};
 
-/// Requests that a rank has in flight at most.
+/// The most requests that a rank has in flight.
 pub const MOST_IN_FLIGHT: u32 = 1024;
 
-/// Largest buffer that an address space can hold.
+/// The largest buffer that an address space can hold.
 pub const MOST_BYTES: u64 = i64::MAX as u64;
 
 /// Bytes of a rank's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Side {
     pub address: u64,
-    /// From there to the end of the last block.
+    /// Bytes from `address` to the end of the last block.
     pub bytes: u64,
 }
 
-/// What a call reads and writes in its rank's memory, and what all ranks of the call agree on.
+/// The bytes of a rank's memory that a call reads and writes, and the signature on which all ranks must agree.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Footprint {
     pub signature: Signature,
-    /// Where the rank's contribution lies, in place or not.
+    /// The rank's contribution, in place or not.
     pub reads: Side,
-    /// Where what the rank receives goes.
+    /// The bytes that the rank receives.
     pub writes: Side,
-    /// The contribution lies in the receive buffer, so far from its start.
+    /// Offset of the contribution in the receive buffer, if it lies there.
     pub in_place_at: Option<u64>,
-    /// Where in both sides the blocks lie, by rank, if their sizes differ. A rank has one block to send in an
-    /// allgatherv and one to receive in a reduce-scatter; a block that stays where it is counts as empty.
+    /// The blocks on both sides, by rank, if their sizes differ. A rank sends one block in an allgatherv and receives
+    /// one block in a reduce-scatter. A block that stays in place counts as empty.
     pub blocks: Option<Blocks>,
 }
 
@@ -65,13 +65,13 @@ pub enum CallError {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Holds {
     Nothing,
-    /// Its own, or its one with the root.
+    /// The rank's own block, or the block that it exchanges with the root.
     One,
     All,
 }
 
 impl Holds {
-    /// Bytes of blocks of `bytes` each.
+    /// Bytes of these blocks, if each has `bytes`.
     fn bytes(self, bytes: u64, ranks: u32) -> Option<u64> {
         match self {
             Holds::Nothing => Some(0),
@@ -82,7 +82,7 @@ impl Holds {
 }
 
 impl Footprint {
-    /// Bytes of the receive buffer: what is written, and what is read there.
+    /// Bytes of the receive buffer: the written range, and the contribution if it lies there.
     #[must_use]
     pub fn output_bytes(&self) -> u64 {
         // Both lie in the address space.
@@ -94,7 +94,7 @@ impl Footprint {
         pieces(self.reads, self.blocks.as_ref().map(|blocks| &blocks.send[..]))
     }
 
-    /// The same of blocks that are written.
+    /// Offset and bytes of each block that is written, within `writes`; none is empty.
     pub fn write_pieces(&self) -> impl Iterator<Item = (u64, u64)> {
         pieces(self.writes, self.blocks.as_ref().map(|blocks| &blocks.receive[..]))
     }
@@ -107,8 +107,8 @@ fn pieces(side: Side, blocks: Option<&[Span]>) -> impl Iterator<Item = (u64, u64
 }
 
 impl CallKind {
-    /// The sizes of the blocks of all ranks, if a call has them that all agree on; `None` too where they exceed 64
-    /// bits.
+    /// The sizes of all ranks' blocks, if the call has sizes on which all agree. `None` also if the sizes exceed 64
+    /// bits together.
     #[must_use]
     pub fn extents(self, blocks: &Blocks) -> Option<Extents> {
         self.sizes()?;
@@ -116,10 +116,10 @@ impl CallKind {
         Extents::uneven(spans.iter().map(|span| span.len))
     }
 
-    /// What all ranks agree on of a call with these blocks; `None` where they exceed 64 bits.
+    /// The signature of a call with these blocks; `None` if they exceed 64 bits together.
     #[must_use]
     pub fn agreed(self, blocks: &Blocks) -> Option<Signature> {
-        // What only pairs of ranks know is no part of it.
+        // Sizes that only pairs of ranks know are no part of the signature.
         if self.sizes().is_none() {
             return Some(Signature { kind: self, bytes: 0 });
         }
@@ -134,11 +134,11 @@ impl CallKind {
 }
 
 impl Call {
-    /// What this call of `rank` among `ranks` reads and writes. `table` is what lies at [`Call::table`], as many
-    /// numbers as [`Call::table_numbers`] says.
+    /// The footprint of this call of `rank` among `ranks`. `table` holds the numbers at [`Call::table`], as many as
+    /// [`Call::table_numbers`] returns.
     ///
     /// # Errors
-    /// [`CallError`] says what cannot be.
+    /// [`CallError`] names the first defect.
     pub fn footprint(&self, rank: Rank, ranks: u32, table: &[u64]) -> Result<Footprint, CallError> {
         if ranks == 0 || ranks > MAX_RANKS || rank.0 >= ranks {
             return Err(BlocksError::Ranks { rank, ranks }.into());
@@ -171,14 +171,14 @@ impl Call {
         Ok(Footprint { signature, reads, writes, in_place_at, blocks })
     }
 
-    /// Numbers in the table of this call at `rank` among `ranks`.
+    /// The length of this call's table at `rank` among `ranks`, in numbers.
     #[must_use]
     pub fn table_numbers(&self, rank: Rank, ranks: u32) -> usize {
         let lists = self.holds(rank).into_iter().filter(|holds| !self.is_even() && *holds == Holds::All).count();
         2 * lists * ranks as usize
     }
 
-    /// The same call where its table is as `blocks` are, one after another on each side: what a relay carries.
+    /// The table that a relay sends for this call: `blocks` packed one after another on each side.
     #[must_use]
     pub fn packed_table(&self, rank: Rank, blocks: &Blocks) -> Vec<u64> {
         let sides = self.holds(rank).into_iter().zip([&blocks.send, &blocks.receive]);
@@ -196,7 +196,7 @@ impl Call {
         matches!(self.kind.class().sizes, Sizes::Whole | Sizes::Even)
     }
 
-    /// Ranks that the call names are of the group.
+    /// Checks that all ranks in the call belong to the group.
     fn check_names(&self, ranks: u32) -> Result<(), CallError> {
         match (self.kind, self.kind.root()) {
             (_, Some(root)) if root.0 >= ranks => Err(CallError::Root { root, ranks }),
@@ -209,7 +209,7 @@ impl Call {
         }
     }
 
-    /// What `rank` sends and what it receives.
+    /// The blocks that `rank` sends and those that it receives.
     fn holds(&self, rank: Rank) -> [Holds; 2] {
         use Holds::{All, Nothing, One};
         let all_at = |root| if rank == root { All } else { Nothing };
@@ -232,14 +232,14 @@ impl Call {
         }
     }
 
-    /// Where in the receive buffer the contribution lies, if it does. That of a gather of blocks of different sizes is
-    /// not moved at all, as that of a scatter.
+    /// Offset of the contribution in the receive buffer, if it lies there. In a gather or scatter of blocks of
+    /// different sizes an in-place block is not moved at all.
     fn in_place_at(&self, rank: Rank, blocks: Option<&Blocks>) -> Result<Option<u64>, CallError> {
         if !self.in_place {
             return Ok(None);
         }
         let own = || match blocks {
-            // Part of all blocks together, whose bytes were counted.
+            // This block is part of all blocks together, whose bytes were checked before.
             None => u64::from(rank.0) * self.bytes,
             Some(blocks) => blocks.receive[rank.0 as usize].offset,
         };
@@ -253,7 +253,7 @@ impl Call {
         }
     }
 
-    /// The blocks of a call with blocks of different sizes.
+    /// The blocks of a call whose blocks differ in size.
     fn blocks(&self, rank: Rank, ranks: u32, table: &[u64]) -> Result<Blocks, CallError> {
         let [sends, receives] = self.holds(rank);
         let mut lists = table.chunks_exact(2 * ranks as usize);
@@ -282,7 +282,7 @@ impl Call {
         Ok(blocks)
     }
 
-    /// Offset and bytes of each block of a list; an empty block lies nowhere, whatever its offset.
+    /// Offset and bytes of each block of a list; an empty block counts as offset 0, whatever its entry.
     fn places(&self, rank: Rank, list: &[u64]) -> Result<Vec<(u64, u64)>, CallError> {
         let (bytes, offsets) = list.split_at(list.len() / 2);
         let stays =
@@ -302,7 +302,7 @@ impl Call {
         bytes.iter().zip(offsets).enumerate().map(place).collect()
     }
 
-    /// What all ranks agree on; `None` where blocks together exceed 64 bits.
+    /// The signature; `None` if the blocks exceed 64 bits together.
     fn signature(&self, blocks: Option<&Blocks>) -> Option<Signature> {
         match blocks {
             Some(blocks) => self.kind.agreed(blocks),
@@ -311,7 +311,7 @@ impl Call {
         }
     }
 
-    /// Vectors and blocks of a reduction are whole elements.
+    /// Checks that vectors and blocks of a reduction are whole elements.
     fn check_elements(&self, bytes: u64, blocks: Option<&Blocks>) -> Result<(), CallError> {
         let Some(reduction) = self.kind.reduction() else { return Ok(()) };
         let element = reduction.element().bytes();

@@ -1,4 +1,4 @@
-//! What is called: the kinds of calls, what they have in common, and their codes.
+//! The kinds of calls, their common properties, and their codes.
 
 use crate::codec::DecodeError;
 use crate::rank::Rank;
@@ -19,61 +19,61 @@ pub enum CallKind {
     },
     /// Every rank has a block of the same size for every rank.
     Alltoall,
-    /// Every rank has a block for every rank; how large, only the two know.
+    /// Every rank has a block for every rank. Only sender and receiver know the size of a block.
     Alltoallv,
     /// Every rank has a block of the same size for the root.
     Gather { root: Rank },
-    /// Every rank has a block for the root; how large, only the two know.
+    /// Every rank has a block for the root. Only the rank and the root know its size.
     Gatherv { root: Rank },
     /// The root has a block of the same size for every rank.
     Scatter { root: Rank },
-    /// The root has a block for every rank; how large, only the two know.
+    /// The root has a block for every rank. Only the root and the rank know its size.
     Scatterv { root: Rank },
-    /// Nothing moves; nobody ends before all have called.
+    /// Nothing moves; no rank completes before all have called.
     Barrier,
     /// The vectors of all ranks are combined, element by element; the root receives the result.
     Reduce { root: Rank, reduction: Reduction },
-    /// The same; every rank receives the result.
+    /// The vectors of all ranks are combined, element by element; every rank receives the result.
     Allreduce { reduction: Reduction },
-    /// The same; every rank receives a block of the result, of a size of its own, which all know.
+    /// The vectors of all ranks are combined; every rank receives a block of the result. All ranks know all sizes.
     ReduceScatter {
         reduction: Reduction,
         /// Fingerprint of the sizes, [`sizes_digest`]; 0 in a [`Call`](crate::Call), whose table has them.
         sizes: u64,
     },
-    /// The same; the blocks have one size.
+    /// As `ReduceScatter`, with blocks of one size.
     ReduceScatterBlock { reduction: Reduction },
-    /// Every rank receives the combined vectors of all before it and, of an inclusive scan, its own among them. The
-    /// first rank of an exclusive scan (exscan) receives nothing.
+    /// Every rank receives the combined vectors of all ranks before it, and its own as well if the scan is inclusive.
+    /// The first rank of an exclusive scan (exscan) receives nothing.
     Scan {
         reduction: Reduction,
-        /// A rank's own vector is part of what it receives.
+        /// Whether a rank's own vector is part of its result.
         inclusive: bool,
     },
-    /// Tagged messages between pairs of ranks, which are no concern of the others (GP-1, GP-2).
+    /// Tagged messages between pairs of ranks, in which the other ranks take no part (GP-1, GP-2).
     Tagged(TaggedCall),
 }
 
-/// What a kind of call is, apart from who receives what of it.
+/// The properties by which kinds of calls are treated alike.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Class {
     pub moves: Moves,
     pub sizes: Sizes,
 }
 
-/// What goes where in a call.
+/// The movement of data in a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Moves {
-    /// What every rank, or the root, contributes goes to all others as it is.
+    /// The contribution of every rank, or of the root, goes unchanged to all others.
     ToAll,
     Blocks(Pairs),
     Combined(Reduction),
     Nothing,
-    /// What the call says of messages.
+    /// The messages of this tagged call.
     Messages(TaggedCall),
 }
 
-/// Which ranks have a block for each other.
+/// The pairs of ranks that exchange a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pairs {
     All,
@@ -81,40 +81,40 @@ pub enum Pairs {
     From(Rank),
 }
 
-/// How large the blocks of a call are.
+/// The sizes of the blocks of a call, and who knows them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sizes {
-    /// There is one, or none, of the signature's bytes.
+    /// One block of the signature's bytes, or none.
     Whole,
-    /// One for each rank, each of the signature's bytes.
+    /// One block for each rank, each of the signature's bytes.
     Even,
-    /// One for each rank, which brings along what all know; the fingerprint.
+    /// One block for each rank. All ranks know and pass all sizes, whose fingerprint this is.
     Agreed(u64),
-    /// What the two ranks of a block alone know.
+    /// Only sender and receiver of a block know its size.
     Paired,
 }
 
-/// A call of tagged messages. Counts by itself: it is no instance of its group.
+/// A call of tagged messages. It is not counted among the instances of its group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum TaggedCall {
-    /// What the rank has recorded on the group under this number (GP-2).
+    /// The messages that the rank has recorded on the group under this number (GP-2).
     Recorded { recording: u32 },
     /// A single message (GP-1).
     Send {
         to: Rank,
-        /// What a receive must name.
+        /// A receive must name this tag.
         tag: u32,
     },
-    /// The next message of this tag from a rank (GP-1).
+    /// Receives the next message with this tag from a rank (GP-1).
     Receive {
         from: Rank,
-        /// What its send has named.
+        /// The tag of the send.
         tag: u32,
     },
 }
 
 impl CallKind {
-    /// Its code, its name in reports, and what it is: the one place where all kinds are told apart by what they do.
+    /// Code, name in reports, and class of each kind: the only table of the differences between kinds.
     fn row(self) -> (u8, &'static str, Moves, Sizes) {
         use Moves::{Blocks, Combined, Messages, Nothing, ToAll};
         use Sizes::{Agreed, Even, Paired, Whole};
@@ -143,26 +143,26 @@ impl CallKind {
         }
     }
 
-    /// What it is to those who treat kinds alike.
+    /// The class of the kind.
     #[must_use]
     pub fn class(self) -> Class {
         let (_, _, moves, sizes) = self.row();
         Class { moves, sizes }
     }
 
-    /// Whether pairs of ranks have a block for each other, which may be announced and pulled (SP-5).
+    /// Whether pairs of ranks exchange blocks, which may be announced and pulled (SP-5).
     #[must_use]
     pub fn is_exchange(self) -> bool {
         matches!(self.class().moves, Moves::Blocks(_))
     }
 
-    /// How the vectors are combined, where they are.
+    /// The reduction, if the call combines vectors.
     #[must_use]
     pub fn reduction(self) -> Option<Reduction> {
         if let Moves::Combined(reduction) = self.class().moves { Some(reduction) } else { None }
     }
 
-    /// The fingerprint of the sizes of its blocks, where a call brings sizes along that all ranks know.
+    /// The fingerprint of the block sizes, if the call passes sizes that all ranks know.
     #[must_use]
     pub fn sizes(self) -> Option<u64> {
         if let Sizes::Agreed(sizes) = self.class().sizes { Some(sizes) } else { None }
@@ -191,10 +191,10 @@ impl CallKind {
         Codes { kind, rank, tag, reduction: self.reduction().map_or(0, Reduction::code) }
     }
 
-    /// The kind of these numbers, the inverse of [`Self::codes`]; the fingerprint of sizes is `sizes`.
+    /// The kind of these codes; the inverse of [`Self::codes`]. `sizes` is the fingerprint of the sizes.
     ///
     /// # Errors
-    /// [`DecodeError::Value`] with the field that cannot be; what the kind does not have is 0.
+    /// [`DecodeError::Value`] with the first invalid field; a field that the kind lacks must be 0.
     pub fn from_codes(codes: Codes, sizes: u64) -> Result<CallKind, DecodeError> {
         let (root, tag) = (Rank(codes.rank), codes.tag);
         let reduction = || Reduction::from_code(codes.reduction).map_err(|_| DecodeError::Value("reduction"));
@@ -228,7 +228,7 @@ impl CallKind {
     }
 }
 
-/// A kind of call in numbers that never change meaning; what a kind does not have is 0.
+/// A kind of call as numbers that never change meaning; fields that a kind lacks are 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Codes {
     pub kind: u8,
@@ -240,7 +240,7 @@ pub struct Codes {
 }
 
 impl Codes {
-    /// Whether a kind with this code names a root, combines vectors, has sizes of blocks on which all ranks agree.
+    /// Whether a kind with this code names a root, combines vectors, and has block sizes on which all ranks agree.
     pub(crate) fn fields(kind: u8) -> (bool, bool, bool) {
         (matches!(kind, 2 | 17 | 32..=35), matches!(kind, 17..=22), matches!(kind, 5 | 19))
     }

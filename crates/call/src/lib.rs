@@ -1,13 +1,13 @@
-//! Calls: what a rank asks its service process for, described once for everybody.
+//! Calls: the requests of a rank to its service process, described once for all crates.
 //!
 //! A [`Call`] is one rank's argument structure, as UCC has one for all collectives: a [`CallKind`], flags, addresses
-//! and sizes. [`Call::footprint`] says which bytes of the rank's memory the call reads and writes, and its
-//! [`Signature`], on which all ranks of the call must agree. Rank, service process and relay derive all three from
-//! here, so what is special about one kind of call (the first rank of an exclusive scan, a contribution in place, a
-//! root) is known here alone. [`codec`] has the reader and the writer of all messages.
+//! and sizes. [`Call::footprint`] returns the bytes of the rank's memory that the call reads and writes. It also
+//! returns the [`Signature`] on which all ranks of the call must agree. Rank, service process and relay derive all
+//! three here. So special cases of kinds (first rank of an exclusive scan, contribution in place, root) are only here.
+//! [`codec`] has the reader and the writer of all messages.
 //!
-//! Invariants: codes never change meaning; whatever decodes encodes to the same numbers; no address, size or table
-//! makes anything here panic. Never does IO, never sees payload.
+//! Invariants: codes never change meaning; a decoded call encodes to the same numbers. No address, size or table makes
+//! this crate panic. It never does IO, never sees payload.
 
 #![allow(missing_docs, reason = "names speak for themselves inside; programs are written against the client crate")]
 #![forbid(unsafe_code)]

@@ -1,8 +1,8 @@
-//! The vocabulary of reductions: what is combined, element by element, and how.
+//! Operators and elements of reductions.
 //!
-//! A [`Reduction`] is part of what all ranks of a call agree on, so operators and elements have codes that never change
-//! meaning. Both orders of the operands exist in plans, because floating-point results depend on the order of
-//! contributions and that order shall depend on the plan alone. Never computes anything.
+//! A [`Reduction`] is part of the signature of a call, so operators and elements have codes that never change meaning.
+//! Plans use both orders of the operands: floating-point results depend on the order of contributions, and that order
+//! must depend on the plan alone. This module never computes anything.
 
 use std::fmt;
 
@@ -36,16 +36,16 @@ macro_rules! numbered {
 }
 
 numbered! {
-    /// How two elements become one. All are associative and commutative, but for the rounding of floating-point
-    /// numbers.
+    /// Combines two elements into one. All operators are associative and commutative, except for the rounding of
+    /// floating-point numbers.
     pub enum Operator {
-        /// `a + b`; integers wrap, and what is no number becomes the positive quiet NaN without payload.
+        /// `a + b`; integers wrap, and every NaN result becomes the positive quiet NaN without payload.
         Sum = 1, "sum";
-        /// `a * b`; otherwise as [`Self::Sum`].
+        /// `a * b`; integers wrap and NaN as in [`Self::Sum`].
         Product = 2, "product";
-        /// The smaller. Of floating-point numbers one that is NaN wins, the left one of two.
+        /// The smaller. A floating-point NaN wins; of two NaNs the left one.
         Minimum = 3, "minimum";
-        /// The larger. Of floating-point numbers one that is NaN wins, the left one of two.
+        /// The larger. A floating-point NaN wins; of two NaNs the left one.
         Maximum = 4, "maximum";
         /// The pair with the smaller value; of equal values the smaller index. A NaN wins as in [`Self::Minimum`].
         MinimumLocation = 5, "minimum with location";
@@ -59,7 +59,7 @@ numbered! {
         BitXor = 9, "bitwise exclusive or";
         /// 1 where both are not 0, else 0.
         LogicalAnd = 10, "logical and";
-        /// 1 where one is not 0, else 0.
+        /// 1 where at least one is not 0, else 0.
         LogicalOr = 11, "logical or";
         /// 1 where exactly one is not 0, else 0.
         LogicalXor = 12, "logical exclusive or";
@@ -67,7 +67,7 @@ numbered! {
 }
 
 numbered! {
-    /// What a buffer is an array of, in the byte order of the machine.
+    /// The element type of a buffer, in the byte order of the machine.
     pub enum Element {
         I8 = 1, "i8";
         I16 = 2, "i16";
@@ -126,7 +126,7 @@ enum Class {
 }
 
 impl Element {
-    /// Bytes from one to the next in an array, padding included.
+    /// Distance between two elements of an array in bytes, padding included.
     #[must_use]
     pub const fn bytes(self) -> u64 {
         match self {
@@ -167,7 +167,7 @@ impl Reduction {
     /// `operator` over `element`.
     ///
     /// # Errors
-    /// When MPI does not define it.
+    /// When MPI does not define the operator for the element.
     pub fn new(operator: Operator, element: Element) -> Result<Self, ReductionError> {
         let class = element.class();
         let defined = match operator {
@@ -194,13 +194,13 @@ impl Reduction {
         self.element
     }
 
-    /// The number that stands for it on the wire and in shared memory: operator above element.
+    /// The code in messages and in shared memory: the operator in the upper byte, the element in the lower.
     #[must_use]
     pub const fn code(self) -> u16 {
         (self.operator as u16) << 8 | self.element as u16
     }
 
-    /// The reduction of a number, the inverse of [`Self::code`].
+    /// The reduction with this code; the inverse of [`Self::code`].
     pub fn from_code(code: u16) -> Result<Self, ReductionError> {
         let operator = Operator::ALL.iter().copied().find(|o| *o as u16 == code >> 8);
         let element = Element::ALL.iter().copied().find(|e| *e as u16 == code & 0xff);
@@ -238,7 +238,7 @@ mod tests {
                 Err(_) => assert!(!known.contains(&code)),
             }
         }
-        // 2 operators of 14 numbers, 2 of the 12 that are ordered, 2 of 5 pairs, 6 of 8 integers.
+        // 2 operators of 14 numbers, 2 of 12 ordered numbers, 2 of 5 pairs, 6 of 8 integers.
         assert_eq!(known.len(), 2 * 14 + 2 * 12 + 2 * 5 + 6 * 8);
     }
 

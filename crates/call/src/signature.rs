@@ -1,4 +1,4 @@
-//! What all ranks of a call agree on.
+//! The part of a call on which all ranks must agree.
 
 use std::fmt;
 use std::hash::Hasher;
@@ -8,7 +8,7 @@ use siphasher::sip::SipHasher13;
 use crate::codec::{DecodeError, Reader, Writer};
 use crate::kind::{CallKind, Codes, Moves, Pairs, Sizes, TaggedCall};
 
-/// The fingerprint of the sizes of blocks, by rank.
+/// The fingerprint of the block sizes, by rank.
 #[must_use]
 pub fn sizes_digest(sizes: impl Iterator<Item = u64>) -> u64 {
     let mut h = SipHasher13::new_with_keys(0x626c_6f63, 0x6b73_697a);
@@ -16,18 +16,18 @@ pub fn sizes_digest(sizes: impl Iterator<Item = u64>) -> u64 {
     h.finish()
 }
 
-/// What all ranks of a call must agree on; carried by the first control message of an instance.
+/// The values on which all ranks of a call must agree; sent in the first control message of an instance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Signature {
     pub kind: CallKind,
-    /// Bytes that each rank contributes, or the root, or that each block of an alltoall, gather, scatter or even
-    /// reduce-scatter has; of an allgatherv or uneven reduce-scatter the bytes of all blocks together, of an alltoallv,
-    /// gatherv, scatterv and a barrier 0; of a single message its bytes, of a recording those of all its memory.
+    /// Bytes, by kind. Allgather, reduce, allreduce, scan: contribution of each rank. Broadcast: the root's. Alltoall,
+    /// gather, scatter, even reduce-scatter: each block. Allgatherv, uneven reduce-scatter: all blocks together.
+    /// Alltoallv, gatherv, scatterv, barrier: 0. Single message: its bytes. Recording: all its memory.
     pub bytes: u64,
 }
 
 impl Signature {
-    /// Appends it to a message. Only collectives have one there: tagged messages are no instances of a group.
+    /// Appends the signature to a message. Only collectives send one: tagged messages are no instances of a group.
     pub fn encode(&self, w: &mut Writer<'_>) {
         let codes = self.kind.codes();
         let (rooted, combined, agreed) = Codes::fields(codes.kind);
@@ -43,7 +43,7 @@ impl Signature {
         }
     }
 
-    /// Reads what [`Self::encode`] has written.
+    /// Reads a signature that [`Self::encode`] has written.
     pub fn decode(r: &mut Reader<'_>) -> Result<Signature, DecodeError> {
         let (kind, bytes) = (r.u8()?, r.u64()?);
         let (rooted, combined, agreed) = Codes::fields(kind);

@@ -1,4 +1,4 @@
-//! What calls read and write, against a table that was written by hand: byte sets, not spans.
+//! Compares footprints as sets of bytes with a table written by hand.
 
 use std::collections::BTreeSet;
 
@@ -16,7 +16,7 @@ fn sum() -> Reduction {
     Reduction::new(Operator::Sum, Element::U16).expect("defined")
 }
 
-/// Every kind, once for each root where it has one.
+/// Every kind, once for each root if the kind has one.
 fn kinds(roots: u32) -> Vec<CallKind> {
     let reduction = sum();
     let mut kinds = vec![
@@ -54,8 +54,8 @@ fn range(start: u64, bytes: u64) -> Bytes {
     (start..start + bytes).collect()
 }
 
-/// The blocks of all ranks: block `i` has `2 * (i % 3)` bytes, `100 * (ranks - i)` from the start, so that ranks that
-/// are a multiple of 3 have an empty one.
+/// The blocks of all ranks: block `i` has `2 * (i % 3)` bytes, `100 * (ranks - i)` from the start. So the blocks of
+/// every third rank are empty.
 fn block(at: u64, of: u32, ranks: u32) -> Bytes {
     range(at + 100 * u64::from(ranks - of), 2 * u64::from(of % 3))
 }
@@ -69,8 +69,8 @@ fn lists(ranks: u32) -> Vec<u64> {
     bytes.chain((0..ranks).map(|of| 100 * u64::from(ranks - of))).collect()
 }
 
-/// What MPI says of a call of blocks of `b` bytes, own block `own`, by rank `r` of `n`: bytes that are read and bytes
-/// that are written; none where nothing like it can be in place.
+/// The bytes that MPI reads and writes in a call with blocks of `b` bytes, own block `own`, by rank `r` of `n`. `None`
+/// if the kind has no in-place form.
 fn expected(kind: CallKind, in_place: bool, r: u32, n: u32, b: u64) -> Option<(Bytes, Bytes)> {
     let nothing = Bytes::new;
     let (me, all) = (u64::from(r), u64::from(n) * b);
@@ -154,8 +154,8 @@ fn every_call_reads_and_writes_what_the_table_says() {
     }
 }
 
-/// All ranks that call the same agree, in place or not, and whatever lies between their blocks; who calls it of other
-/// sizes that all know does not.
+/// All ranks with the same call agree, in place or not, and whatever gaps lie between their blocks. A rank with other
+/// sizes, where all ranks know the sizes, does not agree.
 #[test]
 fn signatures_agree_on_what_all_ranks_know() {
     for kind in kinds(3) {
@@ -175,7 +175,7 @@ fn signatures_agree_on_what_all_ranks_know() {
     }
 }
 
-/// A relay carries blocks one after another, and tells the other side of no others.
+/// A relay packs blocks one after another, so its table has no gaps.
 #[test]
 fn a_packed_table_names_the_same_blocks_without_gaps() {
     for (kind, in_place) in kinds(4).into_iter().flat_map(|kind| [(kind, false), (kind, true)]) {
@@ -241,7 +241,7 @@ fn every_kind_survives_both_codecs() {
     }
 }
 
-/// Whatever a stranger writes.
+/// Arbitrary words of an untrusted rank.
 fn words() -> impl Strategy<Value = [u64; CALL_WORDS]> {
     let kind = prop_oneof![any::<u8>(), 0..52u8];
     let number = || prop_oneof![Just(0), 0..200u64, Just(u64::MAX - 3), any::<u64>()];
@@ -254,7 +254,7 @@ fn words() -> impl Strategy<Value = [u64; CALL_WORDS]> {
 }
 
 proptest! {
-    /// What decodes encodes to the same words, and its footprint lies in the address space or is refused.
+    /// Decoded words encode to the same words. Their footprint lies in the address space or is rejected.
     #[test]
     fn strangers_calls_never_panic(
         words in words(),

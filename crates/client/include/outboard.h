@@ -1,13 +1,13 @@
 /*
  * outboard.h: the C interface of Outboard, an engine for offloaded collective communication.
  *
- * A rank attaches to the service process of its host, makes groups with the ranks it works with, and hands over
- * collectives: posting returns at once, the service process carries the collective out, and the rank tests or waits.
+ * A rank attaches to the service process of its host, makes groups with other ranks, and posts collectives. Posting
+ * returns at once, the service process carries the collective out, and the rank tests or waits.
  *
  * Threads: every function may be called from any thread. A request belongs to one thread at a time.
- * Fork: the child of an attached process owns nothing of the parent's; every call that does something with the
- * parent's handles returns OUTBOARD_ERR_FORKED there.
- * Errors: 0 is success, errors are negative and grouped by what failed. outboard_last_error() gives the sentence.
+ * Fork: the child of an attached process owns nothing of the parent's. Every call with a handle of the parent returns
+ * OUTBOARD_ERR_FORKED there.
+ * Errors: 0 is success; errors are negative and grouped by what failed. outboard_last_error() returns the message.
  */
 #ifndef OUTBOARD_H
 #define OUTBOARD_H
@@ -30,7 +30,7 @@ extern "C" {
 /* -20 .. -39: this host: the service process, shared memory, access to memory. */
 #define OUTBOARD_ERR_NO_SERVICE (-20) /* no service process answers at the socket */
 #define OUTBOARD_ERR_VERSION (-21)    /* service process and library speak different versions */
-#define OUTBOARD_ERR_SERVICE_LOST (-22) /* the own service process died */
+#define OUTBOARD_ERR_SERVICE_LOST (-22) /* the service process of this host died */
 #define OUTBOARD_ERR_RESOURCE (-23)   /* memory, descriptors or quota exhausted */
 #define OUTBOARD_ERR_MEMORY (-24)     /* a buffer cannot be accessed */
 /* -40 .. -59: another rank. */
@@ -43,7 +43,7 @@ extern "C" {
 #define OUTBOARD_ERR_PROTOCOL (-80)   /* a peer sent what the protocol does not allow */
 #define OUTBOARD_ERR_INTERNAL (-99)   /* a defect of Outboard; please report */
 
-/* Marks the contribution as already lying in its place of the receive buffer, as MPI_IN_PLACE does. */
+/* Marks the contribution as already in its place in the receive buffer, as MPI_IN_PLACE does. */
 #define OUTBOARD_IN_PLACE ((const void *)-1)
 
 typedef struct outboard_context outboard_context;
@@ -52,58 +52,59 @@ typedef struct outboard_request outboard_request;
 typedef struct outboard_recorder outboard_recorder;
 typedef struct outboard_recorded outboard_recorded;
 
-/* The version of the interface the library implements, OUTBOARD_ABI_VERSION at its build. */
+/* The version of the interface that the library implements: the value of OUTBOARD_ABI_VERSION at its build. */
 int outboard_abi_version(void);
 
 /*
  * Attaches the calling process to the service process of its host. socket_path NULL means the environment variable
- * OUTBOARD_SOCKET. Of several paths separated by colons it takes the one that serves this rank by its place on the
- * host: local rank (OUTBOARD_LOCAL_RANK, else as the launcher says) modulo their number. Where none was named it takes
- * the job's own, else the user's ($XDG_RUNTIME_DIR/outboard/outboardd.sock). Where neither answers, the first rank of
- * the job starts outboardd for the job (unless OUTBOARD_DAEMON=off), which ends with the job's last rank; OUTBOARD_SERVICE_PROCESSES=N or auto makes it several. The program is that of
- * OUTBOARD_OUTBOARDD, else the one beside this library. A process may attach once; attaching again returns the same
- * context counted.
+ * OUTBOARD_SOCKET. Of several paths separated by colons the rank takes the one at index local rank modulo their
+ * number. The local rank is OUTBOARD_LOCAL_RANK, else from the launcher. If no path is given, the rank tries the job's
+ * own socket, then the user's ($XDG_RUNTIME_DIR/outboard/outboardd.sock). If neither answers, the first rank of the
+ * job starts outboardd for the job, unless OUTBOARD_DAEMON=off; it ends with the job's last rank.
+ * OUTBOARD_SERVICE_PROCESSES=N or auto starts several. The program is OUTBOARD_OUTBOARDD, else the one beside this
+ * library. A process may attach once; attaching again returns the same context and counts one more attachment.
  */
 int outboard_attach(const char *socket_path, outboard_context **context);
 /*
- * Everything at once: attaches as outboard_attach(NULL), then makes the group of all ranks of the job as
- * outboard_group_world. On failure nothing is left. Ends with outboard_group_destroy(world), outboard_detach(context).
+ * Attaches as outboard_attach(NULL), then makes the group of all ranks of the job as outboard_group_world. A
+ * failure leaves nothing behind. Ends with outboard_group_destroy(world), outboard_detach(context).
  */
 int outboard_init(outboard_context **context, outboard_group **world);
-/* Gives the attachment back. OUTBOARD_ERR_BUSY while groups exist. */
+/* Ends one attachment of the context. OUTBOARD_ERR_BUSY while groups exist. */
 int outboard_detach(outboard_context *context);
 
 /*
- * Making a group takes two steps, with the program's own allgather between them: every member writes an offer,
- * all members' offers are brought to all members in rank order, every member creates. Creation returns when the
- * service processes of all members agree (collective, blocking). OUTBOARD_ERR_MISMATCH names the differing
- * configurations, OUTBOARD_ERR_DEADLINE a rank that has not asked for the group within 30 s (outboardd
+ * Making a group takes two steps, with the program's own allgather between them. Every member writes an offer, all
+ * members receive the offers of all members in rank order, and every member creates the group. Creation is
+ * collective and blocks until the service processes of all members agree. OUTBOARD_ERR_MISMATCH names the differing
+ * configurations. OUTBOARD_ERR_DEADLINE names a rank that has not requested the group within 30 s (outboardd
  * --group-timeout). Offers have a fixed size.
  */
 #define OUTBOARD_OFFER_BYTES 1024
 int outboard_group_offer(outboard_context *context, void *offer);
 int outboard_group_create(outboard_context *context, const void *offers, uint32_t ranks, uint32_t rank,
                           outboard_group **group);
-/* As above with all ranks of the job, which find one another through the PMIx server of mpirun or srun, by the
- * variables of Slurm or PyTorch (at MASTER_PORT + 1), or by OUTBOARD_RENDEZVOUS (HOST:PORT of rank 0, which serves it)
- * with OUTBOARD_RANK and OUTBOARD_WORLD_SIZE, or what Open MPI or PMI says in their place. OUTBOARD_ERR_ARGUMENT names
- * the variable to set. Where hosts share no home, OUTBOARD_TOKEN or OUTBOARD_TOKEN_FILE gives all ranks one secret. */
+/* Makes the group of all ranks of the job. They find one another through the PMIx server of mpirun or srun, or by
+ * the variables of Slurm or PyTorch (at MASTER_PORT + 1). Else OUTBOARD_RENDEZVOUS is HOST:PORT of rank 0, which
+ * serves it; OUTBOARD_RANK and OUTBOARD_WORLD_SIZE, or the variables of Open MPI or PMI, give the place.
+ * OUTBOARD_ERR_ARGUMENT names the variable to set. If hosts share no home, OUTBOARD_TOKEN or OUTBOARD_TOKEN_FILE
+ * gives all ranks one secret. */
 int outboard_group_world(outboard_context *context, outboard_group **group);
-/* Local. Waits for the group's requests in flight; afterwards all buffers are the program's again. Requests that it
- * holds keep their results. */
+/* Local. Waits for the group's requests in flight; afterwards all buffers belong to the program again. Requests
+ * that the program holds keep their results. */
 int outboard_group_destroy(outboard_group *group);
 /*
- * Without a deadline (the default) a rank may come as late as it likes. With one, a collective that this rank posts
- * from now on and that has not ended `seconds` later fails on all ranks with OUTBOARD_ERR_DEADLINE; the sentence names
- * the ranks that had not called and their last calls, and the group is of no use any more. 0 takes the deadline away.
- * Local, but better the same on all ranks. New groups have the deadline of the environment variable OUTBOARD_DEADLINE
+ * Without a deadline (the default) a rank may call at any time. With one, a collective that this rank posts from
+ * now on fails on all ranks with OUTBOARD_ERR_DEADLINE if it has not ended `seconds` later. The message names the
+ * ranks that had not called and their last calls, and the group cannot be used any more. 0 removes the deadline.
+ * Local, but best equal on all ranks. New groups have the deadline of the environment variable OUTBOARD_DEADLINE
  * (seconds).
  */
 int outboard_group_deadline(outboard_group *group, double seconds);
 int outboard_group_rank(const outboard_group *group, uint32_t *rank);
 int outboard_group_size(const outboard_group *group, uint32_t *ranks);
-/* 1 when the group's configuration offloads an allgather of this size, 0 when the caller should run its own: a pure
- * function of agreed configuration and of the argument, so equal on all ranks. */
+/* Returns 1 if the group's configuration offloads an allgather of this size, 0 if the caller should run its own. A
+ * pure function of agreed configuration and of the argument, so equal on all ranks. */
 int outboard_group_offloads_allgather(const outboard_group *group, uint64_t bytes_per_rank);
 
 /*
@@ -113,94 +114,94 @@ int outboard_group_offloads_allgather(const outboard_group *group, uint64_t byte
 int outboard_iallgather(outboard_group *group, const void *send, void *receive, uint64_t bytes_per_rank,
                         outboard_request **request);
 
-/* 1 when the group's configuration offloads a broadcast of this size; as outboard_group_offloads_allgather. */
+/* Returns 1 if the group's configuration offloads a broadcast of this size; as outboard_group_offloads_allgather. */
 int outboard_group_offloads_broadcast(const outboard_group *group, uint64_t bytes);
 
 /*
  * Posts a broadcast: `bytes` bytes at `buffer` of rank `root` go to `buffer` of all other ranks. All ranks pass the
- * same bytes and root. Never blocks; a rank that posts late delays nobody but itself, unless it is the root. The buffer
+ * same bytes and root. Never blocks; a rank that posts late delays only itself, unless it is the root. The buffer
  * belongs to Outboard until the request completes.
  */
 int outboard_ibroadcast(outboard_group *group, void *buffer, uint64_t bytes, uint32_t root,
                         outboard_request **request);
 
-/* 1 when the group's configuration offloads an allgather of blocks of so many bytes together; as above. */
+/* Returns 1 if the configuration offloads an allgather of blocks of this many bytes together; as above. */
 int outboard_group_offloads_allgatherv(const outboard_group *group, uint64_t total_bytes);
 
 /*
- * Posts an allgather of blocks of different sizes: `send` holds bytes[rank] bytes (or is OUTBOARD_IN_PLACE), the block
- * of rank i goes to receive + offsets[i]. All ranks pass the same bytes, else the request fails with
- * OUTBOARD_ERR_MISMATCH, each its own offsets. Lists have one entry for every rank and are read before the call
- * returns. The blocks belong to Outboard until the request completes; what lies between them does not.
+ * Posts an allgather of blocks of different sizes: `send` holds bytes[rank] bytes (or is OUTBOARD_IN_PLACE), and
+ * the block of rank i goes to receive + offsets[i]. All ranks pass the same bytes, else the request fails with
+ * OUTBOARD_ERR_MISMATCH; each rank passes its own offsets. Lists have one entry for every rank and are read before
+ * the call returns. The blocks belong to Outboard until the request completes; the gaps between them do not.
  */
 int outboard_iallgatherv(outboard_group *group, const void *send, void *receive, const uint64_t *bytes,
                          const uint64_t *offsets, outboard_request **request);
 
-/* 1 when the group's configuration offloads an alltoall of blocks of this size; as
+/* Returns 1 if the group's configuration offloads an alltoall of blocks of this size; as
  * outboard_group_offloads_allgather. */
 int outboard_group_offloads_alltoall(const outboard_group *group, uint64_t bytes_per_pair);
-/* 1 when the group offloads alltoallvs, whatever their sizes, which no rank knows all of. */
+/* Returns 1 if the group offloads alltoallvs. Sizes do not matter, because no rank knows all of them. */
 int outboard_group_offloads_alltoallv(const outboard_group *group);
 
 /*
- * Posts an alltoall: block i of bytes_per_pair bytes at `send` goes to rank i, and block i of `receive` comes from it.
- * Never blocks; a rank that posts late holds up only those who wait for its blocks. Both buffers belong to Outboard
- * until the request completes.
+ * Posts an alltoall: block i of bytes_per_pair bytes at `send` goes to rank i, and rank i's block for this rank
+ * goes to block i of `receive`. Never blocks; a rank that posts late delays only ranks that wait for its blocks.
+ * Both buffers belong to Outboard until the request completes.
  */
 int outboard_ialltoall(outboard_group *group, const void *send, void *receive, uint64_t bytes_per_pair,
                        outboard_request **request);
 
 /*
- * Posts an alltoallv: the block for rank i is send_bytes[i] bytes at send + send_offsets[i], the block of rank i goes
- * to receive + receive_offsets[i], where receive_bytes[i] must be what rank i sends here: if both are above 0 and
- * differ, the request fails on all ranks with OUTBOARD_ERR_MISMATCH. Each list has one entry for every rank and is read
- * before the call returns. The blocks belong to Outboard until the request completes; what lies between them does not.
+ * Posts an alltoallv: the block for rank i is send_bytes[i] bytes at send + send_offsets[i]; the block of rank i
+ * goes to receive + receive_offsets[i]. receive_bytes[i] must equal the bytes that rank i sends here: if both are
+ * above 0 and differ, the request fails on all ranks with OUTBOARD_ERR_MISMATCH. Each list has one entry for every
+ * rank and is read before the call returns. The blocks belong to Outboard until the request completes; the gaps
+ * between them do not.
  */
 int outboard_ialltoallv(outboard_group *group, const void *send, const uint64_t *send_bytes,
                         const uint64_t *send_offsets, void *receive, const uint64_t *receive_bytes,
                         const uint64_t *receive_offsets, outboard_request **request);
 
-/* 1 when the group's configuration offloads a gather or scatter of blocks of this size; as
- * outboard_group_offloads_allgather. A gatherv or scatterv is offloaded where outboard_group_offloads_alltoallv says
- * so. */
+/* Returns 1 if the group's configuration offloads a gather or scatter of blocks of this size; as
+ * outboard_group_offloads_allgather. For a gatherv or scatterv call outboard_group_offloads_alltoallv. */
 int outboard_group_offloads_gather(const outboard_group *group, uint64_t bytes_per_rank);
 
 /*
- * Posts a gather: bytes_per_rank bytes at `send` of every rank come to `receive` of rank `root`, in the order of ranks.
- * `receive` counts on the root alone, and only there `send` may be OUTBOARD_IN_PLACE. Never blocks; a rank other than
- * the root completes when its block has been read, whoever else has called. All ranks pass the same bytes and root. The
- * buffers belong to Outboard until the request completes.
+ * Posts a gather: bytes_per_rank bytes at `send` of every rank go to `receive` of rank `root`, in the order of
+ * ranks. Other ranks' `receive` is ignored, and only the root may pass OUTBOARD_IN_PLACE as `send`. Never blocks; a
+ * rank other than the root completes when its block has been read, whichever other ranks have called. All ranks
+ * pass the same bytes and root. The buffers belong to Outboard until the request completes.
  */
 int outboard_igather(outboard_group *group, const void *send, void *receive, uint64_t bytes_per_rank, uint32_t root,
                      outboard_request **request);
 
 /*
- * Posts a scatter: block i of bytes_per_rank bytes at `send` of rank `root` goes to `receive` of rank i. `send` counts
- * on the root alone, and only there `receive` may be (void *)OUTBOARD_IN_PLACE: the root's block stays where it is.
- * Otherwise as a gather; nobody waits for anybody but the root.
+ * Posts a scatter: block i of bytes_per_rank bytes at `send` of rank `root` goes to `receive` of rank i. Other
+ * ranks' `send` is ignored. Only the root may pass (void *)OUTBOARD_IN_PLACE as `receive`: its block then stays in
+ * place. Otherwise as a gather; a rank waits only for the root.
  */
 int outboard_iscatter(outboard_group *group, const void *send, void *receive, uint64_t bytes_per_rank, uint32_t root,
                       outboard_request **request);
 
 /*
  * Posts a gather of blocks of different sizes: send_bytes at `send` of rank i go to receive + receive_offsets[i] of
- * rank `root`, whose receive_bytes[i] must be the same: if both are above 0 and differ, the request fails on the ranks
- * that have not completed, with OUTBOARD_ERR_MISMATCH. Lists count on the root alone, have one entry for every rank and
- * are read before the call returns. Of a contribution in place send_bytes does not count.
+ * rank `root`. The root's receive_bytes[i] must be the same: if both are above 0 and differ, the request fails with
+ * OUTBOARD_ERR_MISMATCH on the ranks that have not completed. Only the root passes lists; they have one entry for
+ * every rank and are read before the call returns. send_bytes is ignored for a contribution in place.
  */
 int outboard_igatherv(outboard_group *group, const void *send, uint64_t send_bytes, void *receive,
                       const uint64_t *receive_bytes, const uint64_t *receive_offsets, uint32_t root,
                       outboard_request **request);
 
-/* Posts a scatter of blocks of different sizes: send_bytes[i] at send + send_offsets[i] of rank `root` go to `receive`
- * of rank i, which expects receive_bytes; otherwise as outboard_igatherv. */
+/* Posts a scatter of blocks of different sizes: send_bytes[i] at send + send_offsets[i] of rank `root` go to
+ * `receive` of rank i, which expects receive_bytes; otherwise as outboard_igatherv. */
 int outboard_iscatterv(outboard_group *group, const void *send, const uint64_t *send_bytes,
                        const uint64_t *send_offsets, void *receive, uint64_t receive_bytes, uint32_t root,
                        outboard_request **request);
 
 /*
- * What reductions do to elements, and what these are. MPI's rules apply: integers wrap, bitwise and logical operators
- * are for integers, those with location for pairs alone, minimum and maximum for numbers that are ordered. Buffers hold
+ * Operators and elements of reductions. MPI's rules apply: integers wrap, bitwise and logical operators are for
+ * integers, operators with location are only for pairs, minimum and maximum are for ordered numbers. Buffers hold
  * elements in the byte order of the machine, at any alignment.
  */
 enum outboard_operator {
@@ -208,7 +209,7 @@ enum outboard_operator {
     OUTBOARD_PRODUCT = 2,
     OUTBOARD_MINIMUM = 3,
     OUTBOARD_MAXIMUM = 4,
-    OUTBOARD_MINIMUM_LOCATION = 5, /* of equal values the smaller index */
+    OUTBOARD_MINIMUM_LOCATION = 5, /* among equal values the smaller index */
     OUTBOARD_MAXIMUM_LOCATION = 6,
     OUTBOARD_BIT_AND = 7,
     OUTBOARD_BIT_OR = 8,
@@ -240,146 +241,147 @@ enum outboard_element {
 };
 
 /*
- * Operators of the program's own. `op` gets a number that reductions take in the place of an enum outboard_operator,
- * with `element` 0: the operator knows how large its elements are. Make one for each kind of element, the same on all
- * ranks, which nobody checks.
+ * Operators of the program. Reductions accept the number in `op` in place of an enum outboard_operator, with `element`
+ * 0: the operator knows the size of its elements. Make one operator for each kind of element, the same on all ranks;
+ * this is not checked.
  *
  * The function combines `count` pairs of elements, in[i] with inout[i], and leaves the results in `inout`, as a
- * function of MPI_Op_create does: elements of `in` come from ranks before those of `inout`. It must be associative and
- * need not commute: contributions are combined from the left in the order of ranks, on every run alike, long ones in
- * several calls. Both vectors are memory of Outboard's, at multiples of element_bytes from a cache line's start.
+ * function of MPI_Op_create does: elements of `in` come from ranks before those in `inout`. It must be associative
+ * and need not commute: contributions are combined from the left in the order of ranks, equally on every run, long
+ * ones in several calls. Both vectors are memory of Outboard, at multiples of element_bytes from a cache line's
+ * start.
  *
- * The service process brings the contributions together. The function runs in the rank itself, in the thread whose call
- * sees the end: outboard_test, outboard_wait, or, of a request that was freed before, any that posts, tests, waits or
- * destroys the group. It must not call this library nor leave but by return, and several threads that test or wait may
- * run it at a time. No rank waits for another one's function. Until the request completes the rank holds, beside its
- * buffers, what its result is made of: a contribution of each rank that takes part, for reduce-scatters of the rank's
- * own block; OUTBOARD_ERR_RESOURCE where there is no memory for it.
+ * The service process gathers the contributions. The function runs in the rank itself, in the thread whose call finds
+ * the request complete: outboard_test, outboard_wait, or, for a request that was freed before, any that posts, tests,
+ * waits or destroys the group. It must not call this library and must return normally. Several threads that test or
+ * wait may run it at a time. No rank waits for the function of another rank. Until the request completes the rank
+ * holds the contribution of each rank that takes part; for reduce-scatters only the part for its own block.
+ * OUTBOARD_ERR_RESOURCE if there is no memory for them.
  */
 typedef void (*outboard_op_function)(const void *in, void *inout, size_t count, void *context);
 int outboard_op_create(outboard_op_function function, size_t element_bytes, void *context, int *op);
-/* Local. OUTBOARD_ERR_BUSY while requests with it have not been seen to end. Numbers are never given out again. */
+/* Local. OUTBOARD_ERR_BUSY while requests with the operator have not been seen to end. Numbers are never reused. */
 int outboard_op_free(int op);
 
-/* 1 when the group offloads barriers. */
+/* Returns 1 if the group offloads barriers. */
 int outboard_group_offloads_barrier(const outboard_group *group);
-/* 1 when the group's configuration offloads reductions to which each rank contributes so many bytes; as above. */
+/* Returns 1 if the configuration offloads reductions to which each rank contributes this many bytes; as above. */
 int outboard_group_offloads_reduction(const outboard_group *group, uint64_t bytes);
-/* The most bytes that each rank may contribute to a reduction: what the service process of this rank has scratch for
- * (outboardd --scratch-quota), which depends on the ranks that it serves. The group can do the least of what its ranks
- * are told; a call beyond fails with OUTBOARD_ERR_RESOURCE. */
+/* The most bytes that each rank may contribute to a reduction. The limit is the scratch of this rank's service
+ * process (outboardd --scratch-quota) and depends on the ranks that it serves. The group's limit is the least of
+ * its ranks' limits; a larger call fails with OUTBOARD_ERR_RESOURCE. */
 int outboard_group_reduction_most(const outboard_group *group, uint64_t *bytes);
 
-/* Posts a barrier: the request completes when all ranks have posted theirs. Never blocks. */
+/* Posts a barrier: the request completes when all ranks have posted their barriers. Never blocks. */
 int outboard_ibarrier(outboard_group *group, outboard_request **request);
 
 /*
- * Post reductions: the vectors at `send` of all ranks are combined, element by element. All ranks pass the same counts,
- * operator, element and root, else the request fails with OUTBOARD_ERR_MISMATCH. The result has the same bits from run
- * to run whatever comes first, and on all ranks that receive the same. `send` OUTBOARD_IN_PLACE means that the vector
- * begins where the result goes, at `receive`. Never block; a rank that posts late holds up only those whose result it
- * is part of. Both buffers belong to Outboard until the request completes. OUTBOARD_ERR_RESOURCE when what is on the
- * way would exceed the service process's scratch (outboardd --scratch-quota), or its staging (--staging-quota) for ranks
- * that have not called. `op` and `element` are an enum outboard_operator and an enum
- * outboard_element, or the number of an operator of the program's own and 0.
+ * Post reductions: the vectors at `send` of all ranks are combined, element by element. All ranks pass the same
+ * counts, operator, element and root, else the request fails with OUTBOARD_ERR_MISMATCH. The result has the same
+ * bits from run to run whatever arrives first, and on all ranks that receive the same elements. `send`
+ * OUTBOARD_IN_PLACE means that the vector begins at `receive`, where the result goes. Never block; a rank that
+ * posts late delays only ranks whose result contains its vector. Both buffers belong to Outboard until the request
+ * completes. OUTBOARD_ERR_RESOURCE if the vectors in flight would exceed the service process's scratch (outboardd
+ * --scratch-quota), or its staging (--staging-quota) for ranks that have not called. `op` and `element` are an enum
+ * outboard_operator and an enum outboard_element, or the number of a program's operator and 0.
  */
-/* `count` elements to rank `root`, which alone may be in place; elsewhere `receive` means nothing. */
+/* `count` elements to rank `root`; only the root may be in place, and other ranks' `receive` is ignored. */
 int outboard_ireduce(outboard_group *group, const void *send, void *receive, uint64_t count, int op, int element,
                      uint32_t root, outboard_request **request);
 /* `count` elements to all ranks. */
 int outboard_iallreduce(outboard_group *group, const void *send, void *receive, uint64_t count, int op, int element,
                         outboard_request **request);
-/* The vector is cut into a block of counts[i] elements for each rank i; each receives its own. `counts` has one entry
- * for every rank and is read before the call returns. */
+/* The vector is cut into a block of counts[i] elements for each rank i; each rank receives its own block. `counts`
+ * has one entry for every rank and is read before the call returns. */
 int outboard_ireduce_scatter(outboard_group *group, const void *send, void *receive, const uint64_t *counts, int op,
                              int element, outboard_request **request);
-/* The same with blocks of `count` elements. */
+/* As outboard_ireduce_scatter with blocks of `count` elements. */
 int outboard_ireduce_scatter_block(outboard_group *group, const void *send, void *receive, uint64_t count, int op,
                                    int element, outboard_request **request);
-/* `count` elements: rank i receives those of ranks 0 to i combined. */
+/* `count` elements: rank i receives the combined vectors of ranks 0 to i. */
 int outboard_iscan(outboard_group *group, const void *send, void *receive, uint64_t count, int op, int element,
                    outboard_request **request);
-/* `count` elements: rank i receives those of ranks 0 to i - 1 combined, rank 0 nothing. */
+/* `count` elements: rank i receives the combined vectors of ranks 0 to i - 1, rank 0 nothing. */
 int outboard_iexscan(outboard_group *group, const void *send, void *receive, uint64_t count, int op, int element,
                      outboard_request **request);
 
 /*
  * Posts a message of `bytes` bytes at `buffer` to rank `to`, which receives it by naming this rank and `tag`. Never
- * blocks. The request completes when the buffer may be used again: of small messages as a rule before they are
- * received, of large ones when they are. The buffer belongs to Outboard until then.
+ * blocks. The request completes when the buffer may be used again: usually before the receive for small messages,
+ * at the receive for large ones. The buffer belongs to Outboard until then.
  */
 int outboard_isend(outboard_group *group, uint32_t to, uint32_t tag, const void *buffer, uint64_t bytes,
                    outboard_request **request);
 /*
  * Posts the receive of the next message that rank `from` sends to this rank with `tag`, of at most `bytes` bytes.
- * Messages of one source and tag are received in the order in which they were sent; there are no wildcards. A longer
- * message is lost, and this request alone fails with OUTBOARD_ERR_MISMATCH. Of a shorter one the rest of the buffer
- * stays as it was. Deadlines do not apply to messages and recorded groups.
+ * Messages with one source and tag are received in the order in which they were sent; there are no wildcards. A
+ * longer message is lost, and only this request fails with OUTBOARD_ERR_MISMATCH. A shorter message leaves the rest
+ * of the buffer unchanged. Deadlines do not apply to messages and recorded groups.
  */
 int outboard_ireceive(outboard_group *group, uint32_t from, uint32_t tag, void *buffer, uint64_t bytes,
                       outboard_request **request);
 
 /*
  * Recorded groups: a rank records sends, receives, copies, reductions and local barriers once, and calls them as a
- * whole again and again; a call says nothing of them any more. A recorder belongs to one thread at a time, and to the
- * caller until it is ended or discarded. Recording does nothing yet and tells nobody.
+ * whole again and again, without passing them again. A recorder belongs to one thread at a time, and to the caller
+ * until it is ended or discarded. Recording itself does nothing and sends nothing.
  *
- * What stands between two barriers may be done in any order and at the same time: none of it may touch bytes that
- * another of it writes. The n-th message of a tag that a call sends to a rank is the n-th of that tag that the same
- * call of that rank receives from here; both must name the same bytes, else the group fails with OUTBOARD_ERR_MISMATCH.
+ * Operations between two barriers may be done in any order and at the same time. None of them may touch bytes that
+ * another one writes. The n-th send of a tag to a rank in a call matches the n-th receive of that tag from this rank
+ * in the same call there. Both must name the same bytes, else the group fails with OUTBOARD_ERR_MISMATCH.
  */
 int outboard_record_begin(outboard_group *group, outboard_recorder **recorder);
 int outboard_record_send(outboard_recorder *recorder, uint32_t to, uint32_t tag, const void *buffer, uint64_t bytes);
 int outboard_record_receive(outboard_recorder *recorder, uint32_t from, uint32_t tag, void *buffer, uint64_t bytes);
-/* Within this rank's memory, between pieces that do not overlap. */
+/* Copies within this rank's memory, between pieces that do not overlap. */
 int outboard_record_copy(outboard_recorder *recorder, const void *from, void *into, uint64_t bytes);
-/* Combines `count` elements at `from` into those at `into`, the left operand, which takes the result. No overlap, and
- * no operator of the program's own. */
+/* Combines `count` elements at `from` into the elements at `into`, the left operands, which are replaced by the
+ * results. The pieces must not overlap, and `op` must not be an operator of the program. */
 int outboard_record_reduce(outboard_recorder *recorder, const void *from, void *into, uint64_t count, int op,
                            int element);
-/* What is recorded behind it starts when all before it is done on this rank. No other rank waits for it. */
+/* Operations recorded after it start when all before it are done on this rank. No other rank waits for it. */
 int outboard_record_barrier(outboard_recorder *recorder);
 /*
- * Ends a recording: the service process keeps it, and the recorder is gone, whatever is returned. All ranks that call
- * it end it in the same order among their recordings on the group; a rank that has no part in it ends an empty one.
- * After an error this rank has no part in it.
+ * Ends a recording: the service process keeps it. The recorder is gone, whatever is returned. All ranks that call
+ * the recording end it in the same order among their recordings on the group. A rank without operations in it ends
+ * an empty one. After an error this rank has no part in the recording.
  */
 int outboard_record_end(outboard_recorder *recorder, outboard_recorded **recorded);
-/* Throws a recorder away. */
+/* Discards a recorder. */
 int outboard_record_discard(outboard_recorder *recorder);
 /*
- * Does all that was recorded, once more. Never blocks. The n-th call of a recording meets the n-th calls of the other
- * ranks, whatever else they call meanwhile and in whatever order; calls of one recording are done one after the other.
- * All memory that was recorded belongs to Outboard until the request completes.
+ * Runs the recorded operations once more. Never blocks. The n-th call of a recording matches the n-th calls of the
+ * other ranks, whatever other calls are in between. Calls of one recording are done one after the other. All
+ * recorded memory belongs to Outboard until the request completes.
  */
 int outboard_recorded_call(outboard_recorded *recorded, outboard_request **request);
-/* Forgets a recording, after waiting for its calls in flight; afterwards its memory is the program's again. Local.
- * Before its group is destroyed. */
+/* Forgets a recording, after waiting for its calls in flight; afterwards its memory belongs to the program again.
+ * Local. Must precede the destruction of the group. */
 int outboard_recorded_free(outboard_recorded *recorded);
 
 /* Sets *done to 1 when the request has completed; the return value is then its result. The request stays valid. */
 int outboard_test(outboard_request *request, int *done);
-/* Sleeps until the request completes and returns its result; timeout_ms < 0 waits for ever. On timeout *done is 0
- * (done may be NULL when timeout_ms < 0). */
+/* Sleeps until the request completes and returns its result; timeout_ms < 0 waits for ever. After a timeout *done
+ * is 0 (done may be NULL if timeout_ms < 0). */
 int outboard_wait(outboard_request *request, int timeout_ms, int *done);
 /* Sleeps until at least one of the `count` requests (NULL entries skipped) has completed or timeout_ms has passed;
- * timeout_ms < 0 waits for ever. OUTBOARD_OK either way, at once where there are no requests, and where the service
- * process has died: outboard_test says what has completed, and how. All requests are of one context. */
+ * timeout_ms < 0 waits for ever. Returns OUTBOARD_OK in both cases, at once if there are no requests, and also if
+ * the service process has died; outboard_test returns the results. All requests must belong to one context. */
 int outboard_wait_some(outboard_request *const *requests, size_t count, int timeout_ms);
-/* Frees the handle. The collective goes on; its buffers must stay valid until it has ended. */
+/* Frees the handle. The collective goes on; its buffers must stay valid until the collective has ended. */
 int outboard_request_free(outboard_request *request);
 
 /* Memory that the service process maps directly; fastest for send and receive buffers. Page-aligned, of undefined
- * content, not inherited by forked children; what is not given back before the detach stays mapped, as plain memory.
- * Memory given back is kept for the next allocation of a like size, within bounds. */
+ * content, not inherited by forked children. Memory that is not freed before the detach stays mapped, as plain
+ * memory. Freed memory is kept for the next allocation of a similar size, within bounds. */
 int outboard_alloc(outboard_context *context, size_t bytes, void **memory);
 int outboard_dealloc(outboard_context *context, void *memory);
 
-/* How the service process reaches this rank's memory now, where it does not come from outboard_alloc: "cross-memory
+/* The way in which the service process now accesses memory that does not come from outboard_alloc: "cross-memory
  * attach", "memory descriptor" or "staging". */
 const char *outboard_memory_tier(const outboard_context *context);
 
-/* What the code means, and the sentence of the calling thread's last failure (never NULL). */
+/* The meaning of the code, and the message of the calling thread's last failure (never NULL). */
 const char *outboard_strerror(int code);
 const char *outboard_last_error(void);
 

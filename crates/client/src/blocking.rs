@@ -1,5 +1,5 @@
-//! Collectives on slices, for ranks that have nothing to do meanwhile: no `unsafe`, because the buffers are borrowed to
-//! the end.
+//! Blocking collectives on slices. They need no `unsafe`, because the buffers stay borrowed until the collective has
+//! ended.
 
 use crate::error::Error;
 use crate::group::{Contribution, Group, Outcome};
@@ -7,11 +7,11 @@ use crate::operator::Combination;
 use crate::request::Request;
 
 impl Group {
-    /// [`Group::iallgather`] of `send` into `receive`, to its end.
+    /// [`Group::iallgather`] of `send` into `receive`, until it has ended.
     ///
     /// # Errors
-    /// As of [`Group::iallgather`] and of the request; [`Error::Argument`] where `receive` does not have the
-    /// bytes of all blocks.
+    /// As for [`Group::iallgather`] and the request; [`Error::Argument`] if `receive` does not have the bytes of all
+    /// blocks.
     pub fn allgather(&self, send: &[u8], receive: &mut [u8]) -> Result<(), Error> {
         let expected = send.len().checked_mul(self.size()? as usize);
         if expected != Some(receive.len()) {
@@ -23,28 +23,28 @@ impl Group {
         end(unsafe { self.iallgather(Contribution::At(send.as_ptr()), receive.as_mut_ptr(), send.len() as u64) }?)
     }
 
-    /// [`Group::ibroadcast`] of the root's `buffer` into that of all others, to its end.
+    /// [`Group::ibroadcast`] of the root's `buffer` into the buffers of all other ranks, until it has ended.
     ///
     /// # Errors
-    /// As of [`Group::ibroadcast`] and of the request.
+    /// As for [`Group::ibroadcast`] and the request.
     pub fn broadcast(&self, root: u32, buffer: &mut [u8]) -> Result<(), Error> {
         // SAFETY: the slice is borrowed until the request has ended, just below.
         end(unsafe { self.ibroadcast(root, buffer.as_mut_ptr(), buffer.len() as u64) }?)
     }
 
-    /// [`Group::ibarrier`] to its end.
+    /// [`Group::ibarrier`], until it has ended.
     ///
     /// # Errors
-    /// As of [`Group::ibarrier`] and of the request.
+    /// As for [`Group::ibarrier`] and the request.
     pub fn barrier(&self) -> Result<(), Error> {
         end(self.ibarrier()?)
     }
 
-    /// [`Group::ireduction`] to all ranks of the elements in `send` into `receive`, to its end.
+    /// [`Group::ireduction`] to all ranks of the elements in `send` into `receive`, until it has ended.
     ///
     /// # Errors
-    /// As of [`Group::ireduction`] and of the request; [`Error::Argument`] where the slices differ in length
-    /// or end within an element.
+    /// As for [`Group::ireduction`] and the request; [`Error::Argument`] if the slices differ in length or end within
+    /// an element.
     pub fn allreduce(&self, combination: impl Into<Combination>, send: &[u8], receive: &mut [u8]) -> Result<(), Error> {
         let combination = combination.into();
         let (bytes, element) = (send.len() as u64, combination.element_bytes());

@@ -1,7 +1,7 @@
-//! The functions of `outboard.h`, which documents them; here only what C needs on top of the Rust interface.
+//! The functions of `outboard.h`, which documents them. Here is only what C needs on top of the Rust interface.
 //!
-//! Invariants: no panic crosses (it becomes OUTBOARD_ERR_INTERNAL); every failure leaves its sentence in the calling
-//! thread; handles are boxes that C holds by pointer, and a NULL one is an argument error.
+//! Invariants: no panic crosses the boundary (it becomes OUTBOARD_ERR_INTERNAL). Every failure leaves its message in
+//! the calling thread. Handles are boxes that C holds by pointer, and a NULL handle is an argument error.
 #![allow(clippy::missing_safety_doc, reason = "the contract of each function is in outboard.h")]
 
 use crate::context::{Context, lock};
@@ -25,22 +25,22 @@ thread_local! {
     static LAST_ERROR: RefCell<CString> = RefCell::default();
 }
 
-/// The process's one attachment and how often it was asked for.
+/// The process's one attachment and the number of attach calls.
 struct Attached {
     context: *mut Context,
     count: usize,
 }
 
-// SAFETY: the pointer is to a `Context`, which is shared between threads.
+// SAFETY: the pointer is to a `Context`, which threads may share.
 unsafe impl Send for Attached {}
 
-/// What one process holds; a forked child, in which the parent's lock may be taken for ever, has its own.
+/// State of one process. A forked child makes its own, since the parent's lock may stay taken for ever there.
 struct Process {
     guard: ForkGuard,
     attached: Mutex<Option<Attached>>,
 }
 
-/// Of this process, or of the one that it was forked from. Never freed.
+/// State of this process, or of the one that it was forked from. Never freed.
 static PROCESS: AtomicPtr<Process> = AtomicPtr::new(std::ptr::null_mut());
 
 static MEANINGS: LazyLock<Vec<(c_int, CString)>> = LazyLock::new(|| {
@@ -54,7 +54,7 @@ fn text_for_c(text: &str) -> CString {
 }
 
 fn remember(error: &Error) -> c_int {
-    // A thread that is being torn down has nobody left to read the sentence.
+    // A thread that is ending has no reader for the message.
     let _ = LAST_ERROR.try_with(|last| last.replace(text_for_c(&error.to_string())));
     error.status().code()
 }
@@ -77,20 +77,20 @@ fn null(argument: &'static str) -> Error {
 }
 
 /// # Safety
-/// `pointer` is NULL or valid for reads, as the header asks.
+/// `pointer` is NULL or valid for reads, as the header requires.
 unsafe fn borrow<'a, T>(pointer: *const T, argument: &'static str) -> Result<&'a T, Error> {
     // SAFETY: the caller's promise.
     unsafe { pointer.as_ref() }.ok_or_else(|| null(argument))
 }
 
 /// # Safety
-/// `pointer` is NULL or valid for reads and writes and not used by others meanwhile, as the header asks.
+/// `pointer` is NULL or valid for reads and writes and not used by others meanwhile, as the header requires.
 unsafe fn borrow_mut<'a, T>(pointer: *mut T, argument: &'static str) -> Result<&'a mut T, Error> {
     // SAFETY: the caller's promise.
     unsafe { pointer.as_mut() }.ok_or_else(|| null(argument))
 }
 
-/// Stores a result where C wants it, which may be uninitialised.
+/// Stores a result in C's memory, which may be uninitialised.
 ///
 /// # Safety
 /// `place` is NULL or valid for writes.
@@ -103,7 +103,7 @@ unsafe fn store<T>(place: *mut T, value: T, argument: &'static str) -> Result<()
     Ok(())
 }
 
-/// Refuses NULL before anything happens that could not be undone.
+/// Rejects NULL before any step that could not be undone.
 fn place<T>(place: *mut T, argument: &'static str) -> Result<(), Error> {
     if place.is_null() { Err(null(argument)) } else { Ok(()) }
 }
@@ -121,7 +121,7 @@ fn destination(receive: *mut c_void) -> Destination {
     if is_in_place(receive) { Destination::InPlace } else { Destination::At(receive.cast()) }
 }
 
-/// Makes what C gets a handle of, and stores the handle; refuses a NULL place before anything is made.
+/// Makes the object behind a handle and stores the handle; rejects a NULL place before making anything.
 ///
 /// # Safety
 /// `to` is NULL or valid for writes.
@@ -140,19 +140,19 @@ macro_rules! functions {
     ($(extern $abi:literal fn $name:ident($($argument:ident: $type:ty),*) $body:block)+) => {
         $(#[unsafe(no_mangle)]
         unsafe extern $abi fn $name($($argument: $type),*) -> c_int {
-            // SAFETY: as the header asks, of the handles, the lists, the buffers and the places for results; a handle
-            // that is given back is a box that another of the functions has made.
+            // SAFETY: the header requires valid handles, lists, buffers and places for results. A handle that is given
+            // back is a box made by another of the functions.
             crate::c_interface::enter(|| unsafe { $body })
         })+
     };
 }
 
-/// Functions that say whether a group offloads something; none offloads nothing.
+/// Functions that report whether a group offloads a call; a NULL group offloads nothing.
 macro_rules! offloads {
     ($(extern $abi:literal fn $name:ident($($bytes:ident)?) => $asked:ident;)+) => {
         $(#[unsafe(no_mangle)]
         unsafe extern $abi fn $name(group: *const Group $(, $bytes: u64)?) -> c_int {
-            // SAFETY: NULL or a group, as the header asks.
+            // SAFETY: NULL or a group, as the header requires.
             unsafe { group.as_ref() }.is_some_and(|group| group.$asked($($bytes)?)).into()
         })+
     };
@@ -190,11 +190,11 @@ fn limit(timeout_ms: c_int) -> Option<Duration> {
     u64::try_from(timeout_ms).ok().map(Duration::from_millis)
 }
 
-/// The process's attachment. The parent's stays where it is, so that its handle can be refused.
+/// The process's attachment. The parent's attachment stays in place, so that its handle can be rejected.
 fn attached() -> Result<MutexGuard<'static, Option<Attached>>, Error> {
     loop {
         let found = PROCESS.load(Ordering::Acquire);
-        // SAFETY: none, or a box that was given up below, for good.
+        // SAFETY: NULL, or a box that was leaked below for good.
         if let Some(process) = unsafe { found.as_ref() }.filter(|process| !process.guard.forked()) {
             return Ok(lock(&process.attached));
         }
@@ -202,13 +202,13 @@ fn attached() -> Result<MutexGuard<'static, Option<Attached>>, Error> {
             ForkGuard::new().map_err(|errno| Error::Resource(format!("cannot guard against forks: {errno}")))?;
         let made = Box::into_raw(Box::new(Process { guard, attached: Mutex::default() }));
         if PROCESS.compare_exchange(found, made, Ordering::AcqRel, Ordering::Acquire).is_err() {
-            // SAFETY: the box made here, which nobody else has seen.
+            // SAFETY: the box made here, which no other thread has seen.
             drop(unsafe { Box::from_raw(made) });
         }
     }
 }
 
-/// Attaches, or counts once more where this process is attached.
+/// Attaches, or adds one to the count if this process is attached.
 fn attach_counted(path: Option<&Path>) -> Result<*mut Context, Error> {
     let mut place = attached()?;
     if let Some(attached) = place.as_mut() {
@@ -220,7 +220,7 @@ fn attach_counted(path: Option<&Path>) -> Result<*mut Context, Error> {
     Ok(context)
 }
 
-/// Takes one count back; the last one ends the attachment.
+/// Subtracts one from the count; the last one ends the attachment.
 fn detach_counted(context: *mut Context) -> Result<(), Error> {
     let mut place = attached()?;
     let Some(attached) = place.as_mut().filter(|attached| attached.context == context) else {
@@ -233,7 +233,7 @@ fn detach_counted(context: *mut Context) -> Result<(), Error> {
     // SAFETY: the box that attach made, as just compared.
     unsafe { &*context }.detachable()?;
     *place = None;
-    // SAFETY: as above; nobody else has it any more.
+    // SAFETY: as above; no other owner is left.
     unsafe { Box::from_raw(context) }.detach()
 }
 
@@ -254,7 +254,7 @@ functions! {
         place(world, "world")?;
         let attached = attach_counted(None)?;
         let made = (*attached).world().inspect_err(|_| {
-            // The first failure is the one to tell.
+            // The first failure is the one to report.
             let _ = detach_counted(attached);
         })?;
         store(context, attached, "context")?;
@@ -288,7 +288,7 @@ functions! {
     }
 
     extern "C" fn outboard_group_destroy(group: *mut Group) {
-        // In a child the handle stays, to be refused again.
+        // In a child the handle stays, to be rejected again.
         borrow(group, "group")?.rank()?;
         Box::from_raw(group).destroy()
     }
@@ -315,7 +315,7 @@ functions! {
 /// A list with an entry for each of `ranks`.
 ///
 /// # Safety
-/// `list` is NULL or has so many entries.
+/// `list` is NULL or has an entry for each of `ranks`.
 unsafe fn list<'a>(list: *const u64, ranks: u32, argument: &'static str) -> Result<&'a [u64], Error> {
     place(list.cast_mut(), argument)?;
     // SAFETY: the caller's promise.
@@ -328,17 +328,17 @@ type Named = (*const u64, &'static str);
 /// The blocks of all `ranks`.
 ///
 /// # Safety
-/// Both lists are NULL or have so many entries.
+/// Both lists are NULL or have an entry for each of `ranks`.
 unsafe fn block_list<'a>(ranks: u32, bytes: Named, offsets: Named) -> Result<BlockList<'a>, Error> {
     // SAFETY: the caller's promise.
     let [bytes, offsets] = [bytes, offsets].map(|(entries, name)| unsafe { list(entries, ranks, name) });
     Ok(BlockList { bytes: bytes?, offsets: offsets? })
 }
 
-/// The blocks of all ranks, which only the root gives.
+/// The blocks of all ranks, which only the root passes.
 ///
 /// # Safety
-/// On the root the lists are NULL or have an entry for every rank, as the header asks.
+/// On the root the lists are NULL or have an entry for every rank, as the header requires.
 unsafe fn blocks<'a>(group: &Group, root: u32, bytes: Named, offsets: Named) -> Result<Option<BlockList<'a>>, Error> {
     if group.rank()? != root {
         return Ok(None);
@@ -425,7 +425,7 @@ functions! {
         }
         place(requests.cast_mut(), "requests")?;
         let handles = std::slice::from_raw_parts(requests, count);
-        // NULL ones are skipped.
+        // NULL entries are skipped.
         let pending: Vec<&Request> = handles.iter().filter_map(|handle| handle.as_ref()).collect();
         wait_some(&pending, limit(timeout_ms))
     }
@@ -448,7 +448,7 @@ functions! {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn outboard_memory_tier(context: *const Context) -> *const c_char {
-    // SAFETY: as the header asks.
+    // SAFETY: as the header requires.
     let tier = unsafe { context.as_ref() }.map_or(Tier::Staging, Context::memory_tier);
     let name = match tier {
         Tier::Memfd => c"memfd",
@@ -477,7 +477,7 @@ mod tests {
     #[test]
     fn a_panic_becomes_an_error_with_its_text() {
         assert_eq!(enter(|| panic!("slot {}", 7)), Status::Internal.code());
-        // SAFETY: a C string of this thread, which fails no further call meanwhile.
+        // SAFETY: a C string of this thread, which makes no further failing call meanwhile.
         let text = unsafe { CStr::from_ptr(outboard_last_error()) }.to_str().unwrap();
         assert!(text.contains("slot 7"), "{text}");
     }

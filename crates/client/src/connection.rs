@@ -1,11 +1,11 @@
-//! The attach socket as all threads of a rank share it.
+//! The attach socket, shared by all threads of a rank.
 //!
-//! Requests carry tokens and replies come in any order, since making a group waits for other hosts. Of the threads that
-//! wait for a reply one reads the socket and hands the others what is theirs; there is no thread of our own.
+//! Requests carry tokens and replies arrive in any order, since making a group waits for other hosts. One of the
+//! waiting threads reads the socket and passes other threads their replies; the library starts no thread.
 //!
-//! A reply without a request says why the service process closes the connection.
+//! A reply without a request carries the reason for which the service process closes the connection.
 //!
-//! Invariant: once the connection has ended every call returns the reason, those under way too.
+//! Invariant: once the connection has ended, every call returns the reason, also calls under way.
 
 use crate::error::Error;
 use crate::own_daemon;
@@ -17,10 +17,10 @@ use std::path::{Path, PathBuf};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How long the reading thread sleeps before it looks at its deadline again.
+/// How long the reading thread sleeps before it checks its deadline again.
 const SLICE: Duration = Duration::from_millis(500);
 
-/// Messages that may lie before the service process's farewell, and the report that it is gone.
+/// Reads that may precede the farewell of the service process: earlier messages, and the report that it is gone.
 const FAREWELL_LOOKS: u32 = 8;
 
 #[derive(Debug)]
@@ -34,14 +34,14 @@ pub(crate) struct Connection {
 #[derive(Debug, Default)]
 struct Exchange {
     last_token: u64,
-    /// A reply, or none yet, for each request under way.
+    /// For each request under way its reply, once it has arrived.
     replies: HashMap<u64, Option<Received<Reply>>>,
     reading: bool,
     ended: Option<Error>,
 }
 
 impl Connection {
-    /// Connects; [`Error::NoService`] when nobody listens, or another user, who would get this process's memory.
+    /// Connects; [`Error::NoService`] if none listens, or one of another user, which would get this process's memory.
     pub(crate) fn open(path: &Path) -> Result<Connection, Error> {
         let failed = |errno| match errno {
             Errno::MFILE | Errno::NFILE => {
@@ -61,7 +61,7 @@ impl Connection {
         Ok(Connection { path: path.to_owned(), channel, exchange: Mutex::default(), changed: Condvar::new() })
     }
 
-    /// The process at the other end, if the kernel tells.
+    /// The process at the other end, if the kernel reports it.
     pub(crate) fn service_pid(&self) -> Option<rustix::process::Pid> {
         self.channel.peer().ok()?.pid
     }
@@ -79,7 +79,7 @@ impl Connection {
         self.exchange.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sends a request and waits for its reply, until `limit` at most. A reply that says what failed is an error.
+    /// Sends a request and waits for its reply, until `limit` at most. A reply that reports a failure is an error.
     pub(crate) fn call(
         &self,
         request: &Request,
@@ -141,7 +141,7 @@ impl Connection {
             Ok(Some(reply)) => match exchange.replies.get_mut(&reply.token) {
                 Some(place) if place.is_none() => *place = Some(reply),
                 Some(_) => exchange.ended = Some(Error::Protocol("two replies to one request".to_owned())),
-                // The caller has given up on it.
+                // The caller has given up on this reply.
                 None => {}
             },
             Err(error) => exchange.ended = Some(self.failure(error)),
@@ -159,9 +159,9 @@ impl Connection {
         }
     }
 
-    /// Why the service process closed the connection, where it said so: its word outlives the connection.
+    /// The reason that the service process sent before it closed the connection, if any.
     fn farewell(&self) -> Option<Error> {
-        // The kernel reports that the connection is gone once before it hands out what came.
+        // The kernel reports the end of the connection once before it delivers the remaining messages.
         for _ in 0..FAREWELL_LOOKS {
             if let Ok(Some(Received { token: 0, message: Reply::Error { status, text }, .. })) = self.channel.receive()
             {
@@ -175,7 +175,7 @@ impl Connection {
         Error::Protocol(format!("unexpected reply {reply:?}"))
     }
 
-    /// A call whose reply says only that it was done.
+    /// A call whose reply only confirms that the request was carried out.
     pub(crate) fn order(&self, request: &Request, descriptors: &[BorrowedFd<'_>]) -> Result<(), Error> {
         match self.call(request, descriptors, None)?.message {
             Reply::Done => Ok(()),

@@ -28,40 +28,40 @@ use std::ptr::NonNull;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-/// A service process that accepts and then says nothing is as good as none.
+/// The most time for attaching; a service process that accepts and then does not answer counts as absent.
 const ATTACH_LIMIT: Duration = Duration::from_secs(10);
-/// How long a wait sleeps before it asks whether the service process still lives.
+/// How long a wait sleeps before it checks whether the service process still lives.
 const SLICE: Duration = Duration::from_millis(100);
 
-/// An attachment. Clones share it; each [`Context::attach`] is a rank of its own to the service process.
+/// An attachment. Clones share it; each [`Context::attach`] is a separate rank for the service process.
 #[derive(Debug, Clone)]
 pub struct Context(pub(crate) Arc<Attachment>);
 
-/// The attachment, which in a forked child must not even be dropped: its mappings are not there.
+/// The attachment. A forked child must not even drop it, because its mappings are missing there.
 #[derive(Debug)]
 pub(crate) struct Attachment {
     guard: ForkGuard,
     parts: ManuallyDrop<Parts>,
 }
 
-/// What belongs to the process that attached.
+/// State of the process that attached.
 #[derive(Debug)]
 pub(crate) struct Parts {
     pub(crate) connection: Connection,
     pub(crate) control: RankSide,
-    /// Proven at attach.
+    /// Proven when attaching.
     tier: Tier,
     pub(crate) config_digest: u64,
     link_rate: u64,
     pub(crate) slots: Mutex<Slots>,
-    /// A request has ended as far as this rank is concerned.
+    /// Notified when this rank has done its part at the end of a request.
     delivered: Condvar,
     pub(crate) staging: Mutex<StagingPool>,
     pub(crate) tables: Mutex<Tables>,
     allocations: Mutex<BTreeMap<usize, Region>>,
-    /// The program's large allocations, where the service process maps them.
+    /// The address range of the program's large allocations, if the service process maps it.
     heap: Option<Range<usize>>,
-    /// Stays where the service process knows it.
+    /// Kept at the address that the service process knows.
     _probe: ProbePage,
     pub(crate) groups: Mutex<usize>,
     lost: OnceLock<()>,
@@ -77,7 +77,7 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Drop for Attachment {
     fn drop(&mut self) {
         if !self.guard.forked() {
-            // The program still has their addresses.
+            // The program still has the addresses of these regions.
             std::mem::take(&mut *lock(&self.parts.allocations)).into_values().for_each(Region::leave_mapped);
             // SAFETY: dropped once, here, and not used after.
             unsafe { ManuallyDrop::drop(&mut self.parts) }
@@ -86,27 +86,27 @@ impl Drop for Attachment {
 }
 
 impl Attachment {
-    /// The parts, in the process that attached.
+    /// The parts, if this process is the one that attached.
     pub(crate) fn parts(&self) -> Result<&Parts, Error> {
         if self.guard.forked() { Err(Error::Forked) } else { Ok(&self.parts) }
     }
 }
 
-/// The socket that somebody named: the argument, else the environment.
+/// The socket named by the argument, else by the environment.
 fn named_socket(socket: Option<&Path>) -> Option<PathBuf> {
     let variable = || std::env::var_os(attach::SOCKET_VARIABLE).filter(|name| !name.is_empty()).map(PathBuf::from);
     socket.map(Path::to_owned).or_else(variable)
 }
 
 impl Context {
-    /// Attaches to the service process at `socket`, else at that of `OUTBOARD_SOCKET`, of several separated by colons
-    /// to the one that serves this rank by its place on the host (GP-3, [`placement`]). Where neither names one: to the
-    /// job's own, else to the user's, else to one that is started for the job; unless `OUTBOARD_DAEMON` is `off`, then
-    /// to the user's alone (SP-3).
+    /// Attaches to the service process at `socket`, else at `OUTBOARD_SOCKET`. From several sockets separated by colons
+    /// the rank's index on the host selects one (GP-3, [`placement`]). If neither names a socket, the rank tries the
+    /// job's own, then the user's, then starts a service process for the job. With `OUTBOARD_DAEMON=off` it tries only
+    /// the user's (SP-3).
     ///
     /// # Errors
-    /// [`Error::NoService`], [`Error::OwnDaemon`], [`Error::Environment`] where the place on the host is to be
-    /// known and is not, [`Error::Version`], [`Error::Resource`]; nothing is left behind.
+    /// [`Error::NoService`], [`Error::OwnDaemon`], [`Error::Environment`] if the index on the host is needed but
+    /// unknown, [`Error::Version`], [`Error::Resource`]; a failure leaves nothing behind.
     pub fn attach(socket: Option<&Path>) -> Result<Context, Error> {
         if let Some(named) = named_socket(socket) {
             return Context::attach_at(&placement::socket(&named)?);
@@ -125,12 +125,12 @@ impl Context {
     fn greet(connection: Connection) -> Result<Context, Error> {
         let kernel = |what: &str, errno| Error::Resource(format!("cannot {what}: {errno}"));
         let guard = ForkGuard::new().map_err(|errno| kernel("guard against forks", errno))?;
-        // Where the Yama module restricts tracing to ancestors, this names one more; elsewhere it fails harmlessly.
+        // If the Yama module restricts tracing to ancestors, this adds one tracer; elsewhere it fails harmlessly.
         if let Some(service) = connection.service_pid() {
             let _ = rustix::process::set_ptracer(rustix::process::PTracer::ProcessID(service));
         }
         let mut probe = ProbePage::new().map_err(|errno| kernel("make a page for a probe", errno))?;
-        // Without it, as where there is no /proc, the service process has one way less.
+        // Without a descriptor, as on hosts without /proc, the service process has one way less.
         let own_memory = MemoryDescriptor::of_this_process().ok();
         let hello = Request::Hello(Hello {
             layout_version: LAYOUT_VERSION,
@@ -147,7 +147,7 @@ impl Context {
             return Err(Error::Protocol("welcome without two descriptors".to_owned()));
         };
         let control = RankSide::attach(region, doorbell)?;
-        // Staging works whatever the service process believes, so a missing answer decides.
+        // Staging works even if the service process assumes a faster tier, so a missing answer selects staging.
         let tier = if probe.answered() { welcome.tier } else { Tier::Staging };
         let heap = heap::register(&connection)?;
         let most_ranges = welcome.most_ranges.saturating_sub(heap.is_some().into());
@@ -173,14 +173,14 @@ impl Context {
         Ok(Context(Arc::new(Attachment { guard, parts: ManuallyDrop::new(parts) })))
     }
 
-    /// Ends the attachment in good order, for all clones.
+    /// Ends the attachment of all clones.
     ///
     /// # Errors
-    /// [`Error::Busy`] while groups exist, when nothing happens; [`Error::Forked`].
+    /// [`Error::Busy`] while groups exist, and nothing happens; [`Error::Forked`].
     pub fn detach(self) -> Result<(), Error> {
         self.detachable()?;
         match self.0.parts()?.connection.order(&Request::Detach, &[]) {
-            // It is gone, which is what was wanted.
+            // The service process is gone, so the attachment has ended.
             Err(Error::ServiceLost { .. }) => Ok(()),
             other => other,
         }
@@ -191,7 +191,7 @@ impl Context {
         self.0.parts().map(drop)
     }
 
-    /// Whether [`detach`](Self::detach) would be refused.
+    /// Fails if [`detach`](Self::detach) would fail.
     pub(crate) fn detachable(&self) -> Result<(), Error> {
         match *lock(&self.0.parts()?.groups) {
             0 => Ok(()),
@@ -199,10 +199,10 @@ impl Context {
         }
     }
 
-    /// What this rank contributes to making a group, to be brought to all members in rank order.
+    /// This rank's offer for making a group. The program sends it to all members, in rank order.
     ///
     /// # Errors
-    /// [`Error::Forked`], [`Error::ServiceLost`], or what the service process says.
+    /// [`Error::Forked`], [`Error::ServiceLost`], or the error that the service process reports.
     pub fn offer(&self) -> Result<Box<[u8; OFFER_BYTES]>, Error> {
         match self.0.parts()?.connection.call(&Request::Offer, &[], None)?.message {
             Reply::Offer(offer) => Ok(offer),
@@ -226,7 +226,7 @@ impl Context {
         }
         let wanted = deadline_of_environment()?;
         let sealed = seal_bytes("outboard-offers", offers)?;
-        // Counted before, so that nobody detaches meanwhile.
+        // Counted before, so that no other thread detaches meanwhile.
         *lock(&parts.groups) += 1;
         let made = parts.connection.call(&Request::CreateGroup { ranks, rank }, &[sealed.as_fd()], None);
         let failure = match made {
@@ -244,11 +244,11 @@ impl Context {
         Err(failure)
     }
 
-    /// Makes the group of all ranks of the job, as its launcher or the `OUTBOARD_` variables tell them
+    /// Makes the group of all ranks of the job, as described by its launcher or the `OUTBOARD_` variables
     /// ([`bootstrap::from_environment`]). Collective.
     ///
     /// # Errors
-    /// [`Error::Environment`] for a missing variable, [`Error::Bootstrap`], and as
+    /// [`Error::Environment`] for a missing variable, [`Error::Bootstrap`], and as for
     /// [`create_group`](Self::create_group).
     pub fn world(&self) -> Result<Group, Error> {
         let mut job = bootstrap::from_environment()?;
@@ -259,7 +259,7 @@ impl Context {
     /// Attaches, to the socket of `OUTBOARD_SOCKET` or the default one, and makes the group of all ranks. Collective.
     ///
     /// # Errors
-    /// As [`attach`](Self::attach) and [`world`](Self::world); nothing is left behind.
+    /// As for [`attach`](Self::attach) and [`world`](Self::world); a failure leaves nothing behind.
     pub fn init() -> Result<(Context, Group), Error> {
         let context = Context::attach(None)?;
         let world = context.world()?;
@@ -267,10 +267,10 @@ impl Context {
     }
 
     /// Memory that the service process maps too: the fastest buffers. Page-aligned, of undefined content, not inherited
-    /// by forked children. What is not given back stays mapped when the attachment ends.
+    /// by forked children. Memory that is not given back stays mapped when the attachment ends.
     ///
     /// # Errors
-    /// [`Error::Argument`] for no bytes, [`Error::Resource`], or what the service process says.
+    /// [`Error::Argument`] for no bytes, [`Error::Resource`], or the error that the service process reports.
     pub fn allocate(&self, bytes: usize) -> Result<NonNull<u8>, Error> {
         let parts = self.0.parts()?;
         if bytes == 0 {
@@ -282,13 +282,13 @@ impl Context {
         Ok(start)
     }
 
-    /// Gives memory of [`allocate`](Self::allocate) back.
+    /// Gives memory from [`allocate`](Self::allocate) back.
     ///
     /// # Errors
     /// [`Error::Argument`] when no allocation starts there.
     ///
     /// # Safety
-    /// Nothing uses the memory any more, requests in flight included.
+    /// The memory is not used any more, also not by requests in flight.
     pub unsafe fn deallocate(&self, memory: *const u8) -> Result<(), Error> {
         let parts = self.0.parts()?;
         let Some(region) = lock(&parts.allocations).remove(&(memory as usize)) else {
@@ -297,7 +297,7 @@ impl Context {
         lock(&parts.staging).segments.give_back(&parts.connection, region)
     }
 
-    /// How the service process reaches buffers of this rank that do not come from [`allocate`](Self::allocate), now.
+    /// The way in which the service process now accesses buffers that do not come from [`allocate`](Self::allocate).
     pub fn memory_tier(&self) -> Tier {
         self.0.parts().map_or(Tier::Staging, Parts::tier)
     }
@@ -307,14 +307,14 @@ impl Context {
         self.0.parts().map(|parts| parts.config_digest)
     }
 
-    /// What the link of the service process carries, in bit/s.
+    /// The rate of the service process's link, in bit/s.
     pub fn link_rate(&self) -> Result<u64, Error> {
         self.0.parts().map(|parts| parts.link_rate)
     }
 }
 
 impl Parts {
-    /// Puts a table where the service process can read it, and returns its address; 0 for none.
+    /// Copies a table to memory that the service process can read, and returns its address; 0 for an empty table.
     pub(crate) fn put_table(&self, slot: u32, table: &[u64]) -> Result<u64, Error> {
         if table.is_empty() {
             return Ok(0);
@@ -323,10 +323,10 @@ impl Parts {
         lock(&self.tables).put(region, (slot, self.control.slots()), table)
     }
 
-    /// How the service process reaches memory that is not shared, now.
+    /// The way in which the service process now accesses memory that is not shared.
     pub(crate) fn tier(&self) -> Tier {
         match self.tier {
-            // It may believe otherwise, but its proof never arrived.
+            // The service process may assume a faster tier, but its proof never arrived.
             Tier::Staging => Tier::Staging,
             proven => self.control.changed_tier().unwrap_or(proven),
         }
@@ -344,7 +344,7 @@ impl Parts {
         before.is_some_and(|(at, region)| ends_by(at + region.bytes()))
     }
 
-    /// Whether the service process is gone; costs a system call until it is.
+    /// Whether the service process is gone; makes a system call until it is.
     pub(crate) fn lost(&self) -> bool {
         let lost = self.known_lost() || self.connection.hung_up();
         if lost {
@@ -353,7 +353,7 @@ impl Parts {
         lost
     }
 
-    /// Whether the service process is known to be gone; costs nothing.
+    /// Whether the service process is known to be gone; makes no system call.
     pub(crate) fn known_lost(&self) -> bool {
         self.lost.get().is_some()
     }
@@ -363,7 +363,7 @@ impl Parts {
         buffers.all_in(|start, bytes| self.shared(start, bytes))
     }
 
-    /// As [`Self::sleep_until`]; in the trace, if there is one.
+    /// As [`Self::sleep_until`], recorded in the trace if there is one.
     pub(crate) fn wait_until(
         &self,
         slot: Option<u32>,
@@ -377,7 +377,7 @@ impl Parts {
         waited
     }
 
-    /// Waits until `done` holds, which with `slot` only the end of that request makes true, and does errands meanwhile.
+    /// Waits until `done` holds, doing errands meanwhile. With `slot` only the end of that request makes it true.
     fn sleep_until(
         &self,
         slot: Option<u32>,
@@ -393,8 +393,8 @@ impl Parts {
         waited
     }
 
-    /// Sleeps in slices between which it asks whether the service process lives. `Ok(false)` when `limit` has passed.
-    /// It looks for a while before it sleeps where the last wait was short ([`Looking`]).
+    /// Sleeps in slices and checks in between whether the service process lives. `Ok(false)` when `limit` has passed.
+    /// If the last wait was short, it polls for a while before it sleeps ([`Looking`]).
     fn sleep_in_slices(
         &self,
         slot: Option<u32>,
@@ -414,13 +414,13 @@ impl Parts {
                     self.looking.waited(start.elapsed());
                     return Ok(true);
                 }
-                // What cannot be copied now is tried again after a slice.
+                // A buffer that cannot be copied now is tried again after a slice.
                 restages = self.restage();
                 continue;
             }
             restages = true;
             if self.lost() {
-                // What it completed before it went counts.
+                // A request that the service process completed before it went counts as completed.
                 return if done() { Ok(true) } else { Err(self.connection.lost()) };
             }
             if left.is_some_and(|left| left.is_zero()) {
@@ -429,7 +429,7 @@ impl Parts {
         }
     }
 
-    /// What every call into the library does on its way.
+    /// The progress that every call into the library makes.
     pub(crate) fn tend(&self) {
         if self.must_restage() {
             self.restage();
@@ -437,16 +437,16 @@ impl Parts {
         self.drain_orphans();
     }
 
-    /// Ends what is left of requests that were freed early and have completed.
+    /// Finishes requests that were freed early and have completed.
     fn drain_orphans(&self) {
         let ended = lock(&self.slots).ended_orphans(|slot| self.control.result(slot).is_some());
         for slot in ended {
-            // Nobody is left to be told of an operator that panics.
+            // No request handle is left to report an operator that panics.
             let _ = self.finish(slot, self.control.result(slot) == Some(Status::Ok));
         }
     }
 
-    /// Ends a request whose result has been seen, as [`Self::deliver`] says, and frees its word.
+    /// Ends a request whose result has been seen, by [`Self::deliver`], and frees its word.
     pub(crate) fn finish(&self, slot: u32, well: bool) -> Result<(), Error> {
         let call = lock(&self.slots).call(slot);
         let outcome = self.deliver(slot, call, well);
@@ -454,18 +454,18 @@ impl Parts {
         outcome
     }
 
-    /// Has calls of a group, which have ended or never will, leave the program's buffers alone. Their results stay.
+    /// Ends the use of the program's buffers by calls of a group, which have ended or never will. Their results stay.
     pub(crate) fn settle(&self, group: u64, calls: &[(u32, u64)]) {
         for &(slot, instance) in calls {
             if let Some(status) = self.control.result(slot) {
-                // Whoever holds the request is told.
+                // The holder of the request gets the error.
                 let _ = self.deliver(slot, (group, instance), status == Status::Ok);
             }
         }
     }
 
-    /// Does what this rank does when a call has completed: its bytes go where the program wants them, combined by the
-    /// program's operator if it has one, which may fail. Once: others wait for who has begun.
+    /// Does this rank's part of a completed call: copies received bytes to the program's buffer, or combines them by
+    /// the program's operator, which may fail. Runs once; other threads wait for the first.
     fn deliver(&self, slot: u32, call: (u64, u64), well: bool) -> Result<(), Error> {
         let mut slots = lock(&self.slots);
         loop {
@@ -480,7 +480,7 @@ impl Parts {
                     slots.awaiting -= 1;
                 }
                 Some(Delivery::Done(outcome)) => return outcome.clone(),
-                // The thread that was about it has freed the word.
+                // The thread that delivered has already freed the word.
                 None => return Ok(()),
             }
         }
@@ -490,7 +490,7 @@ impl Parts {
         if let Some(delivery) = slots.delivery(slot, call) {
             *delivery = Delivery::Done(outcome.clone());
         }
-        // Waking is a system call.
+        // Notifying costs a system call, so it is done only for waiting threads.
         if slots.awaiting > 0 {
             self.delivered.notify_all();
         }
@@ -502,7 +502,7 @@ impl Parts {
             self.errands.end();
         }
         let lent = match self.tier() {
-            // Waits for whoever is copying the buffers of requests in flight, perhaps of this one.
+            // The lock waits for a thread that is copying buffers of requests in flight, perhaps of this one.
             Tier::Staging => {
                 let mut staging = lock(&self.staging);
                 let lent = lock(&self.slots).take_lent(slot);
@@ -514,7 +514,7 @@ impl Parts {
             Tier::Memfd | Tier::CrossMemory | Tier::MemoryDescriptor => {
                 let lent = lock(&self.slots).take_lent(slot);
                 if self.tier() == Tier::Staging {
-                    // Whoever has seen that before us may be copying the buffers still.
+                    // A thread that saw the change before this one may still be copying the buffers.
                     drop(lock(&self.staging));
                 }
                 lent
@@ -523,14 +523,14 @@ impl Parts {
         self.release(lent);
         let fold = lock(&self.slots).take_fold(slot);
         match fold.filter(|_| delivered) {
-            // SAFETY: the collective that fills the room has ended well, and with it what the service process does
-            // there; the program lends the buffer until the request has ended, which it does with this call.
+            // SAFETY: the collective that fills the room has ended well, so the service process accesses it no more.
+            // The program lends the buffer until the request ends, which is in this call.
             Some(fold) => unsafe { fold.run() },
             None => Ok(()),
         }
     }
 
-    /// Lets go of where buffers were.
+    /// Releases the placement of buffers.
     pub(crate) fn release(&self, lent: Lent) {
         if let Lent::Staged(staged) = lent {
             lock(&self.staging).give_back(&self.connection, staged);
@@ -542,26 +542,26 @@ impl Parts {
         self.tier != Tier::Staging && self.tier() == Tier::Staging && lock(&self.slots).any_direct()
     }
 
-    /// Copies the buffers of requests in flight and tells the service process where they are (GP-9); false when some
-    /// are left, for which there is no memory now or nobody to tell.
+    /// Copies the buffers of requests in flight and notifies the service process of their new place (GP-9). False if
+    /// some are left, because memory is short or the service process is gone.
     fn restage(&self) -> bool {
         let mut staging = lock(&self.staging);
         loop {
             let Some(request) = lock(&self.slots).first_direct() else { return true };
             let InPlace { slot, group, instance, ref buffers } = request;
             if self.shares(buffers) {
-                // Who has ended it meanwhile needs nothing of us.
+                // A request that another thread has ended meanwhile needs nothing here.
                 let _ = lock(&self.slots).relend(&request, Lent::Shared);
                 continue;
             }
-            // SAFETY: the program lends the buffers until the request ends, for which `finish` waits for us. The
-            // service process announced that it reaches them no more after its last access.
+            // SAFETY: the program lends the buffers until the request ends, for which `finish` waits for this lock. The
+            // service process announced the withdrawal after its last access.
             let Ok(staged) = (unsafe { staging.restage(&self.connection, buffers) }) else { return false };
             let (send, receive) = (staged.send_address(), staged.receive_address());
             let restaged = Restaged { group, instance, slot, send, receive };
             let lent = match self.connection.order(&Request::Restage(restaged), &[]) {
                 Ok(()) => Lent::Staged(staged),
-                // It has completed.
+                // The request has completed.
                 Err(Error::Service { .. }) => {
                     staging.give_back(&self.connection, staged);
                     Lent::Shared
@@ -574,7 +574,7 @@ impl Parts {
         }
     }
 
-    /// The error of a request that failed, in the service process's words.
+    /// The error of a failed request, with the text of the service process.
     pub(crate) fn explain(&self, slot: u32, status: Status) -> Error {
         match self.connection.call(&Request::ErrorText { slot }, &[], None).map(|reply| reply.message) {
             Ok(Reply::ErrorText { status: said, text }) if said == status => Error::Service { status, text },

@@ -1,7 +1,7 @@
-//! Errands: copies into buffers of this rank that it does itself while a thread of it waits (SP-6).
+//! Errands: copies into buffers of this rank that a waiting thread of the rank does itself (SP-6).
 //!
-//! Invariants: errands are begun by threads that wait, and by no other; no buffers of a request that has failed go back
-//! to the program while an errand is under way, since that may be one of this request.
+//! Invariants: only waiting threads begin errands. While an errand is under way, no buffer of a failed request goes
+//! back to the program, since the errand may use it.
 
 use outboard_shm::control::RankSide;
 use outboard_shm::memory::CrossMemory;
@@ -12,7 +12,7 @@ use std::sync::{PoisonError, RwLock};
 pub(crate) struct Errands(RwLock<()>);
 
 impl Errands {
-    /// Does what is offered until `done` holds; returns what `done` said last.
+    /// Does offered errands until `done` holds; returns the last result of `done`.
     pub(crate) fn run(&self, control: &RankSide, done: &mut impl FnMut() -> bool) -> bool {
         while !done() {
             if !control.has_errands() {
@@ -21,18 +21,18 @@ impl Errands {
             let _under_way = self.0.read().unwrap_or_else(PoisonError::into_inner);
             let Some((place, errand)) = control.take_errand() else { continue };
             // SAFETY: the service process offers copies into buffers of requests in flight, which the program lends
-            // until they end. One that succeeds ends behind our report, and one that fails waits for us.
+            // until the requests end. A request that succeeds ends after this report; one that fails waits for it.
             control.report(place, unsafe { CrossMemory::carry_out(&errand) });
         }
         true
     }
 
-    /// Waits for what is under way: a request has failed.
+    /// Waits for errands under way, after a request has failed.
     pub(crate) fn end(&self) {
         drop(self.0.write().unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// The service process is gone: nothing is begun any more, and nothing is under way.
+    /// Stops errands for good, since the service process is gone; waits for errands under way.
     pub(crate) fn give_up(&self, control: &RankSide) {
         let _alone = self.0.write().unwrap_or_else(PoisonError::into_inner);
         control.refuse_errands();

@@ -1,4 +1,4 @@
-//! What can go wrong for a rank, in sentences.
+//! The errors of a rank, as sentences.
 
 use crate::bootstrap::PmixError;
 use crate::rendezvous::RendezvousError;
@@ -7,14 +7,14 @@ use outboard_shm::region::RegionError;
 use outboard_shm::status::Status;
 use std::path::{Path, PathBuf};
 
-/// Why a call or a collective failed. [`Error::status`] gives the code of the C interface.
+/// The reason for which a call or a collective failed. [`Error::status`] gives the code of the C interface.
 #[allow(missing_docs, reason = "the messages are the documentation")]
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// The caller's argument.
+    /// The caller's argument is wrong.
     #[error("argument `{argument}` {problem}")]
     Argument { argument: &'static str, problem: String },
-    /// The environment does not say what is needed.
+    /// A needed variable is missing or wrong.
     #[error("environment variable {variable} {problem}")]
     Environment { variable: String, problem: String },
     /// The process is a child of the one that attached.
@@ -23,7 +23,7 @@ pub enum Error {
     /// Something still uses the object.
     #[error("cannot {action}: {count} {what}")]
     Busy { action: &'static str, count: usize, what: &'static str },
-    /// Nobody answers at the socket.
+    /// No process answers at the socket.
     #[error("no service process answers at {}: {reason}; start outboardd, or name its socket in OUTBOARD_SOCKET", path.display())]
     NoService { path: PathBuf, reason: String },
     /// The job's own service process cannot be started.
@@ -32,7 +32,7 @@ pub enum Error {
          in OUTBOARD_SOCKET, or mend the cause", log.display()
     )]
     OwnDaemon { reason: String, log: PathBuf },
-    /// Releases differ.
+    /// The releases of library and service process differ.
     #[error("{0}")]
     Version(String),
     /// The service process is gone.
@@ -41,10 +41,10 @@ pub enum Error {
         path.display(), last_words(log.as_deref())
     )]
     ServiceLost { path: PathBuf, log: Option<PathBuf> },
-    /// Something is exhausted.
+    /// A resource is exhausted.
     #[error("{0}")]
     Resource(String),
-    /// What the service process said, about a request to it or a collective.
+    /// The service process reported an error of a request or a collective.
     #[error("{text}")]
     Service { status: Status, text: String },
     /// The service process broke the protocol.
@@ -53,7 +53,7 @@ pub enum Error {
     /// The ranks did not find each other.
     #[error("{text}")]
     Bootstrap { status: Status, text: String },
-    /// A defect of ours.
+    /// A defect of Outboard.
     #[error("defect in Outboard, please report it: {0}")]
     Internal(String),
 }

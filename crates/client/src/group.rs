@@ -18,42 +18,42 @@ mod rooted;
 pub use reductions::Outcome;
 pub use rooted::Destination;
 
-/// Seconds.
+/// Name of the variable with the default deadline in seconds.
 const DEADLINE: &str = "OUTBOARD_DEADLINE";
 
-/// A group of ranks, as one of them holds it. All that is posted fails as [`Group::iallgather`] does.
+/// A group of ranks, as held by one of them. Posts fail as [`Group::iallgather`] does.
 #[derive(Debug)]
 pub struct Group {
     attachment: Arc<Attachment>,
     ready: GroupReady,
     ranks: u32,
     rank: u32,
-    /// Counts the offloaded calls: equal on all ranks, as all post in the same order.
+    /// Counts the offloaded calls: equal on all ranks, since all ranks post in the same order.
     collectives: Posting,
     pub(crate) tagged: Arc<Tagged>,
     destroyed: bool,
 }
 
-/// Where a rank's contribution to an allgather lies.
+/// The place of a rank's contribution.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Contribution {
-    /// In a buffer of its own.
+    /// In a separate buffer.
     At(*const u8),
-    /// In its place of the receive buffer, as with `MPI_IN_PLACE`.
+    /// In its place in the receive buffer, as with `MPI_IN_PLACE`.
     InPlace,
 }
 
 /// The blocks of one buffer of an alltoallv, by rank.
 #[derive(Debug, Clone, Copy)]
 pub struct BlockList<'a> {
-    /// Bytes of each.
+    /// Bytes of each block.
     pub bytes: &'a [u64],
-    /// Where each begins, in bytes from the start of the buffer.
+    /// The start of each block, in bytes from the start of the buffer.
     pub offsets: &'a [u64],
 }
 
 impl BlockList<'_> {
-    /// The lists as a call's table has them.
+    /// The lists in the format of a call's table.
     fn numbers(&self, ranks: u32, argument: &'static str) -> Result<Vec<u64>, Error> {
         if self.bytes.len() != ranks as usize || self.offsets.len() != ranks as usize {
             let (bytes, offsets) = (self.bytes.len(), self.offsets.len());
@@ -64,10 +64,10 @@ impl BlockList<'_> {
     }
 }
 
-/// What a call sends and where it receives.
+/// The contribution and the destination of a call.
 type Sides = (Contribution, Destination);
 
-/// The table of a call, and which argument is wrong if the sizes of its blocks are.
+/// The table of a call, and the name of the argument that holds its block sizes.
 type Table<'a> = (&'a [u64], &'static str);
 
 impl Group {
@@ -87,14 +87,14 @@ impl Group {
         self.attachment.parts().map(|_| self.ranks)
     }
 
-    /// What the service processes call the group.
+    /// The number of the group in reports of the service processes.
     pub fn handle(&self) -> u32 {
         self.ready.handle
     }
 
-    /// A collective that this rank posts from now on and that has not ended after so long fails on all ranks with
-    /// [`Status::Deadline`](outboard_shm::status::Status::Deadline) and the names of the ranks that had not called, and
-    /// the group with it (SP-9). Without one, lateness is no error. Local, rounded to milliseconds.
+    /// Sets a deadline for collectives that this rank posts from now on. One that has not ended in time fails on all
+    /// ranks with [`Status::Deadline`](outboard_shm::status::Status::Deadline), and the group with it (SP-9). The error
+    /// names the ranks that had not called. Without a deadline, lateness is no error. Local, rounded to milliseconds.
     ///
     /// # Errors
     /// [`Error::Forked`], [`Error::ServiceLost`].
@@ -105,21 +105,20 @@ impl Group {
         parts.connection.order(&attach::Request::SetDeadline { group, milliseconds }, &[])
     }
 
-    /// Whether the group's agreed configuration offloads calls to which a rank contributes so many bytes (allgathers,
-    /// reductions), or that move so many between the root and a rank (broadcasts, gathers, scatters): equal on all
-    /// ranks.
+    /// Whether the group's agreed configuration offloads calls of this size: bytes that a rank contributes (allgathers,
+    /// reductions), or that move between the root and a rank (broadcasts, gathers, scatters). Equal on all ranks.
     pub fn offloads(&self, bytes_per_rank: u64) -> bool {
         (self.ready.offloads_from..=self.ready.offloads_up_to).contains(&bytes_per_rank)
     }
 
-    /// Whether the group offloads calls that are offloaded all or none: barriers, which have no size, and alltoallvs,
-    /// gathervs and scattervs, of which no rank knows how large the others' are. Equal on all ranks.
+    /// Whether the group offloads calls regardless of size: barriers, which have none, and alltoallvs, gathervs and
+    /// scattervs, since no rank knows the blocks of all. Equal on all ranks.
     pub fn offloads_any_size(&self) -> bool {
         self.ready.offloads_up_to > 0
     }
 
-    /// The most bytes that each rank may contribute to a reduction, by the scratch of this rank's service process. Hosts
-    /// differ where their ranks or quotas do: the least of all ranks is what the group can do.
+    /// The most bytes that each rank may contribute to a reduction, by the scratch of this rank's service process.
+    /// Hosts with other ranks or quotas have other limits; the least limit of all ranks applies to the group.
     pub fn reduction_most(&self) -> u64 {
         self.ready.reduction_most
     }
@@ -128,8 +127,8 @@ impl Group {
     /// Never blocks on other ranks (MC-9).
     ///
     /// # Errors
-    /// [`Error::Argument`], [`Error::Forked`], [`Error::ServiceLost`], [`Error::Resource`] when too many
-    /// requests are in flight; nothing was posted then.
+    /// [`Error::Argument`], [`Error::Forked`], [`Error::ServiceLost`], [`Error::Resource`] when too many requests are
+    /// in flight; nothing was posted then.
     ///
     /// # Safety
     /// Both buffers are valid and left alone until the request has completed, also when it is dropped before.
@@ -144,8 +143,8 @@ impl Group {
         unsafe { self.post(call, (contribution, Destination::At(receive)), (&[], "bytes_per_rank")) }
     }
 
-    /// Posts a broadcast of `bytes` bytes at `buffer` of rank `root` into `buffer` of all others. Never blocks on other
-    /// ranks.
+    /// Posts a broadcast of `bytes` bytes at `buffer` of rank `root` into `buffer` of all other ranks. Never blocks on
+    /// other ranks.
     ///
     /// # Safety
     /// The buffer is valid and left alone until the request has completed, also when it is dropped before.
@@ -158,22 +157,22 @@ impl Group {
         unsafe { self.post(call, (Contribution::At(buffer), Destination::At(buffer)), (&[], "bytes")) }
     }
 
-    /// Whether the group's agreed configuration offloads an allgather of blocks of so many bytes together: equal on all
-    /// ranks.
+    /// Whether the group's agreed configuration offloads an allgather of blocks of this many bytes together. Equal on
+    /// all ranks.
     pub fn offloads_allgatherv(&self, total_bytes: u64) -> bool {
         let least = self.ready.offloads_from.saturating_mul(u64::from(self.ranks));
         (least..=self.ready.offloads_up_to).contains(&total_bytes)
     }
 
-    /// Posts an allgather of blocks of different sizes: block `i` of `received`, of rank `i`, comes to its place at
-    /// `receive`. All ranks name the same bytes, each its own offsets; what lies between the blocks is left alone. The
+    /// Posts an allgather of blocks of different sizes: the block of rank `i` goes to place `i` of `received` at
+    /// `receive`. All ranks pass the same bytes and each its own offsets; gaps between the blocks stay untouched. The
     /// contribution has the bytes of this rank's block. Otherwise as [`Group::iallgather`].
     ///
     /// # Errors
-    /// As of [`Group::iallgather`]; a list that does not have one entry for each rank is an [`Error::Argument`].
+    /// As for [`Group::iallgather`]; a list without one entry for each rank is an [`Error::Argument`].
     ///
     /// # Safety
-    /// As for [`Group::iallgather`], of all blocks; no two blocks share a byte.
+    /// As for [`Group::iallgather`], for all blocks; no two blocks share a byte.
     pub unsafe fn iallgatherv(
         &self,
         contribution: Contribution,
@@ -193,8 +192,8 @@ impl Group {
     }
 
     /// Posts an alltoall: block `i` of `bytes_per_pair` bytes at `send` goes to rank `i`, whose block for this rank
-    /// comes to place `i` of `receive`. Never blocks on other ranks; a rank that posts late holds up only those who
-    /// wait for its blocks (SP-5).
+    /// goes to place `i` of `receive`. Never blocks on other ranks; a rank that posts late delays only ranks that wait
+    /// for its blocks (SP-5).
     ///
     /// # Safety
     /// As for [`Group::iallgather`].
@@ -204,14 +203,14 @@ impl Group {
         unsafe { self.post(call, (Contribution::At(send), Destination::At(receive)), (&[], "bytes_per_pair")) }
     }
 
-    /// Posts an alltoallv: block `i` of `sent` goes to rank `i`, block `i` of `received` comes from it; both ranks must
-    /// name the same bytes. What lies between the blocks is left alone. Otherwise as [`Group::ialltoall`].
+    /// Posts an alltoallv: block `i` of `sent` goes to rank `i`, block `i` of `received` comes from rank `i`. Both
+    /// ranks must pass the same bytes. Gaps between the blocks stay untouched. Otherwise as [`Group::ialltoall`].
     ///
     /// # Errors
-    /// As of [`Group::iallgather`]; a list that does not have one entry for each rank is an [`Error::Argument`].
+    /// As for [`Group::iallgather`]; a list without one entry for each rank is an [`Error::Argument`].
     ///
     /// # Safety
-    /// As for [`Group::iallgather`], of all blocks; no two blocks of `received` share a byte.
+    /// As for [`Group::iallgather`], for all blocks; no two blocks of `received` share a byte.
     pub unsafe fn ialltoallv(
         &self,
         (send, sent): (*const u8, BlockList<'_>),
@@ -233,7 +232,7 @@ impl Group {
         unsafe { self.collectives.post(&buffers, call, table.0) }.map(|posted| posted.request)
     }
 
-    /// The call of this rank and its buffers, if both can be.
+    /// The call of this rank and its buffers, after checks.
     fn checked(&self, call: Call, (send, receive): Sides, (table, sizes): Table<'_>) -> Result<(Call, Buffers), Error> {
         let in_place = send == Contribution::InPlace || receive == Destination::InPlace;
         let from = if let Contribution::At(send) = send { send } else { std::ptr::null() };
@@ -282,12 +281,12 @@ impl Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        // Whoever wants to know destroys.
+        // A program that needs the error calls `destroy`.
         let _ = self.close();
     }
 }
 
-/// A deadline in seconds as the caller gives it; 0 is none.
+/// A deadline in seconds from the caller; 0 means none.
 pub(crate) fn deadline(argument: &'static str, seconds: f64) -> Result<Option<Duration>, Error> {
     let wrong = |_| Error::argument(argument, format!("is {seconds}; give seconds, or 0 for no deadline"));
     Duration::try_from_secs_f64(seconds).map(|after| Some(after).filter(|after| !after.is_zero())).map_err(wrong)

@@ -1,5 +1,5 @@
-//! The program's large allocations as memory that the service process maps: found where the preload library
-//! liboutboard_heap serves them, and registered once, as one range.
+//! The program's large allocations as memory that the service process maps. The preload library liboutboard_heap serves
+//! them; this module finds them and registers them once, as one range.
 
 use crate::connection::Connection;
 use crate::error::Error;
@@ -10,12 +10,12 @@ use std::io::Write;
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
 
-/// The preload library's one function for us: its memfd, and the range that this backs; negative where there is none.
+/// The preload library's one function for us. It returns the memfd, negative if there is none, and the range behind it.
 const SYMBOL: &[u8] = b"outboard_heap\0";
 
-/// The addresses of the heap, once the service process maps them; none where there is no heap.
+/// The addresses of the heap, once the service process maps them; none if there is no heap.
 ///
-/// A service process that refuses reaches them as any other memory. That is said, since somebody asked for more.
+/// A service process that refuses accesses the heap as other memory; this is reported, since the user requested more.
 pub(crate) fn register(connection: &Connection) -> Result<Option<Range<usize>>, Error> {
     let Some((addresses, memfd)) = find() else { return Ok(None) };
     let (address, bytes) = (addresses.start as u64, addresses.len() as u64);
@@ -35,14 +35,14 @@ pub(crate) fn register(connection: &Connection) -> Result<Option<Range<usize>>, 
 
 fn find() -> Option<(Range<usize>, BorrowedFd<'static>)> {
     let (mut address, mut bytes) = (0u64, 0u64);
-    // SAFETY: the symbol is the preload library's, which belongs to this release and writes where it is told. It stays
-    // loaded, as does whatever was there when the program started.
+    // SAFETY: the symbol belongs to the preload library of this release and writes only to the two places. The library
+    // stays loaded, as does every library that was there when the program started.
     let memfd = unsafe {
         let program = Library::this();
         let heap = program.get::<unsafe extern "C" fn(*mut u64, *mut u64) -> c_int>(SYMBOL).ok()?;
         heap(&raw mut address, &raw mut bytes)
     };
-    // SAFETY: the heap keeps the descriptor open for good, and has just seen that it is.
+    // SAFETY: the heap keeps the descriptor open for good, and has just checked that it is open.
     let memfd = (memfd >= 0).then(|| unsafe { BorrowedFd::borrow_raw(memfd) })?;
     let start = usize::try_from(address).ok()?;
     Some((start..start.checked_add(usize::try_from(bytes).ok()?)?, memfd))

@@ -1,13 +1,13 @@
-//! How a rank hands collectives over: the Rust interface, and the C interface of `outboard.h` on top of it.
+//! The library of a rank: the Rust interface, and the C interface of `outboard.h` on top of it.
 //!
-//! A [`Context`] attaches to the service process of the host, a [`Group`] is made with other ranks, posting on it gives
-//! a [`Request`] that is tested or waited for. [`bootstrap`] brings the ranks of a job together.
+//! A [`Context`] attaches to the service process of the host. A [`Group`] is made with other ranks; a post on it
+//! returns a [`Request`], which the rank tests or waits for. [`bootstrap`] connects the ranks of a job.
 //!
 //! Invariants: posting never blocks and makes no system call while the service process is awake (staging may, the first
-//! time a size is seen); a request ends with the right bytes or with an [`Error`] that says who is to blame; when the
-//! service process dies every call returns; a forked child gets [`Error::Forked`] from everything that it inherited; no
-//! panic crosses the C interface. This library starts no thread, installs no signal handler and never loads UCX; PMIx,
-//! where a launcher brings it, has a thread of its own while ranks are brought together.
+//! time a size is seen). A request ends with the right bytes or with an [`Error`] that names the culprit. When the
+//! service process dies, every call returns. A forked child gets [`Error::Forked`] from every inherited handle. No
+//! panic crosses the C interface. This library starts no thread, installs no signal handler and never loads UCX. PMIx,
+//! if the launcher uses it, has a thread of its own while the ranks are connected.
 
 mod blocking;
 pub mod bootstrap;

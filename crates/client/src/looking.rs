@@ -1,14 +1,12 @@
-//! Looking before sleeping: a rank that waits for something that comes soon is there faster than the kernel can wake
-//! it.
+//! Adaptive polling before sleep: a rank that polls sees an early completion sooner than the kernel could wake it.
 //!
-//! Whether to look is what the last wait teaches: one that ended within [`LOOK`] makes the next one look, one that
-//! lasted longer makes it sleep at once. Between two looks the processor goes to whoever wants it. Never looks longer
-//! than [`LOOK`].
+//! The last wait decides: if it ended within [`LOOK`], the next one polls first; if it lasted longer, the next one
+//! sleeps at once. Between two polls the thread yields the processor. Never polls longer than [`LOOK`].
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// How long a wait looks: a round trip of small messages between hosts of an Ethernet, a few wake-ups long.
+/// How long a wait polls: a round trip of small messages between hosts of an Ethernet, a few wake-ups long.
 const LOOK: Duration = Duration::from_micros(200);
 
 #[derive(Debug, Default)]
@@ -17,7 +15,7 @@ pub(crate) struct Looking {
 }
 
 impl Looking {
-    /// Looks until `done` holds, if that is worth it; returns what `done` said last.
+    /// Polls until `done` holds, unless the last wait was long; returns the last result of `done`.
     pub(crate) fn look(&self, done: &mut impl FnMut() -> bool) -> bool {
         let begun = Instant::now();
         while self.worth.load(Ordering::Relaxed) {
@@ -30,7 +28,7 @@ impl Looking {
         done()
     }
 
-    /// A wait has lasted so long.
+    /// Records the duration of a wait.
     pub(crate) fn waited(&self, time: Duration) {
         self.worth.store(time < LOOK, Ordering::Relaxed);
     }

@@ -1,10 +1,10 @@
-//! Operators of the program's own, which only the rank itself can call.
+//! Operators of the program, which only the rank itself can call.
 //!
-//! The service process brings the contributions together by a collective that moves bytes; the call of the rank that
-//! sees its end combines them. So no rank waits for another one's calls into this library: what a late rank holds up is
-//! its own result. Contributions are combined from the left in the order of ranks, always, so that results have the
-//! same bits from run to run (TH-2) and operators need not commute. Memory: one contribution of each rank that is
-//! combined, until the request has ended.
+//! The service process gathers the contributions by a collective that moves bytes. The call of the rank that finds the
+//! collective complete combines them. So no rank waits for calls of another rank into this library: a late rank delays
+//! only its own result. Contributions are always combined from the left in the order of ranks. So results have the same
+//! bits from run to run (TH-2), and operators need not commute. Memory: one contribution of each combined rank, until
+//! the request has ended.
 
 use crate::error::Error;
 use outboard_call::Reduction;
@@ -12,13 +12,13 @@ use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-/// Bytes of each contribution that are combined at a time, so that what was just written is still in a cache.
+/// Bytes of each contribution combined at a time, so that the last result is still in a cache.
 const PIECE: usize = 64 << 10;
 
-/// Combines equally many left and right operands, pair by pair, into the right ones.
+/// Combines equally many left and right operands, pair by pair, into the right operands.
 type Function = dyn Fn(&[u8], &mut [u8]) + Send + Sync;
 
-/// An operator of the program's own on elements of its own. Must be associative; need not commute. Clones are the same.
+/// An operator of the program on elements of the program. Must be associative; need not commute. Clones are equal.
 #[derive(Clone)]
 pub struct UserOperator {
     element_bytes: u64,
@@ -27,8 +27,8 @@ pub struct UserOperator {
 
 impl UserOperator {
     /// An operator on elements of `element_bytes` bytes. `function` gets vectors of equally many elements, combines
-    /// them pair by pair, and leaves the results in the second, whose elements are the right operands. It is called by
-    /// whichever thread calls this library when it sees that a request has ended; if it panics, the request fails.
+    /// them pair by pair, and leaves the results in the second, whose elements are the right operands. The thread that
+    /// finds a request complete calls the function; if the function panics, the request fails.
     ///
     /// # Errors
     /// [`Error::Argument`] for elements of no bytes.
@@ -47,7 +47,7 @@ impl UserOperator {
         self.element_bytes
     }
 
-    /// How many hold it: requests that have not ended, and whoever made it.
+    /// The number of holders: requests that have not ended, and the maker.
     pub(crate) fn holders(&self) -> usize {
         Arc::strong_count(&self.function)
     }
@@ -59,12 +59,12 @@ impl fmt::Debug for UserOperator {
     }
 }
 
-/// What combines contributions, and of which elements they are.
+/// The operator that combines contributions, with the type of their elements.
 #[derive(Debug, Clone)]
 pub enum Combination {
     /// An operator that the service process knows.
     Known(Reduction),
-    /// One of the program's own.
+    /// An operator of the program.
     User(UserOperator),
 }
 
@@ -90,7 +90,7 @@ impl From<&UserOperator> for Combination {
     }
 }
 
-/// As elements of any type may lie.
+/// Alignment for elements of any type.
 #[repr(align(64))]
 struct Line(#[expect(dead_code, reason = "bytes are reached by address")] [u8; 64]);
 
@@ -103,7 +103,7 @@ pub(crate) struct Contributions {
 }
 
 impl Contributions {
-    /// Room for `count` contributions of so many bytes.
+    /// Room for `count` contributions of `bytes_each` bytes.
     pub(crate) fn new(count: usize, bytes_each: usize) -> Result<Contributions, Error> {
         let mut lines = Vec::new();
         let bytes = count.checked_mul(bytes_each);
@@ -120,14 +120,14 @@ impl Contributions {
     }
 }
 
-/// What a rank does at the end of a request: combines what the service process has gathered.
+/// The work of a rank at the end of a request: combines the gathered contributions.
 pub(crate) struct Fold {
     pub(crate) operator: UserOperator,
     pub(crate) contributions: Contributions,
     pub(crate) receive: *mut u8,
 }
 
-// SAFETY: the pointer is the program's buffer, which it lends to us until the request ends, whatever the thread.
+// SAFETY: the pointer is the program's buffer, which the program lends until the request ends, to any thread.
 unsafe impl Send for Fold {}
 
 impl fmt::Debug for Fold {
@@ -138,25 +138,25 @@ impl fmt::Debug for Fold {
 }
 
 impl Fold {
-    /// Puts the result where the program wants it, or nothing when the operator panics.
+    /// Combines the contributions and writes the result to the program's buffer, or nothing if the operator panics.
     ///
     /// # Safety
-    /// The service process has filled the room and names it no more; the program still lends the buffer.
+    /// The service process has filled the room and accesses it no more; the program still lends the buffer.
     pub(crate) unsafe fn run(mut self) -> Result<(), Error> {
         let Contributions { count, bytes_each: bytes, .. } = self.contributions;
         if count == 0 || bytes == 0 {
             return Ok(());
         }
-        // Whole elements, the fewest of which is one.
+        // A piece has whole elements, at least one.
         let element = self.operator.element_bytes as usize;
         let piece = (PIECE / element).max(1) * element;
-        // SAFETY: so many bytes were reserved, and filled as the caller says.
+        // SAFETY: this many bytes were reserved, and filled as the caller promises.
         let all = unsafe { std::slice::from_raw_parts_mut(self.contributions.start(), count * bytes) };
         let combine = || {
             for start in (0..bytes).step_by(piece) {
                 let piece = start..bytes.min(start + piece);
                 for at in 1..count {
-                    // The left operand is what all ranks before have come to.
+                    // The left operand is the result of all ranks before.
                     let (before, behind) = all.split_at_mut(at * bytes);
                     let left = &before[(at - 1) * bytes..][piece.clone()];
                     (self.operator.function)(left, &mut behind[piece.clone()]);
@@ -166,7 +166,7 @@ impl Fold {
         };
         let problem = |_| Error::argument("op", "panicked while it combined, and there is no result");
         let result = catch_unwind(AssertUnwindSafe(combine)).map_err(problem)?;
-        // SAFETY: the caller's promise about the buffer, which has room for one contribution and is not ours.
+        // SAFETY: the caller's promise about the buffer, which has room for one contribution and is not part of `all`.
         unsafe { std::ptr::copy_nonoverlapping(result, self.receive, bytes) };
         Ok(())
     }

@@ -1,20 +1,20 @@
-//! The embedded default: where neither the job nor its user has a service process, the first rank starts one for its
-//! job on this host.
+//! The embedded default: if neither the job nor its user has a service process, the first rank starts one for the job
+//! on this host.
 //!
-//! Everything lies in one directory, `outboard-USER-JOB` below the directory of temporary files, or one for each where
-//! `OUTBOARD_SERVICE_PROCESSES` asks for several on the host (SP-8), with their numbers appended:
+//! All files lie in the directory `outboard-USER-JOB` below the directory of temporary files. With several service
+//! processes on the host (`OUTBOARD_SERVICE_PROCESSES`, SP-8) each has a directory with its number appended:
 //!
-//! | file | is |
+//! | file | content |
 //! |---|---|
-//! | `lock` | held by the rank that looks for a service process or starts one, and by one that cleans up |
-//! | `socket` | where ranks attach; binding it decides, should two start all the same |
-//! | `log` | what the service process says |
+//! | `lock` | held by a rank that searches for a service process, starts one, or cleans up |
+//! | `socket` | where ranks attach; if two service processes start, the one that binds it wins |
+//! | `log` | the output of the service process |
 //!
-//! The service process ends with its last rank (`--exit-when-idle`) and removes them all (`--job-directory`); a rank
+//! The service process ends with its last rank (`--exit-when-idle`) and removes all files (`--job-directory`). A rank
 //! that finds it ending starts the next.
 //!
-//! Invariants: a socket that somebody named is never replaced; every wait ends; a directory of another user, or that
-//! other users may enter, is never used, so nobody else holds its lock; the rank has no child when attaching returns,
+//! Invariants: a socket named by the user is never replaced. Every wait ends. A directory of another user, or one that
+//! other users may enter, is never used, so no other user holds its lock. The rank has no child when attaching returns,
 //! and its death ends nothing but its own attachment.
 
 use crate::bootstrap::environment;
@@ -33,22 +33,22 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Whether ranks start service processes: `auto` or `off`.
+/// Variable: whether ranks start service processes, `auto` or `off`.
 const CHOICE: &str = "OUTBOARD_DAEMON";
 const PROGRAM: &str = "OUTBOARD_OUTBOARDD";
 const LOCK: &str = "lock";
 const SOCKET: &str = "socket";
 const LOG: &str = "log";
-/// The network interface that the job's service processes use.
+/// Variable: the network interface of the job's service processes.
 const INTERFACE: &str = "OUTBOARD_INTERFACE";
-/// How long a rank looks for a service process, starts one, and looks again.
+/// The most time in which a rank looks for a service process, starts one, and looks again.
 const LIMIT: Duration = Duration::from_secs(30);
-/// Between two looks at what another process is about to change.
+/// Pause between two checks of a state that another process is about to change.
 const PAUSE: Duration = Duration::from_millis(5);
-/// Bytes of the log's end that go into an error.
+/// The bytes of the log's end that an error quotes.
 const EXCERPT: usize = 400;
 
-/// Whether a rank may start a service process: `auto` or `off`, and nothing else.
+/// Whether a rank may start a service process; values other than `auto` and `off` are errors.
 pub(crate) fn wanted() -> Result<bool, Error> {
     match environment::process(CHOICE).as_deref() {
         None | Some("auto") => Ok(true),
@@ -60,14 +60,14 @@ pub(crate) fn wanted() -> Result<bool, Error> {
     }
 }
 
-/// Attaches by `attach` to the job's service process, else to the user's, else to one that is started for the job.
+/// Attaches by `attach` to the job's service process, else to the user's, else to one that it starts for the job.
 pub(crate) fn attach<T>(attach: impl Fn(&Path) -> Result<T, Error>) -> Result<T, Error> {
     let home = Home::of_job(environment::job(&environment::process)?, placement::own()?);
     let deadline = Instant::now() + LIMIT;
     loop {
         home.check()?;
         match attach(&home.socket()) {
-            // There is none, or it is just ending.
+            // There is no service process, or it is just ending.
             Err(Error::NoService { .. } | Error::ServiceLost { .. }) if Instant::now() < deadline => {}
             other => return other,
         }
@@ -81,7 +81,7 @@ pub(crate) fn attach<T>(attach: impl Fn(&Path) -> Result<T, Error>) -> Result<T,
     }
 }
 
-/// The log of the job's own service process that listened at `socket`, where it died without cleaning up.
+/// The log of the job's service process at `socket`, if the process died without cleaning up.
 pub(crate) fn log_beside(socket: &Path) -> Option<PathBuf> {
     let log = socket.with_file_name(LOG);
     (socket.ends_with(SOCKET) && log.exists()).then_some(log)
@@ -90,7 +90,7 @@ pub(crate) fn log_beside(socket: &Path) -> Option<PathBuf> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Step {
     Started,
-    /// Somebody else is starting or ending one: look again.
+    /// Another process is starting or ending a service process: look again.
     Again,
 }
 
@@ -100,7 +100,7 @@ struct Home {
 }
 
 impl Home {
-    /// That of service process `number` of `siblings` on this host.
+    /// The directory of service process `number` of `siblings` on this host.
     fn of_job(job: u64, (number, siblings): (u32, u32)) -> Home {
         let user = rustix::process::geteuid().as_raw();
         let which = if siblings > 1 { format!(".{number}") } else { String::new() };
@@ -118,24 +118,24 @@ impl Home {
 
     fn failure(&self, reason: impl Into<String>) -> Error {
         let mut reason = reason.into();
-        // A file that did not fit may have made room for the next by its end.
+        // A file that did not fit may have been removed since, which frees room.
         if self.disk_is_full() || reason.contains("No space left on device") {
             reason += &format!("; no room is left in {}: make some, or set TMPDIR", std::env::temp_dir().display());
         }
         Error::OwnDaemon { reason, log: self.log() }
     }
 
-    /// Whether no byte or no file more fits where the directory is: what fails for it does not always say so.
+    /// Whether the file system of the directory is full: failed operations do not always report that.
     fn disk_is_full(&self) -> bool {
-        // File systems without a fixed number of files have none free.
+        // File systems without a fixed number of files report 0 free files.
         let full = |found: rustix::fs::StatVfs| found.f_bavail == 0 || (found.f_files > 0 && found.f_favail == 0);
         rustix::fs::statvfs(std::env::temp_dir()).is_ok_and(full)
     }
 
-    /// Takes the directory back that no service process could be started in. Others that wait for the lock begin anew.
+    /// Removes the directory in which no service process could be started. Ranks that wait for the lock begin again.
     fn clear_away(&self) {
         let _ = std::fs::remove_file(self.directory.join(LOCK));
-        // Stays if somebody put something there.
+        // Fails harmlessly if another process put a file there.
         let _ = std::fs::remove_dir(&self.directory);
     }
 
@@ -167,7 +167,7 @@ impl Home {
             .arg(self.socket())
             .arg("--job-directory")
             .arg(&self.directory)
-            // Meant for the rank.
+            // These variables are meant for the rank.
             .env_remove("LD_PRELOAD")
             .env_remove("OUTBOARD_READY_FD")
             .env_remove("OUTBOARD_DIE_WITH_PARENT")
@@ -181,7 +181,7 @@ impl Home {
             Ok(status) if !status.success() => {
                 Err(self.failure(format!("{} {}", program.display(), self.last_words())))
             }
-            // A program that ignores its children's ends never learns how this one ended: attaching tells.
+            // A program that ignores SIGCHLD never gets the child's status; the next attach shows the outcome.
             Ok(_) | Err(_) => Ok(Step::Started),
         }
     }
@@ -205,7 +205,7 @@ impl Home {
         self.check()
     }
 
-    /// Whether the directory, if there is one, is this user's alone.
+    /// Whether the directory, if it exists, belongs to this user and is closed to others.
     fn check(&self) -> Result<(), Error> {
         let refused = |what: &str| {
             let remedy = "remove it, or set TMPDIR to a directory of your own in all ranks";
@@ -216,12 +216,12 @@ impl Home {
                 refused("is not a directory of this user")
             }
             Ok(found) if found.mode() & 0o077 != 0 => refused("is open to other users"),
-            // None, or none any more: taking the lock notices.
+            // The directory is missing; taking the lock notices that.
             Ok(_) | Err(_) => Ok(()),
         }
     }
 
-    /// The lock, or none when the directory went away meanwhile.
+    /// The lock, or `None` if the directory was removed meanwhile.
     fn lock(&self, deadline: Instant) -> Result<Option<OwnedFd>, Error> {
         let path = self.directory.join(LOCK);
         match outboard_shm::lock::lock(&path, deadline) {
@@ -229,7 +229,7 @@ impl Home {
             Err(LockError::Kernel(Errno::NOENT)) => Ok(None),
             Err(error) => {
                 let failure = self.failure(format!("cannot lock {}: {error}", path.display()));
-                // Stays if somebody put something there.
+                // Fails harmlessly if another process put a file there.
                 let _ = std::fs::remove_dir(&self.directory);
                 Err(failure)
             }
@@ -237,7 +237,7 @@ impl Home {
     }
 }
 
-/// The program to start: as told, beside this library, else wherever the shell would find it.
+/// The program to start: from the variable, else beside this library, else from the search path.
 fn program() -> PathBuf {
     if let Some(told) = std::env::var_os(PROGRAM).filter(|told| !told.is_empty()) {
         return told.into();
@@ -255,11 +255,11 @@ fn own_file() -> Option<PathBuf> {
         dli_saddr: std::ptr::null_mut(),
     };
     let here = own_file as fn() -> Option<PathBuf> as *const c_void;
-    // SAFETY: any address may be asked about.
+    // SAFETY: the function accepts any address.
     if unsafe { libc::dladdr(here, &raw mut found) } == 0 || found.dli_fname.is_null() {
         return None;
     }
-    // SAFETY: a C string of the dynamic loader, which stays while this code does.
+    // SAFETY: a C string of the dynamic loader, which stays valid while this code is loaded.
     let name = unsafe { CStr::from_ptr(found.dli_fname) };
     let name = Path::new(OsStr::from_bytes(name.to_bytes()));
     name.canonicalize().ok()

@@ -1,8 +1,8 @@
-//! Which of a host's service processes serves a rank (GP-3), and how many of them there are (SP-8).
+//! The number of service processes on a host (SP-8), and the one that serves a rank (GP-3).
 //!
-//! Pure functions, and the variables of the environment that say what they work on. Every rank of a host must come to
-//! the same number, so only what is equal in all of them goes in: the ranks of the host and its processors, whatever a
-//! rank is bound to.
+//! Pure functions, and the environment variables that they depend on. All ranks of a host must find the same number. So
+//! it depends only on values that are equal in all of them: the ranks of the host and its processors, whatever
+//! processors a rank is bound to.
 
 use crate::bootstrap::environment::{self, Lookup};
 use crate::error::Error;
@@ -12,29 +12,29 @@ use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-/// How many service processes a job's own daemons are, on each host: a number or `auto`.
+/// Variable: how many service processes a job starts on each host, a number or `auto`.
 const NUMBER: &str = "OUTBOARD_SERVICE_PROCESSES";
-/// Between the sockets of a list.
+/// Separates the sockets of a list.
 const SEPARATOR: char = ':';
-/// Ranks that one service process is worth a core for: 4 of them per 32 ranks were best on the paper's machine.
+/// Ranks for which a service process is worth a core: 4 per 32 ranks were best on the paper's machine.
 const RANKS_EACH: u32 = 8;
-/// More would be a mistake: each has threads, sockets and receive buffers of its own.
+/// The upper limit: each service process has its own threads, sockets and receive buffers.
 const MOST: u32 = 64;
 
-/// What service processes of one host are told when there is no other host: they need a network all the same.
+/// Arguments for service processes on a single host, which need a network all the same.
 pub const SINGLE_HOST: [&str; 4] = ["--interface", "lo", "--algorithm", "ring"];
 
-/// How many service processes a host has.
+/// The number of service processes on a host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ServiceProcesses {
-    /// As [`automatic`] says.
+    /// The number that [`automatic`] returns.
     Auto,
-    /// So many, 1 to 64.
+    /// This many, 1 to 64.
     Number(NonZeroU32),
 }
 
 impl ServiceProcesses {
-    /// How many on a host with `ranks` ranks of the job and `cores` processors.
+    /// The number on a host with `ranks` ranks of the job and `cores` processors.
     pub fn count(self, ranks: u32, cores: u32) -> u32 {
         match self {
             ServiceProcesses::Auto => automatic(ranks, cores),
@@ -73,31 +73,31 @@ impl fmt::Display for ServiceProcesses {
 }
 
 /// Service processes for `ranks` ranks on `cores` processors of one host: 4 for every 32 ranks (SP-8), but no more than
-/// the ranks leave processors free, and at least one.
+/// the processors without a rank, and at least one.
 pub fn automatic(ranks: u32, cores: u32) -> u32 {
     let spare = cores.saturating_sub(ranks);
     ranks.div_ceil(RANKS_EACH).min(spare).clamp(1, MOST)
 }
 
-/// Which of `number` service processes serves the rank that is the `local`th of its host, from 0 (GP-3).
+/// The service process of `number` that serves rank `local` of the host, counted from 0 (GP-3).
 pub fn serving(local: u32, number: u32) -> u32 {
     local % number.max(1)
 }
 
-/// Processors of this host, whatever this process is bound to.
+/// Processors of this host, whatever processors this process is bound to.
 pub fn cores() -> u32 {
-    // SAFETY: asks for a number and touches no memory of ours.
+    // SAFETY: the call only returns a number.
     let online = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) };
     u32::try_from(online).unwrap_or(1).max(1)
 }
 
-/// The socket of a list that this rank attaches to; a list of one needs to know nothing of the rank.
+/// The socket of a list to which this rank attaches; with one socket the rank's index is not needed.
 pub(crate) fn socket(list: &Path) -> Result<PathBuf, Error> {
     choose(list, &environment::process)
 }
 
 fn choose(list: &Path, lookup: Lookup<'_>) -> Result<PathBuf, Error> {
-    // A name that is not text cannot have been put into a list by `outboard`.
+    // `outboard` cannot have written a name that is not UTF-8 into a list.
     let Some(sockets) = list.to_str().filter(|list| list.contains(SEPARATOR)) else { return Ok(list.to_owned()) };
     let sockets: Vec<&str> = sockets.split(SEPARATOR).collect();
     if sockets.iter().any(|socket| socket.is_empty()) {
@@ -109,7 +109,7 @@ fn choose(list: &Path, lookup: Lookup<'_>) -> Result<PathBuf, Error> {
     Ok(sockets[serving(local, number) as usize].into())
 }
 
-/// This rank's among the job's own service processes on this host: its number and how many there are.
+/// This rank's number among the job's service processes on this host, and their count.
 pub(crate) fn own() -> Result<(u32, u32), Error> {
     own_by(&environment::process, cores())
 }

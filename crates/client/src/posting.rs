@@ -1,7 +1,7 @@
-//! Posting: a completion word, a place for the buffers, an entry in the ring.
+//! Posting: takes a completion word, places the buffers, and adds an entry to the ring.
 //!
-//! Never blocks on other ranks (MC-9). Invariant: the calls that are counted together reach the service process in the
-//! order of their numbers.
+//! Never blocks on other ranks (MC-9). Invariant: calls that share a count reach the service process in the order of
+//! their numbers.
 
 use crate::context::{Attachment, Parts, lock};
 use crate::error::Error;
@@ -13,16 +13,16 @@ use outboard_shm::entry::Entry;
 use outboard_shm::memory::Tier;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// Calls on a group that are counted together.
+/// Calls on a group that share a count.
 #[derive(Debug)]
 pub(crate) struct Posting {
     pub(crate) attachment: Arc<Attachment>,
-    /// As the service process knows it.
+    /// The group's number at the service process.
     pub(crate) group: u64,
     posted: Mutex<u64>,
 }
 
-/// A request, with its completion word and its number among the calls that are counted together.
+/// A request, with its completion word and its number in the count.
 pub(crate) struct Posted {
     pub(crate) request: Request,
     pub(crate) slot: u32,
@@ -34,7 +34,7 @@ impl Posting {
         Posting { attachment, group, posted: Mutex::default() }
     }
 
-    /// Posts a call with the addresses where the service process finds its buffers and its table.
+    /// Posts a call with the addresses at which the service process finds its buffers and its table.
     ///
     /// # Safety
     /// As for [`crate::Group::iallgather`].
@@ -53,7 +53,7 @@ impl Posting {
         let mut instance = lock(&self.posted);
         let group = self.group;
         let taken = lock(&parts.slots).take(group, *instance + 1);
-        // Memory is let go of behind the number: whoever calls a recording holds the memory and waits for the number.
+        // The number is released before the memory: a caller of a recording holds the memory and waits for the number.
         let Some(slot) = taken else {
             drop((instance, pool));
             parts.release(lent);
@@ -70,7 +70,7 @@ impl Posting {
         };
         let entry = Entry { group, instance: *instance + 1, slot, call: Call { send, receive, table, ..call } };
         parts.control.arm(slot);
-        // Held until it is posted, so that nobody tells the service process of a call that it cannot know.
+        // Held until the call is posted, so that no thread notifies the service process of a call unknown to it.
         let mut slots = lock(&parts.slots);
         slots.lend(slot, lent);
         if let Err(full) = parts.control.post(&entry) {
@@ -92,8 +92,8 @@ fn in_flight_limit(parts: &Parts) -> Error {
     Error::Resource(format!("{limit} requests of this rank are in flight, the limit; test or wait for some"))
 }
 
-/// Stages the buffers if the service process cannot reach them where they are. The pool stays locked where a recording
-/// is staged, until its start is posted: a start before it that ends meanwhile leaves the segment to it.
+/// Stages the buffers if the service process cannot reach them in place. For a recording the pool stays locked until
+/// its start is posted: an earlier start that ends meanwhile leaves the segment to this one.
 ///
 /// # Safety
 /// As for [`crate::Group::iallgather`].

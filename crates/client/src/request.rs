@@ -5,8 +5,8 @@
 //! | pending | a completion word | ended, by the test or wait that sees the result or the loss of the service process |
 //! | ended | the result | - |
 //!
-//! A pending request that is dropped leaves its word behind as an orphan. Where its buffers are, the word knows
-//! ([`crate::slots`]).
+//! A pending request that is dropped leaves its word behind as an orphan. The word records the place of the request's
+//! buffers ([`crate::slots`]).
 
 use crate::context::{Attachment, Parts, lock};
 use crate::error::Error;
@@ -15,7 +15,7 @@ use outboard_shm::status::Status;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A test that finds nothing asks every so often whether the service process lives, which costs a system call.
+/// This many tests find nothing before one checks whether the service process lives, which costs a system call.
 const TESTS_PER_LOOK: u32 = 256;
 
 /// A collective that was posted. Used by one thread at a time.
@@ -37,8 +37,8 @@ impl Request {
         Request { attachment, state: State::Pending { slot }, tests: 0 }
     }
 
-    /// The result if the collective has ended, and `None` if not. Stays valid. In a forked child the result is
-    /// [`Error::Forked`].
+    /// The result if the collective has ended, and `None` if not. Repeated tests return the same result. In a forked
+    /// child the result is [`Error::Forked`].
     pub fn test(&mut self) -> Option<Result<(), Error>> {
         let attachment = self.attachment.clone();
         let parts = match attachment.parts() {
@@ -54,7 +54,7 @@ impl Request {
         self.end_if_completed(parts)
     }
 
-    /// Sleeps until the collective has ended or `limit` has passed, when the result is `None`; else as
+    /// Sleeps until the collective has ended or `limit` has passed; after `limit` the result is `None`, else as for
     /// [`test`](Self::test).
     pub fn wait(&mut self, limit: Option<Duration>) -> Option<Result<(), Error>> {
         let attachment = self.attachment.clone();
@@ -73,7 +73,7 @@ impl Request {
         self.end_if_completed(parts)
     }
 
-    /// Has this rank combine what the collective brings. The request was just posted, and nobody has tested it.
+    /// Makes this rank combine the gathered contributions. The request was just posted and is untested.
     pub(crate) fn fold(&self, fold: Fold) -> Result<(), Error> {
         let State::Pending { slot } = self.state else { unreachable!("nobody has tested it") };
         lock(&self.attachment.parts()?.slots).fold_at_end(slot, fold);
@@ -92,10 +92,10 @@ impl Request {
         }
     }
 
-    /// Ends with the loss of the service process. The word and the segment are never used again: nothing is.
+    /// Ends the request with the loss of the service process. Its word and segment are never reused.
     fn lose(&mut self, parts: &Parts) {
         if let State::Pending { slot } = self.state {
-            // Dropped outside the lock: what the operator holds is the program's.
+            // Dropped outside the lock, because dropping the operator runs code of the program.
             let fold = lock(&parts.slots).take_fold(slot);
             drop(fold);
         }
@@ -129,8 +129,8 @@ impl Drop for Request {
     }
 }
 
-/// Sleeps until at least one of the requests has ended, or `limit` has passed, or the service process is gone: then
-/// testing them tells.
+/// Sleeps until at least one of the requests has ended, or `limit` has passed, or the service process is gone. Tests
+/// then return the results.
 ///
 /// # Errors
 /// [`Error::Forked`], [`Error::Argument`] when the requests come from different attachments.

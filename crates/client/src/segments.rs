@@ -1,14 +1,14 @@
 //! Memory that this rank has registered with its service process: the rank's half of the registration cache (GP-4).
 //!
-//! | a segment is | on | goes to |
+//! | a segment is | on | becomes |
 //! |---|---|---|
 //! | in use | `give_back` | kept, registered and mapped |
-//! | kept | a request for a like size | in use |
-//! | kept | the bound on segments or on bytes kept, the one used longest ago first | unregistered, then unmapped |
+//! | kept | a request for a similar size | in use |
+//! | kept | too many segments or kept bytes, the least recently used first | unregistered, then unmapped |
 //!
-//! Only these segments need registration: all other memory is reached by address, and nothing about it is remembered
-//! that an munmap or a realloc of the program could make wrong. Invariants: at most as many segments are registered as
-//! the service process allows; an address is given back to the kernel only after the service process has forgotten it.
+//! Only these segments need registration. All other memory is accessed by address, and no cached fact about it could
+//! become wrong by an munmap or a realloc of the program. Invariants: no more segments are registered than the service
+//! process allows. An address goes back to the kernel only after the service process has forgotten it.
 
 use crate::connection::Connection;
 use crate::error::Error;
@@ -16,12 +16,12 @@ use outboard_shm::attach::Request;
 use outboard_shm::region::Region;
 use std::collections::VecDeque;
 
-/// Bytes of segments kept for their next use.
+/// The most bytes of segments kept for their next use.
 const MOST_KEPT: usize = 256 << 20;
-/// A segment is not used for less than this part of it.
+/// A kept segment is used only for requests of at least a fourth of its size.
 const WASTE: usize = 4;
 
-/// This part of the segments is not for the program.
+/// A fourth of the segments is reserved for this library.
 const RESERVED: usize = 4;
 
 fn exhausted(most: usize) -> Error {
@@ -32,7 +32,7 @@ fn exhausted(most: usize) -> Error {
 
 #[derive(Debug)]
 pub(crate) struct Segments {
-    /// Not in use; the one used longest ago first.
+    /// Segments not in use; the least recently used first.
     kept: VecDeque<Region>,
     kept_bytes: usize,
     registered: usize,
@@ -40,12 +40,12 @@ pub(crate) struct Segments {
 }
 
 impl Segments {
-    /// None, and room for `most`.
+    /// No segments yet, and at most `most` later.
     pub(crate) fn new(most: u32) -> Segments {
         Segments { kept: VecDeque::new(), kept_bytes: 0, registered: 0, most: most as usize }
     }
 
-    /// As [`take`](Self::take), for as long as the program likes: some room is left for what we need ourselves.
+    /// As [`take`](Self::take), for the program and without a time limit. Some segments stay reserved for the library.
     pub(crate) fn allocate(&mut self, connection: &Connection, bytes: usize) -> Result<Region, Error> {
         let room = self.most - self.most / RESERVED;
         if self.registered - self.kept.len() >= room {
@@ -76,7 +76,7 @@ impl Segments {
         Ok(segment)
     }
 
-    /// Takes back a segment that nothing uses any more. Without a service process there is nothing to be told.
+    /// Takes back an unused segment. Without a service process nothing needs to be unregistered.
     pub(crate) fn give_back(&mut self, connection: &Connection, segment: Region) -> Result<(), Error> {
         self.kept_bytes += segment.bytes();
         self.kept.push_back(segment);
@@ -86,7 +86,7 @@ impl Segments {
         Ok(())
     }
 
-    /// False when none is kept.
+    /// Unregisters the least recently used kept segment; false if none is kept.
     fn unregister_oldest(&mut self, connection: &Connection) -> Result<bool, Error> {
         let Some(segment) = self.kept.pop_front() else { return Ok(false) };
         self.kept_bytes -= segment.bytes();
@@ -97,7 +97,7 @@ impl Segments {
                 Ok(true)
             }
             Err(error) => {
-                // It may still be written to: the address must not come back for anything else.
+                // The service process may still write to the segment, so its address must not be reused.
                 segment.leave_mapped();
                 Err(error)
             }

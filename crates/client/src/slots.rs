@@ -1,14 +1,14 @@
-//! Which completion word belongs to which request, where the request's buffers are, what this rank does at its end, and
-//! what is left of requests that were freed early.
+//! The completion words of requests: for each its request, the place of the request's buffers, this rank's part at the
+//! end, and requests that were freed early.
 //!
 //! | a word is | because | next |
 //! |---|---|---|
-//! | free | nobody posted with it | owned, by a post |
+//! | free | no request uses it | owned, by a post |
 //! | owned | a request holds it | free when the request has seen its result; orphaned when it is freed before |
-//! | orphaned | the collective goes on without a handle | free when its result is seen on the way |
+//! | orphaned | the collective goes on without a handle | free when a later call sees its result |
 //!
-//! What this rank does at the end of a request, it does once ([`Delivery`]): by the thread that sees the result, or by
-//! the one that takes the group's buffers back.
+//! This rank does its part at the end of a request once ([`Delivery`]). The thread that sees the result does it, or the
+//! thread that takes the group's buffers back.
 //!
 //! Invariant: a word is armed only while free, so a late result never meets a new request.
 
@@ -17,23 +17,23 @@ use crate::operator::Fold;
 use crate::staging::{Buffers, Staged};
 use std::sync::Arc;
 
-/// Where the service process finds the buffers of a request.
+/// The place at which the service process finds the buffers of a request.
 #[derive(Debug)]
 pub(crate) enum Lent {
-    /// Where the program has them.
+    /// In the program's own buffers.
     Direct(Buffers),
     /// In a segment.
     Staged(Arc<Staged>),
-    /// In memory that is shared for good, or the request has ended.
+    /// In memory that is always shared; also the state after the request has ended.
     Shared,
 }
 
-/// Whether this rank has done what it does at the end of a request: copy what came, or combine it.
+/// The progress of this rank's part at the end of a request: copying received bytes, or combining them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Delivery {
     Due,
     UnderWay,
-    /// The program's buffers are its own again.
+    /// The buffers belong to the program again.
     Done(Result<(), Error>),
 }
 
@@ -42,12 +42,12 @@ struct Owned {
     group: u64,
     instance: u64,
     lent: Lent,
-    /// What is left to do when the collective has ended.
+    /// Combination to run when the collective has ended.
     fold: Option<Box<Fold>>,
     delivery: Delivery,
 }
 
-/// A request in flight whose buffers lie where the program has them.
+/// A request in flight whose buffers are the program's own.
 #[derive(Debug)]
 pub(crate) struct InPlace {
     pub(crate) slot: u32,
@@ -63,7 +63,7 @@ pub(crate) struct Slots {
     /// Requests in flight whose handles are gone.
     orphans: Vec<u32>,
     direct: usize,
-    /// Threads that wait for another one's [`Delivery`].
+    /// Threads that wait for another thread's [`Delivery`].
     pub(crate) awaiting: usize,
 }
 
@@ -84,33 +84,33 @@ impl Slots {
         Some(slot)
     }
 
-    /// Takes note of where the buffers of a request are as it is posted.
+    /// Records the place of a request's buffers when it is posted.
     pub(crate) fn lend(&mut self, slot: u32, lent: Lent) {
         self.take_lent(slot);
         self.direct += usize::from(matches!(lent, Lent::Direct(_)));
         self.owners[slot as usize].as_mut().expect("a word in use").lent = lent;
     }
 
-    /// The service process will hear of the request.
+    /// Records that the request reaches the service process.
     pub(crate) fn posted(&self, slot: u32) {
         if let Some(Owned { instance, lent: Lent::Staged(staged), .. }) = &self.owners[slot as usize] {
             staged.stand_in(*instance);
         }
     }
 
-    /// The group, and which call of it a word is in use for.
+    /// The group that uses a word, and the number of its call.
     pub(crate) fn call(&self, slot: u32) -> (u64, u64) {
         let owner = self.owners[slot as usize].as_ref().expect("a word in use");
         (owner.group, owner.instance)
     }
 
-    /// How far the end of this call is, if the word is still in use for it.
+    /// The delivery of this call, if it still uses the word.
     pub(crate) fn delivery(&mut self, slot: u32, call: (u64, u64)) -> Option<&mut Delivery> {
         let owner = self.owners[slot as usize].as_mut().filter(|owner| (owner.group, owner.instance) == call)?;
         Some(&mut owner.delivery)
     }
 
-    /// Takes the buffers out: nothing is done with them from here any more.
+    /// Takes the buffers out of the word; from here on this rank does not access them.
     pub(crate) fn take_lent(&mut self, slot: u32) -> Lent {
         let owner = self.owners[slot as usize].as_mut();
         let lent = std::mem::replace(&mut owner.expect("a word in use").lent, Lent::Shared);
@@ -118,12 +118,12 @@ impl Slots {
         lent
     }
 
-    /// Has this done when the request has ended well.
+    /// Sets the combination to run when the request has ended well.
     pub(crate) fn fold_at_end(&mut self, slot: u32, fold: Fold) {
         self.owners[slot as usize].as_mut().expect("a word in use").fold = Some(Box::new(fold));
     }
 
-    /// Takes out what is to be done at the end, with the memory that it keeps.
+    /// Takes the combination and its memory out of the word.
     pub(crate) fn take_fold(&mut self, slot: u32) -> Option<Box<Fold>> {
         self.owners[slot as usize].as_mut().expect("a word in use").fold.take()
     }
@@ -134,19 +134,19 @@ impl Slots {
         self.free.push(slot);
     }
 
-    /// Whether a word is in use for this call of the group.
+    /// Whether this call of the group uses the word.
     pub(crate) fn holds(&self, slot: u32, group: u64, instance: u64) -> bool {
         let owner = self.owners.get(slot as usize).and_then(Option::as_ref);
         owner.is_some_and(|owner| (owner.group, owner.instance) == (group, instance))
     }
 
-    /// Whether requests in flight have their buffers where the program has them.
+    /// Whether requests in flight use the program's own buffers.
     pub(crate) fn any_direct(&self) -> bool {
         self.direct > 0
     }
 
-    /// One of these requests, those of a group in the order of its calls: what waits for a copy is done as soon as
-    /// there is one, and a start of a recording goes on from what those before it leave.
+    /// One of these requests; within a group the earliest call comes first. So a request that waits for a copy goes on
+    /// as soon as it is copied, and a start of a recording continues from the earlier ones.
     pub(crate) fn first_direct(&self) -> Option<InPlace> {
         if !self.any_direct() {
             return None;
@@ -161,7 +161,7 @@ impl Slots {
         Some(InPlace { slot, group, instance, buffers: buffers.clone() })
     }
 
-    /// The buffers of this request are elsewhere now; gives them back if it has ended meanwhile.
+    /// Records the new place of the request's buffers; returns it if the request has ended meanwhile.
     pub(crate) fn relend(&mut self, request: &InPlace, lent: Lent) -> Result<(), Lent> {
         match &mut self.owners[request.slot as usize] {
             Some(Owned { group, instance, lent: place @ Lent::Direct(_), .. })
@@ -180,7 +180,7 @@ impl Slots {
         self.orphans.push(slot);
     }
 
-    /// Takes the orphans that have ended out; their words are still in use.
+    /// Takes out the orphans that have ended; their words are still in use.
     pub(crate) fn ended_orphans(&mut self, ended: impl Fn(u32) -> bool) -> Vec<u32> {
         if self.orphans.is_empty() {
             return Vec::new();
@@ -188,7 +188,7 @@ impl Slots {
         self.orphans.extract_if(.., |slot| ended(*slot)).collect()
     }
 
-    /// The words in use for a group, each with the number of its call.
+    /// The words that a group uses, each with the number of its call.
     pub(crate) fn of_group(&self, group: u64) -> Vec<(u32, u64)> {
         let of_it = |(owner, slot): (&Option<Owned>, u32)| match owner {
             Some(owner) if owner.group == group => Some((slot, owner.instance)),

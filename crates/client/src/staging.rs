@@ -1,11 +1,11 @@
-//! Staging (GP-9): where the service process cannot reach the program's buffers, we copy through memory it can reach.
+//! Staging (GP-9): copies through memory that the service process can access, if it cannot access the program's.
 //!
-//! The send buffer is copied in by the post, the receive buffer is filled by the call that sees the completion: both
-//! while the rank is inside our library. Where the kernel withdraws access while requests are in flight, the next call
-//! into our library copies their buffers, as far as they have been received, and tells the service process. The memory
-//! comes from [`Segments`]; at most [`MOST_STAGED`] bytes of it are in use, or what a single request needs.
+//! The post copies the send buffer in, and the call that sees the completion fills the receive buffer; in both the rank
+//! is inside this library. If the kernel withdraws access while requests are in flight, the next call into this library
+//! copies their buffers, including bytes received so far. It then notifies the service process. The memory comes from
+//! [`Segments`]; at most [`MOST_STAGED`] bytes are in use, or as many as a single request needs.
 //!
-//! Starts of one recording are done one after the other, each on what the one before has left (GP-2). So those that are
+//! Starts of one recording run one after the other, each on the memory that the one before has left (GP-2). So starts
 //! in flight together share one segment: the first copies in, the last copies out.
 
 use crate::connection::Connection;
@@ -20,53 +20,53 @@ const MOST_STAGED: usize = 1 << 30;
 const LEAST_SEGMENT: usize = 64 << 10;
 const LEAST_TABLE: usize = 512;
 
-/// The rank's shared memory, and how much of it stages.
+/// The rank's shared memory, and the bytes used for staging.
 #[derive(Debug)]
 pub(crate) struct StagingPool {
     pub(crate) segments: Segments,
     bytes: usize,
-    /// Those of recordings, which the next start shares.
+    /// Segments of recordings, which the next start shares.
     recorded: Vec<Arc<Staged>>,
 }
 
-/// Stands in for the buffers of a request, or of all starts of one recording. Shared under the pool's lock alone.
+/// Stands in for the buffers of a request, or of all starts of one recording. Shared only under the pool's lock.
 #[derive(Debug)]
 pub(crate) struct Staged {
     segment: Region,
     buffers: Buffers,
-    /// The last of the calls that it stands in for.
+    /// The last of the calls that use this segment.
     last: Mutex<u64>,
 }
 
 /// The buffers of a collective as the program gave them.
 #[derive(Debug, Clone)]
 pub(crate) struct Buffers {
-    /// The contribution, wherever it lies.
+    /// The contribution, in place or not.
     pub(crate) contribution: *const u8,
     pub(crate) bytes_per_rank: usize,
     pub(crate) receive: *mut u8,
     pub(crate) receive_bytes: usize,
-    /// Where in the receive buffer the contribution lies if it is in place.
+    /// Offset of the contribution in the receive buffer, if it is in place.
     pub(crate) in_place_at: Option<usize>,
-    /// What of the buffers is ours, where that is not all: the rest stays the program's.
+    /// The parts of the buffers that the request uses, if not all; the rest stays the program's.
     pub(crate) pieces: Option<Arc<Pieces>>,
 }
 
-/// What of its buffers a request concerns.
+/// The parts of its buffers that a request uses.
 #[derive(Debug)]
 pub(crate) enum Pieces {
     /// Blocks of different sizes.
     Blocks(Blocks),
-    /// Memory wherever it was recorded; in a segment it lies piece after piece.
+    /// Recorded memory at any address; in a segment the pieces lie one after another.
     Recorded(RecordedPieces),
 }
 
 /// The memory of a recorded group.
 #[derive(Debug)]
 pub(crate) struct RecordedPieces {
-    /// Address and length of each piece, all that is read or written.
+    /// Address and length of each piece that is read or written.
     pub(crate) all: Vec<(usize, usize)>,
-    /// Place in a segment, address and length of what is written.
+    /// Offset in a segment, address and length of each piece that is written.
     pub(crate) written: Vec<(usize, usize, usize)>,
 }
 
@@ -80,17 +80,17 @@ impl RecordedPieces {
     }
 }
 
-/// Tables that submissions point to, one for each completion word, in memory that the service process reaches whatever
-/// the tier. The service process has read a table when the request completes.
+/// Tables of submissions, one for each completion word, in memory that the service process can access in every tier.
+/// The service process has read a table when the request completes.
 #[derive(Debug, Default)]
 pub(crate) struct Tables {
-    /// The last is in use; earlier submissions, of smaller groups, may lie in the others.
+    /// The last region is in use; the others may still hold tables of earlier submissions, of smaller groups.
     regions: Vec<Region>,
     bytes_per_word: usize,
 }
 
 impl Tables {
-    /// Puts `table` where completion word `slot` of `slots` has its own; its address. `region` makes a shared region.
+    /// Copies `table` to the place of word `slot` of `slots`; returns its address. `region` makes a shared region.
     pub(crate) fn put(
         &mut self,
         region: impl FnOnce(usize) -> Result<Region, Error>,
@@ -112,9 +112,9 @@ impl Tables {
     }
 }
 
-// SAFETY: the pointers are the program's buffers, which it lends to us until the request ends, whatever the thread.
+// SAFETY: the pointers are the program's buffers, which the program lends until the request ends, to any thread.
 unsafe impl Send for Buffers {}
-// SAFETY: they are addresses, whatever the thread that reads them; who accesses the memory there has the program's
+// SAFETY: the pointers are plain addresses to any thread that reads them; accesses to the memory rest on the program's
 // promise.
 unsafe impl Sync for Buffers {}
 
@@ -129,7 +129,7 @@ impl Buffers {
         pieces: None,
     };
 
-    /// Those of a call whose caller names this memory.
+    /// The buffers of a call with this footprint, at the addresses that the caller passes.
     pub(crate) fn of(footprint: Footprint, send: *const u8, receive: *mut u8) -> Result<Buffers, Error> {
         let Footprint { reads, writes, in_place_at, blocks, .. } = footprint;
         // A footprint lies in the address space.
@@ -146,12 +146,12 @@ impl Buffers {
         Ok(Buffers { contribution, bytes_per_rank, receive, receive_bytes, in_place_at, pieces })
     }
 
-    /// Where the contribution lies in a segment, from its start.
+    /// Offset of the contribution in a segment.
     fn contribution_at(&self) -> usize {
         self.in_place_at.unwrap_or(self.receive_bytes)
     }
 
-    /// The buffers of a call of what was recorded. In a segment they are one, of all pieces.
+    /// The buffers of a call of a recording. In a segment they are one buffer of all pieces.
     pub(crate) fn recorded(pieces: Arc<Pieces>) -> Buffers {
         let receive_bytes = match &*pieces {
             Pieces::Recorded(recorded) => recorded.bytes(),
@@ -160,7 +160,7 @@ impl Buffers {
         Buffers { receive_bytes, in_place_at: Some(0), pieces: Some(pieces), ..Buffers::NONE }
     }
 
-    /// Place in a segment, where it lies in the program, and length of what is contributed, none of them empty.
+    /// Offset in a segment, address and length of each non-empty piece of the contribution.
     fn contributed(&self) -> Vec<(usize, *const u8, usize)> {
         let block = |(offset, length): (usize, usize)| {
             (self.contribution_at() + offset, self.contribution.wrapping_add(offset), length)
@@ -180,7 +180,7 @@ impl Buffers {
         pieces.into_iter().filter(|(.., length)| *length > 0).collect()
     }
 
-    /// The same of what is received.
+    /// Offset in a segment, address and length of each non-empty piece that is received.
     fn received(&self) -> Vec<(usize, *mut u8, usize)> {
         let block = |(offset, length): (usize, usize)| (offset, self.receive.wrapping_add(offset), length);
         let pieces: Vec<_> = match self.pieces.as_deref() {
@@ -196,18 +196,18 @@ impl Buffers {
         pieces.into_iter().filter(|(.., length)| *length > 0).collect()
     }
 
-    /// Whether these are of a recording.
+    /// Whether these buffers belong to a recording.
     pub(crate) fn are_recorded(&self) -> bool {
         matches!(self.pieces.as_deref(), Some(Pieces::Recorded(_)))
     }
 
-    /// Whether these are of the same recording.
+    /// Whether both belong to the same recording.
     fn same_recording(&self, other: &Buffers) -> bool {
         let both = self.pieces.as_ref().zip(other.pieces.as_ref());
         self.are_recorded() && both.is_some_and(|(own, others)| Arc::ptr_eq(own, others))
     }
 
-    /// Whether all of it lies in memory of which `shared` says so.
+    /// Whether all pieces lie in memory for which `shared` returns true.
     pub(crate) fn all_in(&self, shared: impl Fn(*const u8, usize) -> bool) -> bool {
         match self.pieces.as_deref() {
             Some(Pieces::Recorded(recorded)) => {
@@ -220,7 +220,7 @@ impl Buffers {
     }
 }
 
-/// Whether so many bytes may be staged beside those in use: any number beside none.
+/// Whether `bytes` may be staged beside the bytes in use; any number may if none are in use.
 fn fits_beside(in_use: usize, bytes: usize) -> bool {
     in_use == 0 || in_use.saturating_add(bytes) <= MOST_STAGED
 }
@@ -230,8 +230,8 @@ impl StagingPool {
         StagingPool { segments, bytes: 0, recorded: Vec::new() }
     }
 
-    /// Copies the contribution into a segment. A start of a recording goes on in that of those before it, if one is in
-    /// flight.
+    /// Copies the contribution into a segment. A start of a recording uses the segment of earlier starts in flight, if
+    /// there are any.
     ///
     /// # Safety
     /// `buffers` describes memory of the program that is valid until the request ends.
@@ -247,7 +247,7 @@ impl StagingPool {
         Ok(staged)
     }
 
-    /// Where the starts of the same recording are that are in flight.
+    /// The segment of starts of the same recording that are in flight.
     fn shared(&self, buffers: &Buffers) -> Option<Arc<Staged>> {
         self.recorded.iter().find(|staged| staged.buffers.same_recording(buffers)).map(Arc::clone)
     }
@@ -265,10 +265,10 @@ impl StagingPool {
         Ok(Staged { segment, buffers: buffers.clone(), last: Mutex::default() })
     }
 
-    /// Copies the contribution and what has been received so far, of a request in flight.
+    /// Copies the contribution and the bytes received so far of a request in flight.
     ///
     /// # Safety
-    /// As [`stage`](Self::stage), and nobody writes to the buffers meanwhile.
+    /// As for [`stage`](Self::stage), and nothing writes to the buffers meanwhile.
     pub(crate) unsafe fn restage(&mut self, connection: &Connection, buffers: &Buffers) -> Result<Arc<Staged>, Error> {
         if let Some(shared) = self.shared(buffers) {
             return Ok(shared);
@@ -296,10 +296,10 @@ impl StagingPool {
         Ok(segment)
     }
 
-    /// Fills the program's receive buffer when this call has ended, the last that the segment stands in for.
+    /// Fills the program's receive buffer when this call has ended, if it is the last that uses the segment.
     pub(crate) fn deliver(&mut self, staged: &Arc<Staged>, instance: u64) {
         if *lock(&staged.last) != instance {
-            // A later start of the recording goes on from there, or has delivered what all have left.
+            // A later start of the recording continues in the segment, or has already delivered.
             return;
         }
         staged.copy_out();
@@ -307,14 +307,14 @@ impl StagingPool {
         self.recorded.retain(|shared| !Arc::ptr_eq(shared, staged));
     }
 
-    /// Takes the segment of a request back that has ended, if no other needs it.
+    /// Takes the segment of a request that has ended back, if no other request needs it.
     pub(crate) fn give_back(&mut self, connection: &Connection, staged: Arc<Staged>) {
         if Arc::strong_count(&staged) == 2 {
             self.recorded.retain(|shared| !Arc::ptr_eq(shared, &staged));
         }
         let Some(Staged { segment, .. }) = Arc::into_inner(staged) else { return };
         self.bytes -= segment.bytes();
-        // Fails only where there is no service process any more, which others tell.
+        // Fails only if the service process is gone, which other calls report.
         let _ = self.segments.give_back(connection, segment);
     }
 }
@@ -330,7 +330,7 @@ impl Staged {
         self.segment.start().as_ptr() as u64
     }
 
-    /// It stands in for this call of its group.
+    /// Records that the segment stands in for this call of its group.
     pub(crate) fn stand_in(&self, instance: u64) {
         let mut last = lock(&self.last);
         *last = instance.max(*last);
@@ -338,7 +338,7 @@ impl Staged {
 
     fn copy_out(&self) {
         for (place, start, length) in self.buffers.received() {
-            // SAFETY: the program lends us the piece until the request has ended, which it does with this call.
+            // SAFETY: the program lends the piece until the request has ended, which is in this call.
             let piece = unsafe { std::slice::from_raw_parts_mut(start, length) };
             self.segment.read(place, piece);
         }

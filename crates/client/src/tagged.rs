@@ -2,8 +2,8 @@
 //! again (GP-2).
 //!
 //! Messages are matched by source and tag, in the order in which they are posted; there are no wildcards. A recording
-//! goes to the service process once, as a program with dependencies; each call of it is one small entry in the ring
-//! (GP-5). Invariant: what a recording names is kept as addresses: the program lends the memory with each call.
+//! goes to the service process once, as a program with dependencies. Each call of it is one small entry in the ring
+//! (GP-5). Invariant: a recording keeps only addresses; the program lends the memory with each call.
 
 use crate::context::{Parts, lock};
 use crate::error::Error;
@@ -20,7 +20,7 @@ use outboard_shm::region::seal_bytes;
 use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex};
 
-/// What messages and recordings of one group share.
+/// State shared by messages and recordings of one group.
 #[derive(Debug)]
 pub(crate) struct Tagged {
     posting: Posting,
@@ -53,7 +53,7 @@ impl Tagged {
 
 type Piece = (usize, usize);
 
-/// Checks a buffer and makes its address known to whoever copies it.
+/// Checks a buffer and exposes its address to the code that copies it.
 fn piece(start: *const u8, bytes: u64, argument: &'static str) -> Result<Piece, Error> {
     let Ok(length) = isize::try_from(bytes).map(isize::unsigned_abs) else {
         return Err(Error::argument("bytes", format!("is {bytes}, more than the address space")));
@@ -68,7 +68,7 @@ fn piece(start: *const u8, bytes: u64, argument: &'static str) -> Result<Piece, 
     Ok((address, length))
 }
 
-/// Two pieces of so many bytes.
+/// Two pieces of `bytes` bytes that do not overlap.
 fn apart(from: *const u8, into: *mut u8, bytes: u64) -> Result<(Piece, Piece), Error> {
     let (from, into) = (piece(from, bytes, "from")?, piece(into, bytes, "into")?);
     if bytes > 0 && from.0 < into.0 + into.1 && into.0 < from.0 + from.1 {
@@ -78,8 +78,8 @@ fn apart(from: *const u8, into: *mut u8, bytes: u64) -> Result<(Piece, Piece), E
 }
 
 impl Group {
-    /// Posts a message of `bytes` bytes at `buffer` to rank `to`, which receives it by naming this rank and `tag`. Ends
-    /// when the buffer may be used again; that may be before it is received, or not (GP-1).
+    /// Posts a message of `bytes` bytes at `buffer` to rank `to`, which receives it by naming this rank and `tag`. The
+    /// request ends when the buffer may be used again, before or after the message is received (GP-1).
     ///
     /// # Safety
     /// The buffer is valid and left alone until the request has completed, also when it is dropped before.
@@ -92,15 +92,15 @@ impl Group {
     }
 
     /// Posts the receive of the next message that rank `from` sends to this rank with `tag`, of at most `bytes` bytes,
-    /// into `buffer`. A longer one is an error of this request alone that names both lengths; of a shorter one the rest
-    /// of the buffer stays as it was (GP-1).
+    /// into `buffer`. A longer message fails only this request, with an error that names both lengths. A shorter
+    /// message leaves the rest of the buffer unchanged (GP-1).
     ///
     /// # Safety
     /// As for [`Group::isend`].
     pub unsafe fn ireceive(&self, from: u32, tag: u32, buffer: *mut u8, bytes: u64) -> Result<Request, Error> {
         let peer = self.tagged.peer(from, "from")?;
         let (_, length) = piece(buffer, bytes, "buffer")?;
-        // Where the buffer is staged, it is as a whole: what a shorter message leaves alone comes back with it.
+        // A staged buffer is copied as a whole, so bytes beyond a shorter message are copied back unchanged.
         let buffers = Buffers {
             contribution: buffer,
             bytes_per_rank: length,
@@ -113,7 +113,7 @@ impl Group {
         unsafe { self.tagged.message(TaggedCall::Receive { from: peer, tag }, &buffers, bytes) }
     }
 
-    /// Begins to record. Nothing is done and nobody is told before [`Recorder::end`].
+    /// Begins to record. Nothing is done or sent before [`Recorder::end`].
     pub fn record(&self) -> Recorder {
         Recorder { tagged: Arc::clone(&self.tagged), steps: Vec::new() }
     }
@@ -144,8 +144,8 @@ impl Step {
     }
 }
 
-/// A group of operations in the making (GP-2). Those between two barriers may be done in any order and at the same
-/// time, so that none of them may touch what another writes. What cannot be recorded is an [`Error::Argument`].
+/// A group of operations under construction (GP-2). Operations between two barriers may be done in any order and at the
+/// same time, so none of them may touch bytes that another writes. Invalid operations are an [`Error::Argument`].
 #[derive(Debug)]
 pub struct Recorder {
     tagged: Arc<Tagged>,
@@ -158,8 +158,8 @@ impl Recorder {
         self.tagged.posting.attachment.parts().map(drop)
     }
 
-    /// Records a message to rank `to`. The n-th of a tag that a call sends is the n-th of the tag that the same call of
-    /// rank `to` receives; both must name the same bytes.
+    /// Records a message to rank `to`. The n-th message of a tag that a call sends matches the n-th receive of the tag
+    /// in the same call of rank `to`; both must name the same bytes.
     pub fn send(&mut self, to: u32, tag: u32, buffer: *const u8, bytes: u64) -> Result<(), Error> {
         let (to, from) = (self.tagged.peer(to, "to")?, piece(buffer, bytes, "buffer")?);
         self.steps.push(Step::Send { to, tag, from });
@@ -180,8 +180,8 @@ impl Recorder {
         Ok(())
     }
 
-    /// Records that `count` elements at `from` are combined into those at `into`, which is the left operand and takes
-    /// the result, in this rank's memory. The pieces do not overlap.
+    /// Records that `count` elements at `from` are combined into the elements at `into`, in this rank's memory. The
+    /// elements at `into` are the left operands and are replaced by the results. The pieces must not overlap.
     pub fn reduce(&mut self, reduction: Reduction, from: *const u8, into: *mut u8, count: u64) -> Result<(), Error> {
         let bytes = count.checked_mul(reduction.element().bytes());
         let bytes = bytes.ok_or_else(|| Error::argument("count", format!("is {count}, beyond the address space")))?;
@@ -190,18 +190,18 @@ impl Recorder {
         Ok(())
     }
 
-    /// Records a local barrier: what is recorded behind it starts when all that was recorded before is done on this
-    /// rank. Orders nothing on other ranks, and nobody waits for it but the steps behind it.
+    /// Records a local barrier: operations recorded after it start when all recorded before are done on this rank. It
+    /// orders nothing on other ranks, and only the steps behind it wait for it.
     pub fn barrier(&mut self) {
         self.steps.push(Step::Barrier);
     }
 
-    /// Ends the recording and hands it to the service process, which keeps it. All ranks of the group that call it end
-    /// it in the same order among their recordings; a rank that has no part in it ends an empty one. After an error
+    /// Ends the recording and sends it to the service process, which keeps it. All ranks of the group that call it end
+    /// it in the same order among their recordings; a rank without operations in it ends an empty one. After an error
     /// this rank has no part in it.
     ///
     /// # Errors
-    /// [`Error::Forked`], [`Error::ServiceLost`], or what the service process says.
+    /// [`Error::Forked`], [`Error::ServiceLost`], or the error that the service process reports.
     pub fn end(self) -> Result<Recorded, Error> {
         let Recorder { tagged, steps } = self;
         let parts = tagged.posting.attachment.parts()?;
@@ -217,12 +217,12 @@ impl Recorder {
         let encoded = RecordedMemory { recording, pieces }.encode();
         let number = {
             let mut last = lock(&tagged.recordings);
-            // Also of one that fails from here on: messages are known by the number that the others count to.
+            // A recording that fails from here on keeps its number, since the other ranks count it.
             *last += 1;
             let (group, recording) = (tagged.posting.group, *last);
             let sealed = seal_bytes("outboard-recording", &encoded)?;
             let request = attach::Request::Record { group, recording, bytes: encoded.len() as u64 };
-            // Held, so that recordings of several threads come in the order of their numbers.
+            // The lock is held, so that recordings of several threads arrive in the order of their numbers.
             parts.connection.order(&request, &[sealed.as_fd()])?;
             recording
         };
@@ -233,10 +233,10 @@ impl Recorder {
     }
 }
 
-/// The memory that steps name: disjoint pieces, by address, that stand for one buffer.
+/// The memory of the steps: disjoint pieces, by address, that stand for one buffer.
 struct Memory {
     pieces: Vec<Piece>,
-    /// Where each begins in the buffer.
+    /// Offset of each piece in the buffer.
     offsets: Vec<usize>,
 }
 
@@ -261,14 +261,14 @@ impl Memory {
         Memory { pieces, offsets }
     }
 
-    /// Where the byte at `address` lies in the buffer.
+    /// Offset in the buffer of the byte at `address`.
     fn offset(&self, address: usize) -> usize {
         let at = self.pieces.partition_point(|(start, _)| *start <= address) - 1;
         self.offsets[at] + (address - self.pieces[at].0)
     }
 
     fn span(&self, (address, length): Piece) -> Span {
-        // An empty piece lies nowhere.
+        // An empty piece gets offset 0.
         let offset = if length > 0 { self.offset(address) } else { 0 };
         Span::output(offset as u64, length as u64)
     }
@@ -312,15 +312,15 @@ impl Recorded {
         self.tagged.posting.attachment.parts().map(drop)
     }
 
-    /// Does all that was recorded, once more: one entry in the ring (GP-5). The n-th call meets the n-th calls of the
-    /// other ranks, at whatever time and in whatever order among other calls they come. Calls of one recording are done
-    /// one after the other. Never blocks.
+    /// Runs the recorded operations once more: one entry in the ring (GP-5). The n-th call matches the n-th calls of
+    /// the other ranks, whatever other calls are in between. Calls of one recording are done one after the other. Never
+    /// blocks.
     ///
     /// # Safety
-    /// All memory that was recorded is valid until the request has completed, also when it is dropped before;
-    /// until then nobody writes to it or reads what is written.
+    /// All recorded memory is valid until the request has completed, also when it is dropped before. Until then nothing
+    /// else writes to it or reads written pieces.
     pub unsafe fn call(&self) -> Result<Request, Error> {
-        // In place, nothing but the number is said.
+        // The entry carries only the number of the recording.
         let call = Call::new(CallKind::Tagged(TaggedCall::Recorded { recording: self.number }));
         // SAFETY: the caller's promise.
         let Posted { request, slot, instance } = unsafe { self.tagged.posting.post(&self.buffers, call, &[]) }?;
@@ -355,7 +355,7 @@ impl Recorded {
         let (group, recording) = (self.tagged.posting.group, self.number);
         parts.settle(group, &calls);
         match parts.connection.order(&attach::Request::FreeRecording { group, recording }, &[]) {
-            // Gone with its group.
+            // The recording went with its group.
             Err(Error::Service { status: outboard_shm::status::Status::Argument, .. }) => Ok(()),
             other => other,
         }
@@ -364,7 +364,7 @@ impl Recorded {
 
 impl Drop for Recorded {
     fn drop(&mut self) {
-        // Whoever wants to know frees.
+        // A program that needs the error calls `free`.
         let _ = self.close();
     }
 }

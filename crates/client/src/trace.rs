@@ -1,9 +1,9 @@
-//! What a rank waited for, for a timeline: a file of the trace format that Perfetto reads, beside those of the service
+//! The waits of a rank, for a timeline: a file in the trace format of Perfetto, beside the files of the service
 //! processes (SP-9). `outboard run --trace` joins them.
 //!
-//! Off, which is the default, it costs a branch per wait. Invariants: nothing is buffered, so that a rank that dies
-//! leaves what it did; a file never has more than [`MOST_EVENTS`]; a file that cannot be written ends the trace, never
-//! the program.
+//! Tracing is off by default and then costs a branch per wait. Invariants: nothing is buffered, so a rank that dies
+//! leaves all its events. A file never has more than [`MOST_EVENTS`]. A file that cannot be written ends the trace,
+//! never the program.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -15,9 +15,9 @@ use rustix::time::{ClockId, clock_gettime};
 use crate::bootstrap::environment;
 use crate::context::lock;
 
-/// Names the directory for the files of ranks.
+/// Variable: the directory of the ranks' files.
 const DIRECTORY: &str = "OUTBOARD_TRACE";
-/// Events of one file; about 100 MB.
+/// The most events of one file; about 100 MB.
 const MOST_EVENTS: u64 = 1 << 20;
 
 #[derive(Debug)]
@@ -37,14 +37,14 @@ fn nanoseconds(id: ClockId) -> i128 {
 }
 
 impl Trace {
-    /// The trace that the environment asks for.
+    /// The trace that the environment requests.
     pub(crate) fn of_environment() -> Option<Trace> {
         Trace::create(environment::process(DIRECTORY)?.as_ref()).ok()
     }
 
     fn create(directory: &Path) -> io::Result<Trace> {
         let (real, monotonic) = (nanoseconds(ClockId::Realtime), nanoseconds(ClockId::Monotonic));
-        // Processes of several hosts may share the directory, and so may equal process numbers.
+        // Processes of several hosts may share the directory, and their process numbers may be equal.
         let name = format!("rank-{}-{monotonic}.json", std::process::id());
         let file = File::options().write(true).create_new(true).open(directory.join(name))?;
         let trace = Trace(Mutex::new(State { file: Some(file), written: 0, named: false }));
@@ -58,7 +58,7 @@ impl Trace {
         Ok(trace)
     }
 
-    /// The rank is now this one of a group: the first counts. The service process calls it the same.
+    /// Names the rank after its place in its first group. The service process uses the same name.
     pub(crate) fn name(&self, rank: u32, group: u32) {
         if std::mem::replace(&mut lock(&self.0).named, true) {
             return;
@@ -74,7 +74,7 @@ impl Trace {
         nanoseconds(ClockId::Monotonic) as f64 / 1e3
     }
 
-    /// The calling thread waited from `since` until now.
+    /// Records that the calling thread waited from `since` until now.
     pub(crate) fn waited(&self, since: f64) {
         let (duration, thread) = (Trace::now() - since, rustix::thread::gettid().as_raw_nonzero());
         self.write(&format!(

@@ -1,12 +1,12 @@
-//! How the messages of a collective travel: the algorithms, what each costs, and their settings.
+//! The algorithms by which the messages of a collective travel, their costs and their settings.
 //!
-//! Which collective takes which algorithm, and what can be set of it, is told by one table in
-//! [`crate::selection::Collective`]; how a plan is built stands in the module of the collective.
+//! The table in [`crate::selection::Collective`] lists the algorithms of each collective and their settings. The module
+//! of the collective builds its plans.
 //!
-//! `P` is the number of ranks, `n` the bytes of a block (allgather, alltoall, gather, scatter) or of the whole (all
-//! others), and `m` the rounds of a power of two of ranks, `floor(log2 P)`. Where `P` is none, reductions add a round
-//! before, in which ranks beyond it give their vector away, and most times one behind, in which they get their share of
-//! the result. A round is a message that cannot leave before another has arrived.
+//! `P` is the number of ranks and `m` is `floor(log2 P)`. `n` is the bytes of a block (allgather, alltoall, gather,
+//! scatter) or of the whole (all others). Where `P` is no power of two, reductions add a round before the others, in
+//! which the ranks beyond that power give their vector away. Most add another behind, in which these ranks get their
+//! share of the result. A round is a message that cannot leave before another has arrived.
 
 use std::fmt;
 
@@ -14,56 +14,56 @@ use thiserror::Error;
 
 use crate::partition::powers;
 
-/// The segments in which pipelined algorithms cut a message unless told otherwise.
+/// The default segment of pipelined algorithms, in bytes.
 pub const DEFAULT_SEGMENT: u64 = 64 << 10;
 
 /// The segment of collectives whose blocks an algorithm never cuts.
 pub const WHOLE: u64 = u64::MAX;
 
-/// How messages travel. A group agrees on one for each call.
+/// The way in which messages travel. A group agrees on one algorithm for each call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Algorithm {
     /// `binomial`: a binomial tree, `ceil(log2 P)` rounds. Counted from the root, rank `v` hangs below `v` without its
     /// lowest set bit. (CD-2.)
     ///
-    /// Broadcast: the root sends `n` bytes in each round, every other rank receives `n` once. Reduce: the other way
-    /// round. Gather and scatter: inner ranks hold the blocks of their subtrees in scratch; blocks of one size only.
+    /// Broadcast: the root sends `n` bytes in each round, every other rank receives `n` once. Reduce: the same tree,
+    /// towards the root. Gather and scatter: inner ranks hold their subtrees' blocks, all of one size, in scratch.
     Binomial,
     /// `bruck`: distances grow by a factor of `ports + 1`, `ceil(log_(ports + 1) P)` rounds for any `P` (CD-2).
     ///
-    /// Allgather: in round `j` a rank sends to `rank - i * (ports + 1)^j`, `i` from 1 to `ports`, as many blocks from
-    /// its own on as are missing there; `(P - 1) * n` bytes each way. Blocks go straight to their place, in two
-    /// messages where they wrap round the last rank, so that the rotation at the end of the paper's variant falls away.
+    /// Allgather: in round `j` a rank sends blocks to `rank - i * (ports + 1)^j`, `i` from 1 to `ports`: as many, from
+    /// its own on, as are missing there. `(P - 1) * n` bytes each way. Blocks go straight to their place, in two
+    /// messages if they wrap round the last rank. So the rotation at the end of the paper's variant is not needed.
     /// Alltoall, with one port: blocks of one size travel in steps of powers of two, together with others that need the
-    /// same step; each rank sends `ceil(log2 P) * P / 2 * n` bytes at most and copies twice as many through scratch.
+    /// same step. Each rank sends `ceil(log2 P) * P / 2 * n` bytes at most and copies twice as many through scratch.
     /// (J. Bruck and others, "Efficient algorithms for all-to-all communications in multiport message-passing systems",
     /// 1997.)
     Bruck {
         /// Messages that a rank sends at the same time, at least 1.
         ports: u32,
     },
-    /// `chain`: each rank passes on to the next, segment by segment. `P - 2` rounds more than there are segments; each
-    /// rank but the last sends `n` bytes.
+    /// `chain`: each rank passes segments on to the next rank. The rounds are `P - 2` more than the segments; each rank
+    /// but the last sends `n` bytes.
     ///
-    /// Broadcast: the ring broadcast of HPL (GP-8). Reduce: host by host towards the root, each rank combining what
-    /// comes with its own, which is the least that the root's link can do.
+    /// Broadcast: the ring broadcast of HPL (GP-8). Reduce: host by host towards the root; each rank combines the
+    /// received segments with its own. This loads the root's link least.
     Chain {
-        /// Bytes of a segment, at least 1. A broadcast in more than [`crate::broadcast::MAX_SEGMENTS`] is refused,
-        /// vectors have longer segments where there would be more than [`crate::combine::MAX_SEGMENTS`].
+        /// Bytes of a segment, at least 1. A broadcast in more than [`crate::broadcast::MAX_SEGMENTS`] segments is
+        /// rejected. Reductions use longer segments instead of more than [`crate::combine::MAX_SEGMENTS`].
         segment: u64,
     },
-    /// `dissemination`: in round `j` a rank tells `rank + i * (ports + 1)^j`, `i` from 1 to `ports`, that all it knows
-    /// of have come. `ceil(log_(ports + 1) P)` rounds of `ports` messages without bytes. (D. Hensgen and others, "Two
-    /// algorithms for barrier synchronization", 1988.)
+    /// `dissemination`: in round `j` a rank notifies `rank + i * (ports + 1)^j`, `i` from 1 to `ports`, that it and all
+    /// ranks known to it have called. `ceil(log_(ports + 1) P)` rounds of `ports` messages without bytes. (D. Hensgen
+    /// and others, "Two algorithms for barrier synchronization", 1988.)
     Dissemination {
         /// Messages that a rank sends at the same time, at least 1.
         ports: u32,
     },
-    /// `double-tree`: half of the bytes down each of two binary trees, segment by segment; who has children in one tree
-    /// has none in the other (TH-6). About `2 * log2 P` rounds more than a half has segments; each rank sends `n` bytes
-    /// at most.
+    /// `double-tree`: half of the bytes go down each of two binary trees, segment by segment. A rank with children in
+    /// one tree has none in the other (TH-6). The rounds are about `2 * log2 P` more than the segments of a half; each
+    /// rank sends `n` bytes at most.
     DoubleTree {
-        /// As of [`Algorithm::Chain`].
+        /// As in [`Algorithm::Chain`].
         segment: u64,
     },
     /// `halving`: vector halving with distance doubling, then a binomial gather of the parts to the root (TH-6). `2 *
@@ -76,117 +76,115 @@ pub enum Algorithm {
         /// Base of the digits, at least 2.
         radix: u32,
     },
-    /// `linear`: straight from who has a block to who wants it, all at once. 1 round.
+    /// `linear`: every block goes straight from its source to its destination, all at once. 1 round.
     ///
-    /// Gather and scatter: between the root and every other rank, by pull (SP-5); the root moves `(P - 1) * n` bytes,
-    /// every other rank `n`. Allgather: every rank sends its block to all others, `(P - 1) * n` bytes each way. (What
-    /// CD Sec. VI-B compares with.)
+    /// Gather and scatter: between the root and every other rank, by pull (SP-5). The root moves `(P - 1) * n` bytes,
+    /// every other rank `n`. Allgather: every rank sends its block to all others, `(P - 1) * n` bytes each way. (CD
+    /// Sec. VI-B compares with this algorithm.)
     Linear,
-    /// `multicast`: a rank multicasts once to all others (MC-1, MC-8); it sends `n` bytes, every other rank receives
-    /// them.
+    /// `multicast`: a rank multicasts once to all others (MC-1, MC-8). It sends `n` bytes, which every other rank
+    /// receives.
     ///
-    /// Broadcast: the root does. Allgather: all do, one broadcast per rank. `chains` ranks multicast at the same time;
-    /// the ranks of one chain, contiguous and as many as of any other but for one, take turns, which makes
-    /// `ceil(P / chains)` rounds. A rank's turn comes with a signal from its predecessor in the chain, sent once the
-    /// predecessor's multicast is complete on the sending side.
+    /// Broadcast: the root multicasts. Allgather: all ranks multicast, one broadcast per rank, `chains` ranks at the
+    /// same time. A chain is a contiguous run of ranks; chain lengths differ by one at most. The ranks of a chain take
+    /// turns, which makes `ceil(P / chains)` rounds. A rank's turn begins with a signal from its predecessor in the
+    /// chain, sent once the predecessor's multicast is complete on the sending side.
     Multicast {
         /// Roots that multicast at the same time, up to `P`; need not divide `P`. 0 stands for `P`: no turns.
         chains: u32,
-        /// Multicast addresses each block is spread over (MC-10), at least 1; see [`crate::subgroup_chunks`].
+        /// Multicast addresses over which each block is spread (MC-10), at least 1; see [`crate::subgroup_chunks`].
         subgroups: u16,
     },
-    /// `neighbour-exchange`: pairs of blocks go to the left and to the right neighbour in turns.
+    /// `neighbour-exchange`: pairs of blocks go to the left and the right neighbour in turns.
     ///
-    /// `P / 2` rounds; each rank sends and receives `(P - 1) * n` bytes. A pair of ranks first shares its two blocks,
-    /// then every rank passes on the pair of blocks that came last, every second round to the same neighbour. (J. Chen
+    /// `P / 2` rounds; each rank sends and receives `(P - 1) * n` bytes. A pair of ranks first shares its two blocks.
+    /// Then every rank passes on the last received pair of blocks, every second round to the same neighbour. (J. Chen
     /// and others, "Performance evaluation of Allgather algorithms on terascale Linux cluster with Fast Ethernet",
-    /// 2005.) Needs pairs: an odd group uses [`Algorithm::Ring`], as [`Algorithm::carried_out`] says.
+    /// 2005.) Needs pairs: an odd group uses [`Algorithm::Ring`], see [`Algorithm::carried_out`].
     NeighbourExchange,
     /// `pairwise`: a rank has a message for every other rank.
     ///
-    /// Alltoall: in round `i` a rank exchanges with one other only, `rank ^ i` where `P` is a power of two, else it
-    /// sends to `rank + i` and receives from `rank - i`; `P - 1` rounds. Reduce-scatter: each rank sends every other
-    /// rank its block, all at once, in segments, of which one is combined while others are under way. (GP-8.)
+    /// Alltoall: in each of `P - 1` rounds a rank exchanges with one other. In round `i` this is `rank ^ i` where `P`
+    /// is a power of two; else it sends to `rank + i` and receives from `rank - i`. Reduce-scatter: each rank sends
+    /// every other rank its block, all at once, in segments. A segment is combined while others are under way. (GP-8.)
     Pairwise {
-        /// As of [`Algorithm::Ring`].
+        /// As in [`Algorithm::Ring`].
         segment: u64,
     },
-    /// `chain` of a scan: from rank to rank, the vector cut into pieces that follow each other. `P - 2` rounds more
-    /// than there are pieces, each of one piece; each rank but the last sends `n` bytes. For long vectors.
+    /// `chain` of a scan: from rank to rank, the vector cut into pieces that follow each other. The rounds, each of one
+    /// piece, are `P - 2` more than the pieces. Each rank but the last sends `n` bytes. For long vectors.
     Pieces {
-        /// Pieces of the vector, at least 1; no more than it has elements are made.
+        /// Pieces of the vector, at least 1; the elements of the vector limit their number.
         pieces: u32,
     },
-    /// `pull`: all messages at once, in scatter-destination order (GP-8); whoever executes them may let the receiving
-    /// side ask for them (SP-5). 1 round.
+    /// `pull`: all messages at once, in scatter-destination order (GP-8). The engine may let the receiving side request
+    /// them (SP-5). 1 round.
     Pull,
     /// `rabenseifner`: reduce-scatter by vector halving and distance doubling, then allgather by the way back (TH-6).
-    /// `2 * m` rounds, two more where `P` is no power of two; each rank sends less than `2 * n` bytes, some `n` more.
-    /// For long vectors, best where `P` is a power of two. (R. Rabenseifner, 2004.)
+    /// `2 * m` rounds, two more where `P` is no power of two. Each rank sends less than `2 * n` bytes, some ranks `n`
+    /// more. For long vectors, best where `P` is a power of two. (R. Rabenseifner, 2004.)
     Rabenseifner,
     /// `recursive-doubling`: ranks at doubling distances combine whole vectors. For short vectors.
     ///
-    /// Allreduce: pairs exchange what they have, `m` rounds, two more where `P` is no power of two; each rank sends
-    /// `m * n` bytes, some `n` more. (R. Thakur and others, "Optimization of collective communication operations in
-    /// MPICH", 2005.) Scan: each rank sends on what it has, `ceil(log2 P)` rounds. (W. D. Hillis and G. L. Steele,
-    /// "Data parallel algorithms", 1986.)
+    /// Allreduce: pairs exchange their partial results, `m` rounds, two more where `P` is no power of two. Each rank
+    /// sends `m * n` bytes, some ranks `n` more. (R. Thakur and others, "Optimization of collective communication
+    /// operations in MPICH", 2005.) Scan: each rank forwards its partial result, `ceil(log2 P)` rounds. (W. D. Hillis
+    /// and G. L. Steele, "Data parallel algorithms", 1986.)
     RecursiveDoubling,
     /// `recursive-halving`: pairs exchange halves of the blocks at halving distances. `m` rounds, two more where `P` is
-    /// no power of two; each rank sends at most `n` bytes, and so do those that stand aside. (R. Thakur and others,
-    /// 2005.)
+    /// no power of two. Each rank sends at most `n` bytes, also those that stand aside. (R. Thakur and others, 2005.)
     RecursiveHalving,
     /// `reduce-multicast`: a binomial reduce to rank 0, which multicasts the result (MC-1). `ceil(log2 P) + 1` rounds;
     /// each rank sends `n` bytes. For short vectors.
     ReduceMulticast {
-        /// As of [`Algorithm::Multicast`].
+        /// As in [`Algorithm::Multicast`].
         subgroups: u16,
     },
     /// `reduce-scatter-multicast`: reduce-scatter round a ring, then every rank multicasts its block, all at once
-    /// (MC-8). `P` rounds; each rank sends `n` bytes, where `ring` sends nearly twice as many, and receives as many as
+    /// (MC-8). `P` rounds. Each rank sends `n` bytes, where `ring` sends nearly twice as many, and receives as many as
     /// with `ring`. For long vectors. (The composition of appendix B of the MC paper, with a ring in place of a network
     /// that reduces.)
     ReduceScatterMulticast {
-        /// As of [`Algorithm::Multicast`].
+        /// As in [`Algorithm::Multicast`].
         subgroups: u16,
-        /// As of [`Algorithm::Ring`].
+        /// As in [`Algorithm::Ring`].
         segment: u64,
     },
-    /// `ring`: from neighbour to neighbour round a ring, to the right neighbour `rank + 1` alone.
+    /// `ring`: each rank sends only to its right neighbour `rank + 1`.
     ///
-    /// Allgather: in round `r` of `P - 1` a rank passes on block `rank - r` as message `r`, the first straight from
-    /// where it contributes it; `(P - 1) * n` bytes each way. (CD-2; the point-to-point algorithm that MC-R compares
-    /// with.) Reduce-scatter: partial results go round, in segments that do not wait for each other. `P - 1` rounds;
-    /// each rank sends all blocks but one. Allreduce: the same, then an allgather round the same ring. For long
-    /// vectors. (P. Patarasuk and X. Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations",
-    /// 2009.)
+    /// Allgather: in round `r` of `P - 1` a rank passes on block `rank - r` as message `r`, its own block straight from
+    /// the contribution. `(P - 1) * n` bytes each way. (CD-2; the point-to-point algorithm that MC-R compares with.)
+    /// Reduce-scatter: partial results go round, in segments that do not wait for each other. `P - 1` rounds; each rank
+    /// sends all blocks but one. Allreduce: a reduce-scatter, then an allgather round the same ring. For long vectors.
+    /// (P. Patarasuk and X. Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", 2009.)
     Ring {
-        /// Bytes of a segment of a block, at least 1; whole elements, and longer where it would make more than
-        /// [`crate::combine::MAX_SEGMENTS`] of a vector. [`WHOLE`] where blocks are not cut.
+        /// Bytes of a segment of a block, at least 1. Segments are whole elements. They are longer if a vector would
+        /// have more than [`crate::combine::MAX_SEGMENTS`]. [`WHOLE`] if blocks are not cut.
         segment: u64,
     },
-    /// `rotated-bruck`: as `bruck`, but with the rotation of the paper (CD-2): blocks are appended in scratch from the
-    /// rank's own on, so that every message is one run of bytes, and copied to their places when all have come.
+    /// `rotated-bruck`: as `bruck`, but with the rotation of the paper (CD-2). Blocks are appended in scratch from the
+    /// rank's own on, so every message is one run of bytes. All blocks are copied to their places in the end.
     ///
     /// `ceil(log_(ports + 1) P)` rounds; `(P - 1) * n` bytes each way, and `P * n` bytes of scratch, which are copied.
     RotatedBruck {
-        /// As of [`Algorithm::Bruck`].
+        /// As in [`Algorithm::Bruck`].
         ports: u32,
     },
-    /// `scatter-allgather`: `P` blocks go down a binomial tree, then round a ring past those who have them. `P - 1`
-    /// rounds behind the `ceil(log2 P)` of the tree; each rank sends less than `2 * n` bytes. (R. van de Geijn and
-    /// others, "Collective communication: theory, practice, and experience", 2007.)
+    /// `scatter-allgather`: `P` blocks go down a binomial tree, then round a ring, which skips ranks that already have
+    /// the block. `P - 1` rounds after the `ceil(log2 P)` of the tree; each rank sends less than `2 * n` bytes. (R. van
+    /// de Geijn and others, "Collective communication: theory, practice, and experience", 2007.)
     ScatterAllgather,
-    /// `scatter-destination`: as `pull`, but of a rank's sends at most `batch` are on their way at a time (GP-8).
-    /// `ceil((P - 1) / batch)` times a message's time.
+    /// `scatter-destination`: as `pull`, but at most `batch` of a rank's sends are under way at a time (GP-8). `ceil((P
+    /// - 1) / batch)` times a message's time.
     ScatterDestination {
         /// Sends at a time, at least 1.
         batch: u32,
     },
     /// `standard-exchange`: recursive doubling for `ports` ports (CD-2).
     ///
-    /// `log_(ports + 1) P` rounds; each rank sends and receives `(P - 1) * n` bytes. In round `j` it sends all it has
-    /// to the `ports` ranks that differ from it in digit `j` only, written to the base `ports + 1`. Where `P` is no
-    /// power of that base, [`Algorithm::Bruck`] with as many ports is used, as [`Algorithm::carried_out`] says.
+    /// `log_(ports + 1) P` rounds; each rank sends and receives `(P - 1) * n` bytes. In round `j` a rank sends all its
+    /// blocks to the `ports` ranks that differ from it only in digit `j` to the base `ports + 1`. If `P` is no power of
+    /// that base, [`Algorithm::Bruck`] with as many ports is used, see [`Algorithm::carried_out`].
     StandardExchange {
         /// Messages that a rank sends at the same time, at least 1.
         ports: u32,
@@ -222,7 +220,7 @@ impl Setting<'_> {
         }
     }
 
-    /// Sets it to the number that `text` is, which is `least` or more.
+    /// Sets the setting to the number in `text`, which must be `least` or more.
     pub(crate) fn set(self, text: &str, least: u64) -> Result<(), SettingError> {
         let set = text.parse().ok().filter(|number| *number >= least).and_then(|number: u64| {
             match self {
@@ -236,7 +234,7 @@ impl Setting<'_> {
     }
 }
 
-/// The least that the setting called `key` can be.
+/// The least value of the setting called `key`.
 pub(crate) fn least(key: &str) -> u64 {
     match key {
         "chains" => 0,
@@ -310,7 +308,7 @@ impl Algorithm {
         )
     }
 
-    /// What a group of `ranks` ranks uses where this is chosen: the same, but for groups that it does not fit.
+    /// The algorithm that a group of `ranks` ranks uses in place of this one: the same, unless the group does not fit.
     pub fn carried_out(self, ranks: u32) -> Algorithm {
         match self {
             Algorithm::NeighbourExchange if !ranks.is_multiple_of(2) => Algorithm::Ring { segment: WHOLE },
@@ -323,7 +321,7 @@ impl Algorithm {
     }
 }
 
-/// Whether `number` is `base` to some power, at least the 0th.
+/// Whether `number` is a power of `base`, 1 included.
 fn is_power(number: u32, base: u64) -> bool {
     number == 1 || powers(base, number.into()).last().is_some_and(|last| last * base == number.into())
 }
@@ -332,7 +330,7 @@ fn is_power(number: u32, base: u64) -> bool {
 mod tests {
     use super::*;
 
-    /// CD-2: Standard Exchange for powers of `ports + 1`, Bruck for the others.
+    /// CD-2: Standard Exchange for powers of `ports + 1`, Bruck for other groups.
     #[test]
     fn groups_that_do_not_fit_use_another() {
         for (ranks, ports, fits) in

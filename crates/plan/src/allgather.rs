@@ -1,12 +1,12 @@
 //! Allgather and Allgatherv: every rank ends with the blocks of all ranks, in rank order.
 //!
-//! `Output` holds the blocks one after another, block `q` from rank `q`, as [`Extents`] says: all of one size, or each
-//! of its own, which all ranks know. A rank contributes `Input`, or, in place, its own block of `Output`, where it
-//! already lies; MPI asks all ranks for the same choice, the plan does not depend on it.
+//! `Output` holds the blocks of all ranks one after another, at the places in [`Extents`]. Blocks have one size, or
+//! sizes that all ranks know. A rank contributes `Input`, or, in place, its own block of `Output`. MPI requires the
+//! same choice on all ranks; the plan does not depend on that.
 //!
-//! Invariants: receives of message data follow nothing, so an engine posts them all at once (MC-4); each block is
-//! written once on every rank, straight from the network but by `rotated-bruck`; `Input` is only read. A rank's program
-//! takes time and memory in the order of `ranks`, for a leader times the ranks of its host, whatever the byte counts.
+//! Invariants: receives of message data follow nothing, so an engine posts them all at once (MC-4). Each block is
+//! written once on every rank, straight from the network except with `rotated-bruck`. `Input` is only read. A program
+//! takes time and memory in the order of `ranks`, for a leader times the ranks of its host, for any byte counts.
 
 mod exchange;
 mod hierarchical;
@@ -19,9 +19,9 @@ use crate::partition::{chain_of, chain_ranks};
 use crate::program::{OpId, Program, Rank, Span};
 use crate::topology::Topology;
 
-/// What `rank` does in an allgather of these blocks, by the algorithm among all ranks or so many leaders of each host.
+/// The program of `rank` in an allgather of these blocks, among all ranks or among this many leaders of each host.
 ///
-/// Empty blocks do not move: where all are empty the program is. A group of one copies its block, or in place does
+/// Empty blocks do not move. If all are empty, the program is empty. A group of one copies its block, or in place does
 /// nothing.
 pub(crate) fn program(
     (leaders, algorithm): (Option<u32>, Algorithm),
@@ -54,7 +54,7 @@ pub(crate) fn program(
     builder.build()
 }
 
-/// Where the blocks lie on one rank.
+/// The layout of the blocks on one rank.
 #[derive(Clone, Copy)]
 struct Blocks<'a> {
     extents: &'a Extents,
@@ -68,7 +68,7 @@ impl Blocks<'_> {
         self.extents.block(Rank(q))
     }
 
-    /// Where this rank's own block lies before the call.
+    /// The span of this rank's own block before the call.
     fn contribution(self) -> Span {
         if self.in_place { self.of(self.rank) } else { Span::input(0, self.of(self.rank).len) }
     }
@@ -87,7 +87,7 @@ impl Blocks<'_> {
         (self.rank + steps) % self.ranks
     }
 
-    /// The step that puts this rank's own block in its place, where it is not there yet.
+    /// Appends the copy of this rank's own block to its place, unless it is there already.
     fn copy_own(self, builder: &mut ProgramBuilder) -> Option<OpId> {
         let moves = !self.in_place && !self.contribution().is_empty();
         moves.then(|| builder.copy(self.contribution(), self.of(self.rank), &[]))
@@ -137,7 +137,7 @@ fn multicast(builder: &mut ProgramBuilder, blocks: Blocks<'_>, chains: u32) {
     }
     let chain = chain_of(Rank(blocks.rank), blocks.ranks, chains);
     let turns = chain_ranks(blocks.ranks, chains, chain);
-    // Who has nothing to multicast takes no turn: it would have ended before its signal has arrived.
+    // A rank without bytes takes no turn, because it may have completed before its signal arrives.
     let takes_turn = |rank: &u32| !blocks.of(*rank).is_empty();
     let before = (turns.start..blocks.rank).rev().find(takes_turn);
     let activated: Vec<OpId> =
@@ -184,7 +184,7 @@ mod tests {
         }
     }
 
-    /// MC-8: bytes on the sending side are one block with multicast, all but one with the ring.
+    /// MC-8: a rank sends one block with multicast, and all blocks but one with the ring.
     #[test]
     fn sent_bytes_are_as_documented() {
         let sent = |algorithm| {

@@ -1,13 +1,13 @@
-//! Alltoall and Alltoallv: every rank has a block for every rank. Gathers and scatters are the same with most blocks
-//! empty.
+//! Alltoall and Alltoallv: every rank has a block for every rank. A linear gather or scatter is an alltoall with most
+//! blocks empty.
 //!
-//! Counts are local to a pair here: what a rank sends to another is known on these two alone. So all plans but Bruck's,
-//! whose blocks have one size, are pairwise, one message for each pair with bytes, `ranks - 1` at most; whoever
-//! executes them announces messages and lets the receiving side ask for them (SP-5), or simply sends.
+//! Only the two ranks of a pair know the bytes that they exchange. So all plans but Bruck's, whose blocks have one
+//! size, are pairwise: one message for each pair with bytes, `ranks - 1` at most. The engine announces messages and
+//! lets the receiving side request them (SP-5), or simply sends.
 //!
-//! Invariants: receives follow nothing (MC-4); between two ranks only message 0 goes. In step `i` rank `r` sends to
-//! rank `r + i` and receives from `r - i`, or both with `r ^ i`, so that everybody sends to somebody else at the same
-//! time (the scatter-destination order of GP-8).
+//! Invariants: receives follow nothing (MC-4); two ranks exchange only message 0. In step `i` rank `r` sends to rank `r
+//! + i` and receives from `r - i`, or both with `r ^ i`. So all ranks send to different ranks at the same time (the
+//! scatter-destination order of GP-8).
 
 mod bruck;
 
@@ -20,7 +20,7 @@ use crate::arguments::PlanError;
 use crate::builder::ProgramBuilder;
 use crate::program::{Op, OpId, Program, Rank};
 
-/// What `rank` does in an exchange of `blocks` among `ranks` ranks; there is no message where a block is empty.
+/// The program of `rank` in an exchange of `blocks` among `ranks` ranks; an empty block needs no message.
 pub fn alltoall(algorithm: Algorithm, ranks: u32, rank: Rank, blocks: &Blocks) -> Result<Program, PlanError> {
     blocks.check(ranks, rank)?;
     let mut builder = ProgramBuilder::new(rank, ranks);
@@ -60,11 +60,11 @@ fn pull(mut builder: ProgramBuilder, rank: Rank, blocks: &Blocks) -> Program {
     builder.build()
 }
 
-/// The same with at most `batch` messages of data on their way at a time: a send follows the one that is `batch` before
-/// it in the program (GP-8).
+/// Limits `program` to `batch` sends of data under way at a time: a send follows the one that is `batch` before it in
+/// the program (GP-8).
 ///
-/// Sends then leave in the order of the program. So there must be an order of all messages of the group that every
-/// program keeps, which scatter-destination order is.
+/// Sends then leave in the order of the program. So all programs must keep one common order of the group's messages;
+/// scatter-destination order is one.
 fn in_batches(mut program: Program, batch: u32) -> Program {
     let batch = batch.max(1) as usize;
     let mut on_their_way: VecDeque<OpId> = VecDeque::new();
@@ -96,7 +96,7 @@ fn pairwise(mut builder: ProgramBuilder, rank: Rank, blocks: &Blocks) -> Program
     };
     let received: Vec<Option<OpId>> = (1..ranks).map(&mut receive).collect();
     copy_own(&mut builder, rank, blocks);
-    // What is complete before the next round: its steps wait for earlier ones, except receives, which wait for nothing.
+    // The steps so far. Steps of the next round wait for them, except receives, which wait for nothing.
     let mut before: Vec<OpId> = Vec::new();
     for (round, received) in (1..ranks).zip(received) {
         let (to, _) = partners(round);

@@ -1,4 +1,4 @@
-//! The program of a rank, from what a group agrees on about a call.
+//! Builds the program of a rank from the parts of a call on which a group agrees.
 
 use thiserror::Error;
 
@@ -13,21 +13,21 @@ use crate::rooted::{self, Direction};
 use crate::selection::{Choice, Collective};
 use crate::topology::Topology;
 
-/// What of a call, beside its algorithm, decides its programs.
+/// The parts of a call, besides its algorithm, that determine its programs.
 #[derive(Debug, Clone, Copy)]
 pub struct Arguments<'a> {
-    /// The ranks and their hosts. Algorithms ask for hosts only as [`Choice::asks_for_hosts`] says.
+    /// The ranks and their hosts. Only algorithms with [`Choice::asks_for_hosts`] use the hosts.
     pub topology: &'a Topology,
     /// The root of a collective that has one.
     pub root: Rank,
     /// Bytes as [`Collective`] counts them.
     pub bytes: u64,
-    /// The blocks of an allgather or reduce-scatter where they are not as [`Arguments::bytes`] says: all of one size,
-    /// or the vector in as many parts as there are ranks, as equal as can be.
+    /// The blocks of an allgather or reduce-scatter, if they differ from the default. By default all blocks have one
+    /// size, or the vector is cut into one part per rank, as equal as possible.
     pub extents: Option<&'a Extents>,
     /// Bytes of an element of a reduction; see [`crate::Element::bytes`].
     pub element_bytes: u64,
-    /// A scan leaves out the rank's own vector: the result of rank 0 is nothing.
+    /// The scan leaves out the rank's own vector; rank 0 has no result.
     pub exclusive: bool,
     /// Each rank's block of an allgather already lies in `Output`.
     pub in_place: bool,
@@ -60,7 +60,7 @@ pub enum PlanError {
 }
 
 impl<'a> Arguments<'a> {
-    /// Of `bytes` bytes, from or to rank 0, in elements of a byte, and not in place.
+    /// Arguments for `bytes` bytes, root 0, elements of one byte, and not in place.
     pub const fn of(topology: &'a Topology, bytes: u64) -> Self {
         Arguments { topology, root: Rank(0), bytes, extents: None, element_bytes: 1, exclusive: false, in_place: false }
     }
@@ -101,7 +101,7 @@ impl<'a> Arguments<'a> {
     }
 }
 
-/// What `rank` does where a call is carried out by `choice`.
+/// The program of `rank` for a call by `choice`.
 pub fn program(choice: Choice, arguments: &Arguments<'_>, rank: Rank) -> Result<Program, PlanError> {
     arguments.check(choice, rank)?;
     let Arguments { topology, root, bytes, exclusive, in_place, .. } = *arguments;

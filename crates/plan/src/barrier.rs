@@ -1,16 +1,16 @@
-//! Barrier: nobody leaves before all have come.
+//! Barrier: no rank leaves before all ranks have called.
 //!
-//! No bytes move. What a rank sends is an empty span of `Input`, which, unlike a signal, needs that the rank has
-//! called: else an engine that stands in for an absent rank would let the others leave.
+//! No bytes move. A rank sends an empty span of `Input`, which, unlike a signal, needs that the rank has called. A
+//! signal could come from an engine that stands in for an absent rank, and would let the others leave.
 //!
-//! Invariant: a send follows everything that its rank has heard in earlier rounds.
+//! Invariant: a send follows all receives of its rank in earlier rounds.
 
 use crate::algorithm::Algorithm;
 use crate::builder::ProgramBuilder;
 use crate::partition::{multiples, powers};
 use crate::program::{OpId, Program, Rank, Span};
 
-/// What `rank` does in a barrier of `ranks` ranks.
+/// The program of `rank` in a barrier of `ranks` ranks.
 pub(crate) fn program(algorithm: Algorithm, ranks: u32, rank: Rank) -> Program {
     let mut builder = ProgramBuilder::new(rank, ranks);
     match algorithm {

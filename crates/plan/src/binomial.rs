@@ -1,5 +1,5 @@
-//! The binomial tree that several collectives use: rank `v`, counted from the root, hangs below `v` without its lowest
-//! set bit.
+//! The binomial tree of several collectives. Counted from the root, rank `v` hangs below `v` without its lowest set
+//! bit.
 //!
 //! Invariant: the ranks of a subtree are contiguous, its top first.
 
@@ -12,7 +12,7 @@ use crate::program::Rank;
 pub(crate) struct Place {
     pub(crate) ranks: u32,
     pub(crate) root: Rank,
-    /// Counted from the root.
+    /// The rank's number, counted from the root.
     pub(crate) rank: u32,
 }
 
@@ -21,25 +21,25 @@ impl Place {
         Place { ranks, root, rank: (rank.0 + ranks - root.0) % ranks }
     }
 
-    /// The rank that stands at `rank`, counted from the root.
+    /// The rank of the group with number `rank`, counted from the root.
     pub(crate) fn at(self, rank: u32) -> Rank {
-        // Both are below 2^16.
+        // Both summands are below 2^16.
         Rank((rank + self.root.0) % self.ranks)
     }
 }
 
-/// Above `rank`; nobody is above the root.
+/// The parent of `rank`; `None` for the root.
 pub(crate) fn parent(rank: u32) -> Option<u32> {
     (rank > 0).then(|| rank & (rank - 1))
 }
 
-/// `rank` and all below it, among `ranks` ranks.
+/// The subtree of `rank` among `ranks` ranks, `rank` included.
 pub(crate) fn subtree(rank: u32, ranks: u32) -> Range<u32> {
     let full = if rank == 0 { ranks } else { 1 << rank.trailing_zeros() };
     rank..(rank + full).min(ranks)
 }
 
-/// Directly below `rank`, the largest subtree first.
+/// The children of `rank`, the largest subtree first.
 pub(crate) fn children(rank: u32, ranks: u32) -> impl DoubleEndedIterator<Item = u32> {
     let below = subtree(rank, ranks).len() as u32;
     let steps = below.next_power_of_two().trailing_zeros();

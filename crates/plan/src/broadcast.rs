@@ -1,9 +1,9 @@
-//! Broadcast: every rank ends with what the root contributes.
+//! Broadcast: every rank receives the root's contribution.
 //!
-//! The root contributes `Input` and has no `Output`; for all others it is the other way round, since MPI's one buffer
-//! is read on the root and written elsewhere.
+//! The root has only `Input`, all other ranks have only `Output`, since MPI's one buffer is read on the root and
+//! written elsewhere.
 //!
-//! Invariants: receives follow nothing, so an engine posts them all at once (MC-4); every byte arrives once on each
+//! Invariants: receives follow nothing, so an engine posts them all at once (MC-4). Every byte arrives once on each
 //! rank but the root, straight in its place. Ranks count from the root round the group, so that all roots are alike.
 //! Sends are listed round by round.
 
@@ -16,10 +16,10 @@ use crate::binomial::Place;
 use crate::builder::ProgramBuilder;
 use crate::program::{OpId, Program, Rank, Span};
 
-/// The most segments that a message is cut in: steps of a program are memory of an engine.
+/// The most segments of a message: each step of a program takes memory of an engine.
 pub const MAX_SEGMENTS: u64 = 1 << 20;
 
-/// What `rank` does in a broadcast of `bytes` bytes from `root` among `ranks` ranks.
+/// The program of `rank` in a broadcast of `bytes` bytes from `root` among `ranks` ranks.
 ///
 /// With 0 bytes nothing moves and the program is empty.
 pub(crate) fn program(
@@ -56,18 +56,18 @@ pub(crate) fn program(
 }
 
 impl Place {
-    /// `len` bytes from `offset` of what is broadcast, where they lie on this rank.
+    /// `len` bytes from `offset` of the broadcast bytes, on this rank.
     fn span(self, offset: u64, len: u64) -> Span {
         if self.rank == 0 { Span::input(offset, len) } else { Span::output(offset, len) }
     }
 }
 
-/// Rank `v` receives from `v` without its lowest digit that is not 0, to the base `radix`.
+/// Rank `v` receives from `v` without its lowest non-zero digit, to the base `radix`.
 fn k_nomial(builder: &mut ProgramBuilder, place: Place, bytes: u64, radix: u32) {
     let Place { ranks, rank, .. } = place;
     let all = place.span(0, bytes);
     let (radix, ranks_wide) = (u64::from(radix), u64::from(ranks));
-    // The weight of the lowest digit that is not 0; for the root the first power beyond all ranks.
+    // The weight of the lowest non-zero digit; for the root the first power beyond all ranks.
     let mut lowest = 1u64;
     while lowest < ranks_wide && u64::from(rank).is_multiple_of(lowest * radix) {
         lowest *= radix;

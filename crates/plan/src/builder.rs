@@ -1,13 +1,13 @@
 //! Writes a program step by step.
 //!
-//! Invariants: ids are dense and count up from 0, dependencies point backwards. Whether the program does something
-//! sensible is the verifier's question, not the builder's.
+//! Invariants: ids are dense and count up from 0, dependencies point backwards. The verifier, not the builder, checks
+//! that the program does something sensible.
 
 use std::collections::BTreeSet;
 
 use crate::program::{Op, OpId, Program, Rank, Span, Step};
 
-/// A program in the making.
+/// A program under construction.
 ///
 /// ```
 /// use outboard_plan::{ProgramBuilder, Rank, Span};
@@ -26,9 +26,9 @@ pub struct ProgramBuilder {
     program: Program,
     /// Whether some later step follows the step of this index.
     followed: Vec<bool>,
-    /// The steps before this index lie before the last barrier.
+    /// The index of the first step after the last barrier.
     barrier: usize,
-    /// What a step behind the last barrier follows at least: the steps that nothing followed when it was set.
+    /// The steps that no step followed when the last barrier was set. All later steps follow them.
     frontier: Vec<OpId>,
 }
 
@@ -63,14 +63,14 @@ impl ProgramBuilder {
         self
     }
 
-    /// Appends an operation that starts when all of `after`, and all before the last barrier, are complete.
+    /// Appends an operation that starts when all steps in `after`, and all before the last barrier, are complete.
     ///
     /// # Panics
     /// When `after` names a step that does not exist yet.
     pub fn push(&mut self, op: Op, after: &[OpId]) -> OpId {
         let id = self.program.steps.len();
         let mut follows = Vec::with_capacity(after.len());
-        // A step behind the barrier already follows all before it.
+        // A step behind the barrier already follows all steps before it.
         if !after.iter().any(|id| id.0 as usize >= self.barrier) {
             follows.extend_from_slice(&self.frontier);
         }
@@ -89,8 +89,8 @@ impl ProgramBuilder {
         self.push(Op::Send { to, index, span }, after)
     }
 
-    /// Appends [`Op::Recv`]; otherwise as [`push`](Self::push). Message data must not wait to be received (MC-4), so
-    /// the verifier refuses `after`, or a barrier before, unless `span` is empty.
+    /// Appends [`Op::Recv`]; otherwise as [`push`](Self::push). Message data must not wait to be received (MC-4). So
+    /// the verifier rejects `after`, or a barrier before, unless `span` is empty.
     pub fn recv(&mut self, from: Rank, index: u32, span: Span, after: &[OpId]) -> OpId {
         self.push(Op::Recv { from, index, span }, after)
     }
@@ -103,7 +103,7 @@ impl ProgramBuilder {
     /// Appends [`Op::MulticastRecv`], which follows nothing: it is posted before the root may send (MC-4).
     ///
     /// # Panics
-    /// Behind a barrier, for the same reason.
+    /// Behind a barrier, because the receive would follow the barrier.
     pub fn multicast_recv(&mut self, root: Rank, span: Span) -> OpId {
         assert!(self.barrier == 0, "a multicast is received from the start, not behind a barrier");
         self.push(Op::MulticastRecv { root, span }, &[])
@@ -154,7 +154,7 @@ mod tests {
         indices.map(|index| builder.send(Rank(1), index, Span::signal(), &[])).collect()
     }
 
-    /// GP-2: what follows a barrier follows everything before it, directly or through other steps.
+    /// GP-2: a step behind a barrier follows every step before it, directly or through other steps.
     #[test]
     fn barrier_orders_all_before_with_all_behind() {
         let mut builder = ProgramBuilder::new(Rank(0), 2);

@@ -1,21 +1,21 @@
 //! Task lists for NICs with deferred work (`FI_TRIGGER` of libfabric): a rank's program as messages that begin when
-//! counters say so. Pure; the tasks name messages as the program does.
+//! counters reach thresholds. Pure; the tasks name messages as the program does.
 //!
-//! As on CORE-Direct's NIC (CD-1) a list is posted whole and messages wait for completions, here by counters in the
-//! place of a management queue. Each task adds 1 to one counter when it is complete. A step that follows nothing begins
-//! at once; one that follows others begins when a counter is at their number. Where a step is among what several others
-//! wait for, in different company, it has a counter of its own, and adding tasks join it to the counters of these. What
-//! nobody waits for adds to the counter of the list's end.
+//! As on CORE-Direct's NIC (CD-1) a list is posted whole and messages wait for completions, here by counters in place
+//! of a management queue. Each complete task adds 1 to one counter. A step that follows nothing begins at once; a step
+//! that follows others begins when a counter reaches their number. A step that is in several sets of awaited steps has
+//! its own counter, and adding tasks join it to the counters of these sets. A step that no step follows adds to the
+//! counter of the list's end.
 //!
-//! A message with bytes leaves when its receiver has cleared it, by a message without bytes of its own list: else
-//! whoever calls ahead of others would fill their NICs.
+//! A message with bytes leaves when its receiver has cleared it, by a message without bytes of the receiver's own list.
+//! Without that, a rank that calls ahead of others would fill their NICs.
 //!
-//! Messages go from and to memory that mirrors input and output of the program, since a rank's memory may go while the
-//! NIC works. The engine copies what the list begins with there ([`List::gathers`]) and what it has received from there
-//! ([`List::delivers`]); copies of the program are its work, too, before the list or behind it.
+//! Messages use memory that mirrors the program's input and output, since a rank's memory may go away while the NIC
+//! works. The engine copies the bytes that the list sends into it ([`List::gathers`]) and the received bytes out of it
+//! ([`List::delivers`]). Copies of the program are also done by the engine, before the list or after it.
 //!
-//! Invariants: a counter only grows; the end is reached once, when every task is complete; every member of a group
-//! decides alike whether a call is taken ([`choice`]). Never combines: deferred work has no reductions here.
+//! Invariants: a counter only grows. The end is reached once, when every task is complete. All members of a group agree
+//! whether a call is taken ([`choice`]). Never combines: deferred work has no reductions here.
 
 use std::collections::BTreeMap;
 
@@ -25,17 +25,17 @@ use crate::algorithm::{Algorithm, WHOLE};
 use crate::program::{Buffer, Op, OpId, Program, Rank, Span};
 use crate::selection::{Choice, Collective};
 
-/// Ranks up to which calls are taken, so that a list has few counters.
+/// The most ranks of a call that is taken, so that a list has few counters.
 pub const MOST_RANKS: u32 = 64;
-/// Bytes that all ranks together contribute up to which calls are taken: engines read and write copies of them.
+/// The most bytes that all ranks of a call together contribute: engines read and write copies of them.
 pub const MOST_BYTES: u64 = 64 << 20;
-/// Counters that the lists of [`MOST_RANKS`] ranks have at most; a provider with fewer is of no use.
+/// The most counters of a list of [`MOST_RANKS`] ranks; a provider with fewer cannot be used.
 pub const MOST_COUNTERS: u32 = 64;
 
-/// What the index of a message that clears another has more than that.
+/// Added to the index of a message to get the index of the message that clears it.
 const CLEARS: u32 = 1 << 31;
 
-/// Why deferred work does not carry out a call or a program.
+/// Reasons for which deferred work rejects a call or a program.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum Refused {
     #[error("{collective}: what is combined needs a processor between messages")]
@@ -48,8 +48,8 @@ pub enum Refused {
     Step { step: OpId, what: &'static str },
 }
 
-/// By what algorithm deferred work carries out a collective of `ranks` ranks and `bytes` bytes as [`Collective`] counts
-/// them.
+/// The algorithm by which deferred work carries out a collective of `ranks` ranks and `bytes` bytes as [`Collective`]
+/// counts them.
 pub fn choice(collective: Collective, ranks: u32, bytes: u64) -> Result<Choice, Refused> {
     let algorithm = match collective {
         Collective::Allgather => Algorithm::Ring { segment: WHOLE },
@@ -64,7 +64,7 @@ pub fn choice(collective: Collective, ranks: u32, bytes: u64) -> Result<Choice, 
     if ranks > MOST_RANKS {
         return Err(Refused::Ranks { ranks });
     }
-    // A rank of an alltoall has as many.
+    // A rank of an alltoall has this many blocks.
     let bytes = bytes.saturating_mul(if collective == Collective::Broadcast { 1 } else { ranks.into() });
     if bytes > MOST_BYTES {
         return Err(Refused::Bytes { bytes });
@@ -72,7 +72,7 @@ pub fn choice(collective: Collective, ranks: u32, bytes: u64) -> Result<Choice, 
     Ok(Choice::among_all(collective, algorithm).expect("an algorithm of the collective"))
 }
 
-/// A value of a counter that is waited for.
+/// A value of a counter for which a task waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Threshold {
     pub counter: u32,
@@ -81,9 +81,9 @@ pub struct Threshold {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Action {
-    /// Sends the message `(me, to, index)`; 1 is added to `counts` when it has left.
+    /// Sends the message `(me, to, index)`; adds 1 to `counts` when the message has left.
     Send { to: Rank, index: u32, span: Span, counts: u32 },
-    /// Receives the message `(from, me, index)`; 1 is added to `counts` when it is there.
+    /// Receives the message `(from, me, index)`; adds 1 to `counts` when the message has arrived.
     Receive { from: Rank, index: u32, span: Span, counts: u32 },
     /// Adds 1 to a counter.
     Add { to: u32 },
@@ -91,22 +91,22 @@ pub enum Action {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Task {
-    /// When it begins; at once where there is none.
+    /// The task begins at this threshold, or at once if there is none.
     pub after: Option<Threshold>,
     pub action: Action,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct List {
-    /// Counters, all 0 at first.
+    /// The number of counters, all 0 at first.
     pub counters: u32,
-    /// Receives come first, so that few messages meet none.
+    /// Receives come first, so that few messages arrive before their receive is posted.
     pub tasks: Vec<Task>,
-    /// When all tasks are complete.
+    /// Reached when all tasks are complete.
     pub end: Threshold,
-    /// What the list sends of the rank's memory, each span once.
+    /// The spans of the rank's memory that the list sends, each once.
     pub gathers: Vec<Span>,
-    /// What the list receives for the rank.
+    /// The spans of the rank's memory that the list receives.
     pub delivers: Vec<Span>,
 }
 
@@ -151,7 +151,7 @@ impl List {
     }
 }
 
-/// A program taken apart.
+/// The steps of a program by kind.
 #[derive(Default)]
 struct Parts {
     receives: Vec<OpId>,
@@ -160,7 +160,7 @@ struct Parts {
     delivers: Vec<Span>,
 }
 
-/// When a step is done, beside the list.
+/// The time at which a copy is done, relative to the list.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Phase {
     Before,
@@ -200,7 +200,7 @@ impl Parts {
         Ok(parts)
     }
 
-    /// What is sent and does not come from others is the rank's.
+    /// Records the sent spans that are not received from other ranks: they come from the rank's memory.
     fn gather(&mut self, program: &Program) -> Result<(), Refused> {
         for id in &self.sends {
             let Op::Send { span, .. } = program.steps[id.0 as usize].op else { continue };
@@ -219,7 +219,7 @@ impl Parts {
         Ok(())
     }
 
-    /// What a message waits for: messages that it follows, and that it is cleared.
+    /// The steps for which a message waits: the messages that it follows, and its clearing message.
     fn awaited(&self, program: &Program, id: OpId) -> Vec<OpId> {
         let is_message = |id: &OpId| !matches!(program.steps[id.0 as usize].op, Op::Copy { .. });
         let mut followed: Vec<OpId> = program.steps[id.0 as usize].after.iter().copied().filter(is_message).collect();
@@ -232,18 +232,18 @@ impl Parts {
     }
 }
 
-/// A name for the message that clears a send, beside the steps of the program.
+/// An id beyond the steps of the program for the message that clears a send.
 fn clearing(program: &Program, send: OpId) -> OpId {
     OpId(program.steps.len() as u32 + send.0)
 }
 
-/// Which counter each set of awaited steps has.
+/// The counter of each set of awaited steps.
 struct Counters {
     by_set: BTreeMap<Vec<OpId>, u32>,
-    /// By step, the sets that it is in.
+    /// The counters of the sets that contain a step.
     sets_of: BTreeMap<OpId, Vec<u32>>,
     next: u32,
-    /// Steps that the end waits for.
+    /// Steps for which the end waits.
     ending: u64,
 }
 
@@ -268,7 +268,7 @@ impl Counters {
         self.by_set.get(set).map(|counter| Threshold { counter: *counter, value: set.len() as u64 })
     }
 
-    /// What a step adds to.
+    /// The counter to which a step adds.
     fn counted_by(&mut self, id: OpId) -> u32 {
         match self.sets_of.get(&id).map_or(&[][..], Vec::as_slice) {
             [] => self.counted_last(),
@@ -277,7 +277,7 @@ impl Counters {
         }
     }
 
-    /// What a step adds to that nobody waits for.
+    /// The counter of a step that no step follows.
     fn counted_last(&mut self) -> u32 {
         self.ending += 1;
         END
@@ -291,7 +291,7 @@ impl Counters {
         })
     }
 
-    /// Tasks that join steps with counters of their own to the sets that they are in.
+    /// Tasks that add to the counters of all sets that contain a step, for steps with their own counter.
     fn joins(&mut self) -> Vec<Task> {
         let mut tasks = Vec::new();
         for (id, sets) in std::mem::take(&mut self.sets_of).into_iter().filter(|(_, sets)| sets.len() > 1) {

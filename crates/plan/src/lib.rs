@@ -1,13 +1,13 @@
-//! Collectives as data: what moves where, in which order, for every rank of a group.
+//! Collectives as data: the movements of bytes, and their order, for every rank of a group.
 //!
-//! A [`Program`] is what one rank does: operations on spans of its buffers, each naming the operations it follows.
-//! Frontends have programs built by [`program()`], by the [`Algorithm`] that the group agrees on, or build them with a
-//! [`ProgramBuilder`]; engines execute them; the crate `outboard-plan-tools` proves, writes, reads and draws them.
-//! Programs are produced one rank at a time, so that a group of 4,096 ranks never exists in memory as a whole.
+//! A [`Program`] holds the operations of one rank on spans of its buffers. Each operation names the operations that it
+//! follows. Frontends call [`program()`] with the [`Algorithm`] that the group agrees on, or use a [`ProgramBuilder`].
+//! Engines execute programs; the crate `outboard-plan-tools` proves, writes, reads and draws them. Programs are
+//! produced one rank at a time, so that a group of 4,096 ranks never exists in memory as a whole.
 //!
-//! Invariants: a program depends only on what MPI makes equal on both ends of each message (group size, collective,
-//! root, byte counts) and on the [`Algorithm`] and [`Topology`] that the group agrees on. Operation ids are dense and
-//! every dependency points backwards. This crate never does IO, never looks at a clock, never sees payload.
+//! Invariants: a program depends on values that MPI makes equal on both ends of each message: group size, collective,
+//! root, byte counts. It depends on nothing else but the [`Algorithm`] and [`Topology`] that the group agrees on. Ids
+//! are dense and dependencies point backwards. This crate never does IO, reads no clock, and never sees payload.
 
 #![forbid(unsafe_code)]
 #![allow(missing_docs, reason = "the workspace alone uses it; names that say enough are the documentation")]

@@ -1,8 +1,8 @@
-//! Balanced partitions: which ranks form a chain (MC-8), which chunks form a subgroup (MC-10).
+//! Balanced partitions: the ranks of a chain (MC-8), the chunks of a subgroup (MC-10).
 //!
-//! `total` items in `parts` contiguous parts: every part has `total / parts` items and the first `total % parts` of
-//! them one more, so that sizes differ by at most one and nothing needs to divide evenly. Parts follow each other in
-//! order and cover every item once. Both ends of a message compute the same partition; nothing of it is ever sent.
+//! `total` items are cut into `parts` contiguous parts. Every part has `total / parts` items and the first `total %
+//! parts` of them one more. So sizes differ by at most one and nothing needs to divide evenly. Parts follow each other
+//! in order and cover every item once. Both ends of a message compute the same partition; it is never sent.
 
 use std::ops::Range;
 
@@ -16,7 +16,7 @@ pub(crate) fn part_range(total: u64, parts: u64, part: u64) -> Range<u64> {
     start..start + size + u64::from(part < longer)
 }
 
-/// The part that `item` is in.
+/// The part that contains `item`.
 fn part_of(total: u64, parts: u64, item: u64) -> u64 {
     assert!(item < total, "item {item} of {total}");
     let (size, longer) = (total / parts, total % parts);
@@ -30,25 +30,25 @@ pub(crate) fn powers(base: u64, limit: u64) -> impl Iterator<Item = u64> {
         .take_while(move |power| *power < limit)
 }
 
-/// The multiples of `weight` below `limit`, at most `ports` of them: the distances of a round of a rank with so many
+/// The multiples of `weight` below `limit`, at most `ports` of them: the distances in one round of a rank with `ports`
 /// ports.
 pub(crate) fn multiples(weight: u64, ports: u32, limit: u32) -> impl Iterator<Item = u32> {
     (1..=u64::from(ports)).map(move |i| i * weight).take_while(move |far| *far < limit.into()).map(|far| far as u32)
 }
 
 /// The chunks that travel in `subgroup` when a span of `chunks` chunks is spread over `subgroups` multicast addresses
-/// (MC-10). Empty for the last subgroups when there are more of them than chunks.
+/// (MC-10). Empty for the last subgroups if there are more subgroups than chunks.
 ///
 /// # Panics
-/// When `subgroup >= subgroups`: check what comes from a peer first.
+/// When `subgroup >= subgroups`: the caller checks numbers from peers first.
 pub fn subgroup_chunks(chunks: u64, subgroups: u16, subgroup: u16) -> Range<u64> {
     part_range(chunks, subgroups.into(), subgroup.into())
 }
 
-/// The subgroup that `chunk` of a span of `chunks` chunks travels in (MC-10); the inverse of [`subgroup_chunks`].
+/// The subgroup in which `chunk` of a span of `chunks` chunks travels (MC-10); the inverse of [`subgroup_chunks`].
 ///
 /// # Panics
-/// When `chunk >= chunks` or `subgroups` is 0: check what comes from a peer first.
+/// When `chunk >= chunks` or `subgroups` is 0: the caller checks numbers from peers first.
 pub fn subgroup_of(chunk: u64, chunks: u64, subgroups: u16) -> u16 {
     let subgroup = part_of(chunks, subgroups.into(), chunk);
     u16::try_from(subgroup).expect("a part is below the number of parts")
@@ -61,7 +61,7 @@ pub(crate) fn chain_ranks(ranks: u32, chains: u32, chain: u32) -> Range<u32> {
     narrow(part.start)..narrow(part.end)
 }
 
-/// The chain that `rank` is in (MC-8); the inverse of [`chain_ranks`].
+/// The chain of `rank` (MC-8); the inverse of [`chain_ranks`].
 pub(crate) fn chain_of(rank: Rank, ranks: u32, chains: u32) -> u32 {
     let chain = part_of(ranks.into(), chains.into(), rank.0.into());
     u32::try_from(chain).expect("a part is below the number of parts")
@@ -93,7 +93,7 @@ mod tests {
         }
     }
 
-    /// MC-8 without its condition: ten ranks in four chains.
+    /// MC-8 does not need that the chains divide the ranks: ten ranks in four chains.
     #[test]
     fn chains_need_not_divide_the_ranks() {
         let chains: Vec<_> = (0..4).map(|chain| chain_ranks(10, 4, chain)).collect();

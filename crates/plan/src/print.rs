@@ -1,6 +1,6 @@
 //! Programs as text, one line per step; the format is in docs/plan-format.md.
 //!
-//! Invariant: nothing here assumes that spans lie inside their buffers, since programs are shown verified or not.
+//! Invariant: no code here assumes that spans lie inside their buffers, since unverified programs are shown, too.
 
 use std::fmt;
 
@@ -46,7 +46,7 @@ impl fmt::Display for Step {
     }
 }
 
-/// A header with the buffers in bytes and the group's layout, then one numbered line per step.
+/// Writes a header with the buffers in bytes and the group's layout, then one numbered line per step.
 impl fmt::Display for Program {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(

@@ -16,20 +16,20 @@ pub enum Op {
     Send { to: Rank, index: u32, span: Span },
     /// Receives the message `(from, me, index)` into `span`, which has the length of the sent span.
     Recv { from: Rank, index: u32, span: Span },
-    /// Sends `span` to all other ranks of the group at once (MC-1). A rank multicasts at most one span per collective;
-    /// the engine cuts it into chunks and, by [`crate::Program::subgroups`], over multicast addresses (MC-10).
+    /// Sends `span` to all other ranks of the group at once (MC-1). A rank multicasts at most one span per collective.
+    /// The engine cuts it into chunks and spreads them over [`crate::Program::subgroups`] multicast addresses (MC-10).
     Multicast { span: Span },
-    /// Receives what `root` multicasts into `span`, chunk by chunk in any order (MC-2).
+    /// Receives the multicast of `root` into `span`, chunk by chunk in any order (MC-2).
     MulticastRecv { root: Rank, span: Span },
     /// Copies within this rank's memory; the spans have equal length and do not overlap.
     Copy { from: Span, to: Span },
-    /// Combines `from` into `into`, element by element, as the call's [`crate::Reduction`] says: `into = from * into`
-    /// where `from_left`, else `into = into * from`. The spans have equal length, whole elements, and do not overlap.
+    /// Combines `from` into `into`, element by element, by the call's [`crate::Reduction`]: `into = from * into` if
+    /// `from_left`, else `into = into * from`. The spans have equal length, whole elements, and do not overlap.
     Reduce { from: Span, into: Span, from_left: bool },
 }
 
 impl Op {
-    /// The span of this rank's memory that the operation reads and leaves as it is.
+    /// The span of this rank's memory that the operation reads and leaves unchanged.
     pub const fn reads(&self) -> Option<Span> {
         match *self {
             Op::Send { span, .. }
@@ -52,32 +52,27 @@ impl Op {
     }
 }
 
-/// An operation and what it follows.
+/// An operation and the steps that it follows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Step {
-    /// What is done.
     pub op: Op,
     /// Steps of the same rank that must be complete before this one starts.
     pub after: Vec<OpId>,
 }
 
-/// What one rank does in one collective.
+/// The operations of one rank in one collective.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Program {
-    /// Whose program it is.
     pub rank: Rank,
-    /// Ranks in the group.
     pub ranks: u32,
-    /// The steps; the index is the [`OpId`].
+    /// The steps; the index of a step is its [`OpId`].
     pub steps: Vec<Step>,
     /// Bytes of `Input`, 0 when in place.
     pub input_bytes: u64,
-    /// Bytes of `Output`.
     pub output_bytes: u64,
-    /// Bytes of `Scratch`.
     pub scratch_bytes: u64,
-    /// Contiguous parts a multicast span is cut into, each with a multicast address of its own (MC-10). At least 1.
+    /// Contiguous parts of a multicast span, each with its own multicast address (MC-10). At least 1.
     pub subgroups: u16,
-    /// Roots that multicast at the same time, `M` of MC-8; decides how fast each may send. At least 1.
+    /// Roots that multicast at the same time, `M` of MC-8; determines how fast each may send. At least 1.
     pub chains: u32,
 }

@@ -1,10 +1,10 @@
 //! Gather and scatter: one shape, whose blocks travel to the root or from it.
 //!
-//! Straight they are an alltoall in which all but the root have one block. Down a tree ranks count from the root round
-//! the group; blocks at the root lie in the order of ranks.
+//! With the linear algorithm they are an alltoall in which all ranks but the root have one block. With a tree, ranks
+//! count from the root round the group; blocks at the root lie in the order of ranks.
 //!
-//! Invariants: receives follow nothing, so an engine posts them all at once (MC-4); empty blocks do not move; at the
-//! root every block arrives straight in its place, or leaves straight from it.
+//! Invariants: receives follow nothing, so an engine posts them all at once (MC-4). Empty blocks do not move. At the
+//! root every block is received straight into its place, or sent straight from it.
 
 use std::ops::Range;
 
@@ -15,7 +15,7 @@ use crate::binomial::{self, Place};
 use crate::builder::ProgramBuilder;
 use crate::program::{Buffer, Op, OpId, Program, Rank, Span};
 
-/// Which way the blocks travel.
+/// The direction in which the blocks travel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Direction {
     /// To the root: every rank has `Input`, the root alone `Output`.
@@ -25,7 +25,7 @@ pub(crate) enum Direction {
 }
 
 impl Direction {
-    /// What every rank has its own block in, then what the root has the blocks of all in.
+    /// The buffer of every rank's own block, and the root's buffer of all blocks.
     fn buffers(self) -> (Buffer, Buffer) {
         match self {
             Direction::Gather => (Buffer::Input, Buffer::Output),
@@ -33,12 +33,12 @@ impl Direction {
         }
     }
 
-    /// `bytes` of the block of a rank, where the rank has it.
+    /// The block of `bytes` bytes of a rank in its own buffer.
     fn own(self, bytes: u64) -> Span {
         Span { buffer: self.buffers().0, offset: 0, len: bytes }
     }
 
-    /// Sets the bytes of the block of a rank, of all blocks at the root (0 elsewhere), and of those held for others.
+    /// Sets the bytes of the rank's own block, of all blocks at the root (0 elsewhere), and of blocks held for others.
     fn set_buffers(self, builder: &mut ProgramBuilder, own: u64, all: u64, held: u64) {
         match self {
             Direction::Gather => builder.buffers(own, all, held),
@@ -71,7 +71,7 @@ impl Direction {
         }
     }
 
-    /// The ranks directly below `rank`: the smallest subtree is collected first and served last.
+    /// The children of `rank`: the smallest subtree is collected first and served last.
     fn children(self, rank: u32, ranks: u32) -> Vec<u32> {
         let children = binomial::children(rank, ranks);
         match self {
@@ -81,7 +81,7 @@ impl Direction {
     }
 }
 
-/// What `rank` does in a gather or scatter of blocks of `bytes` bytes, which lie at `root` in the order of ranks.
+/// The program of `rank` in a gather or scatter of blocks of `bytes` bytes, which lie at `root` in the order of ranks.
 pub(crate) fn program(
     direction: Direction,
     algorithm: Algorithm,
@@ -157,11 +157,11 @@ fn binomial_other(direction: Direction, builder: &mut ProgramBuilder, place: Pla
 }
 
 impl Place {
-    /// The blocks of the subtree of `top`: for each run of blocks that adjoin at the root its number, the first rank in
-    /// it, and which of the subtree's blocks it is made of, counted from `top`.
+    /// The blocks of the subtree of `top`, as runs of blocks that adjoin at the root. For each run: its number, its
+    /// first rank, and the range of its blocks in the subtree, counted from `top`.
     fn runs(self, top: u32) -> impl Iterator<Item = (u32, Rank, Range<u32>)> {
         let Range { start, end } = binomial::subtree(top, self.ranks);
-        // Where the blocks wrap round the last rank of the group.
+        // The blocks wrap here round the last rank of the group.
         let wrap = (self.ranks - self.root.0).clamp(start, end);
         let runs = [start..wrap, wrap..end].into_iter().filter(|run| !run.is_empty());
         (0..).zip(runs).map(move |(number, run)| (number, self.at(run.start), run.start - top..run.end - top))

@@ -1,7 +1,7 @@
-//! Which ranks share a host, so that a plan can keep between hosts what has to go between hosts (SP-6).
+//! The ranks that share a host, so that a plan sends between hosts only the bytes that must go there (SP-6).
 //!
-//! Invariants: hosts are numbered densely, in the order of their lowest ranks; the ranks of a host ascend. How ranks
-//! lie on hosts is free: contiguous, strided or anything else (SP-7). Never looks at machines: whoever knows says so.
+//! Invariants: hosts are numbered densely, in the order of their lowest ranks; the ranks of a host ascend. Any
+//! placement is valid: contiguous, strided or other (SP-7). Never inspects machines: the caller provides the placement.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ pub struct Topology(Layout);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Layout {
-    /// So many ranks, each alone on its host.
+    /// This many ranks, each alone on its host.
     Flat(u32),
     Hosts(Arc<Hosts>),
 }
@@ -31,8 +31,8 @@ impl Topology {
         Topology(Layout::Flat(ranks))
     }
 
-    /// The host of each rank, in the order of ranks; any numbers that tell hosts apart. `None` for more than
-    /// [`MAX_RANKS`] of them.
+    /// The topology with the given host of each rank, in the order of ranks. Any distinct numbers may name hosts.
+    /// `None` for more than [`MAX_RANKS`] ranks.
     pub fn of_hosts(hosts: impl IntoIterator<Item = u32>) -> Option<Topology> {
         let mut numbers = std::collections::HashMap::new();
         let mut layout = Hosts { host_of: Vec::new(), ranks_of: Vec::new() };
@@ -50,7 +50,7 @@ impl Topology {
         Some(Topology(Layout::Hosts(Arc::new(layout))))
     }
 
-    /// The same ranks with each host cut into so many, as equal in ranks as can be, no more than it has ranks.
+    /// Cuts each host into `parts` parts with about equally many ranks, but no more parts than the host has ranks.
     pub(crate) fn cut(&self, parts: u32) -> Topology {
         let part_of = |rank: Rank| {
             let (host, ranks) = (self.host_of(rank), self.ranks_of(self.host_of(rank)));
@@ -97,7 +97,7 @@ impl Topology {
         }
     }
 
-    /// Ranks of the host that has the fewest; 0 where there is no host.
+    /// The ranks of the host that has the fewest; 0 if there is no host.
     pub fn fewest_per_host(&self) -> u32 {
         match &self.0 {
             Layout::Flat(ranks) => 1.min(*ranks),
@@ -110,7 +110,7 @@ impl Topology {
 mod tests {
     use super::*;
 
-    /// SP-7: strided ranks, hosts of different sizes, names that are not dense.
+    /// SP-7: strided ranks, hosts of different sizes, host names that are not dense.
     #[test]
     fn hosts_are_numbered_by_their_lowest_rank() {
         let topology = Topology::of_hosts([70, 3, 70, 5, 3, 70]).unwrap();

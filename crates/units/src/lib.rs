@@ -1,9 +1,9 @@
 //! Durations, rates and sizes as people write them: `12.5 us`, `940 mbit`, `64 KiB` or `64K`.
 //!
-//! Numbers are whole nanoseconds, bits per second and bytes; decimals are accepted where they come out whole. Units are
-//! known in capitals and small letters, with a blank before them or none. A rate or size without a unit counts in bits
-//! per second or bytes; a duration has none unless the caller says which. What is shown can be read back as the same
-//! value; the alternate form (`{:#}`) is the short one for tables and command lines.
+//! Numbers are whole nanoseconds, bits per second and bytes; decimals are accepted where they come out whole. Units may
+//! be in capitals or small letters, with or without a blank before them. Without a unit a rate counts in bits per
+//! second and a size in bytes; a duration needs a unit unless the caller names the default. Shown text is read back as
+//! the same value. The alternate form (`{:#}`) is the short one for tables and command lines.
 
 #![forbid(unsafe_code)]
 
@@ -24,7 +24,7 @@ pub struct Rate(u64);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Size(pub u64);
 
-/// Why a text is no such quantity.
+/// Reasons for which a text is rejected as a quantity.
 #[allow(missing_docs, reason = "the messages are the documentation")]
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum UnitError {
@@ -44,7 +44,7 @@ struct Units {
     names: &'static [(&'static str, &'static str, u64)],
     without: Option<&'static str>,
     zero: bool,
-    /// Decimals that are shown behind a unit; powers of two have none.
+    /// Whether values are shown with decimals; sizes in powers of two are not.
     decimals: bool,
 }
 
@@ -96,7 +96,7 @@ impl Units {
         }
         let fraction = fraction.trim_end_matches('0');
         let places = u32::try_from(fraction.len()).ok().filter(|places| *places <= 9).ok_or_else(range)?;
-        // Only an empty one is no number, so what fails is too large.
+        // Only an empty text is no number, so `parse` fails only for numbers that are too large.
         let digits = |digits: &str| if digits.is_empty() { Ok(0) } else { digits.parse::<u64>().map(u128::from) };
         let (whole, fraction) = (digits(whole).map_err(|_| range())?, digits(fraction).map_err(|_| range())?);
         let scale = 10u128.pow(places);
@@ -110,7 +110,7 @@ impl Units {
         }
     }
 
-    /// In the largest unit in which it is at least 1 and, for powers of two, whole.
+    /// Writes `value` in the largest unit in which it is at least 1 and, for powers of two, whole.
     fn show(&self, value: u64, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let fits = |factor: u64| value >= factor && (self.decimals || value.is_multiple_of(factor));
         let smallest = self.names[self.names.len() - 1];
@@ -124,7 +124,7 @@ impl Units {
 }
 
 impl Duration {
-    /// Of so many nanoseconds.
+    /// A duration of this many nanoseconds.
     pub const fn nanoseconds(nanoseconds: u64) -> Self {
         Self(nanoseconds)
     }
@@ -134,29 +134,29 @@ impl Duration {
         Ok(std::time::Duration::from_nanos(nanoseconds))
     }
 
-    /// Reads a duration, a number without a unit in seconds.
+    /// Reads a duration; a number without a unit counts in seconds.
     pub fn seconds(text: &str) -> Result<std::time::Duration, UnitError> {
         Self::in_unit(text, "s")
     }
 
-    /// Reads a duration, a number without a unit in milliseconds.
+    /// Reads a duration; a number without a unit counts in milliseconds.
     pub fn milliseconds(text: &str) -> Result<std::time::Duration, UnitError> {
         Self::in_unit(text, "ms")
     }
 
-    /// How many nanoseconds.
+    /// The duration in nanoseconds.
     pub const fn in_nanoseconds(self) -> u64 {
         self.0
     }
 }
 
 impl Rate {
-    /// Of so many bits per second; 0 counts as 1.
+    /// A rate of this many bits per second; 0 counts as 1.
     pub const fn bits_per_second(bits: u64) -> Self {
         Self(if bits == 0 { 1 } else { bits })
     }
 
-    /// How many bits per second.
+    /// The rate in bits per second.
     pub const fn in_bits_per_second(self) -> u64 {
         self.0
     }

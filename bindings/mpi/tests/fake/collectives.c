@@ -1,12 +1,12 @@
 /*
- * collectives.c: the collectives of the fake: all are exchanges or reductions (fake.c).
+ * collectives.c: the collectives of the fake: each is an exchange or a reduction (fake.c).
  */
 #include <stdatomic.h>
 #include <string.h>
 
 #include "fake.h"
 
-/* Whether a call is offloaded by its bytes, and calls that always are. */
+/* Calls that are offloaded depending on their bytes, and calls that always are. */
 #define OFFLOADS(name)                                                                                                 \
     int outboard_group_offloads_##name(const outboard_group *group, uint64_t bytes)                                    \
     {                                                                                                                  \
@@ -58,7 +58,7 @@ int outboard_ialltoallv(outboard_group *group, const void *send, const uint64_t 
     return submit(request, posted);
 }
 
-/* An exchange in which everybody sends the same to all. */
+/* An exchange in which every rank sends the same block to all. */
 int outboard_iallgatherv(outboard_group *group, const void *send, void *receive, const uint64_t *bytes,
                          const uint64_t *offsets, outboard_request **posted)
 {
@@ -148,7 +148,7 @@ int outboard_iscatter(outboard_group *group, const void *send, void *receive, ui
     return outboard_iscatterv(group, send, even.bytes, even.offsets, receive, bytes_per_rank, root, posted);
 }
 
-/* The root has the same for all others. */
+/* An exchange in which the root sends the same block to all others. */
 int outboard_ibroadcast(outboard_group *group, void *buffer, uint64_t bytes, uint32_t root, outboard_request **posted)
 {
     uint64_t sent[MOST_RANKS] = {0}, received[MOST_RANKS] = {0}, nowhere[MOST_RANKS] = {0};
@@ -160,14 +160,14 @@ int outboard_ibroadcast(outboard_group *group, void *buffer, uint64_t bytes, uin
     return outboard_ialltoallv(group, buffer, sent, nowhere, buffer, received, nowhere, posted);
 }
 
-/* An exchange of nothing: everything in the fake waits for all. */
+/* An exchange of nothing: every call of the fake waits for all ranks. */
 int outboard_ibarrier(outboard_group *group, outboard_request **posted)
 {
     uint64_t nothing[MOST_RANKS] = {0};
     return outboard_ialltoallv(group, nothing, nothing, nothing, nothing, nothing, nothing, posted);
 }
 
-/* Every rank leaves its vector of `elements` elements. */
+/* Every rank writes its vector of `elements` elements to its file. */
 static int post_combined(outboard_group *group, const void *send, void *receive, uint64_t elements,
                          struct combined combined, outboard_request **posted)
 {

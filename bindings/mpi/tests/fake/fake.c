@@ -1,18 +1,18 @@
 /*
  * fake.c: a liboutboard of one machine, for the tests of the MPI shim without a service process.
  *
- * Ranks of a group share a segment that counts what each has contributed and finished; contributions lie in one sparse
- * file per rank. A thread per group carries the collectives out in order, some time after they were posted, so that
- * requests complete while the program is elsewhere.
+ * Ranks of a group share a segment that counts their contributions and completions. The contributions lie in one sparse
+ * file per rank. A thread per group carries the collectives out in order, some time after the posts, so that requests
+ * complete while the program does other work.
  *
- *   OUTBOARD_FAKE_DELAY_US   how long after all contributions are there a collective ends (500)
+ *   OUTBOARD_FAKE_DELAY_US   time from the last contribution to the end of a collective (500)
  *   OUTBOARD_FAKE_MIN_BYTES  smaller contributions are not offloaded (1)
  *   OUTBOARD_FAKE_MOST       requests of a rank that may be in flight (1024)
  *   OUTBOARD_FAKE_GROUPS     groups that a rank may be in (1000)
  *   OUTBOARD_FAKE_REDUCES    the most bytes of a reduction that rank 1 of a group has scratch for (2^40)
  *   OUTBOARD_FAKE_ABSENT     the rank (of mpirun) that finds no service process; -1: none
  *   OUTBOARD_FAKE_FAIL       set: every second collective of a group fails
- *   OUTBOARD_FAKE_LOG        where a process appends what it leaves behind when it detaches
+ *   OUTBOARD_FAKE_LOG        a file to which a process appends what it leaves behind when it detaches
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -27,7 +27,7 @@
 
 #include "fake.h"
 
-/* How far apart the contributions of two calls lie in the sparse files. */
+/* The distance between the contributions of two calls in the sparse files. */
 #define CALL_STRIDE ((uint64_t)1 << 32)
 
 struct segment {
@@ -112,7 +112,7 @@ int outboard_group_offer(outboard_context *context, void *offer)
     return OUTBOARD_OK;
 }
 
-/* The lowest rank's offer names the group; every member opens the segment, whoever comes first makes it. */
+/* The lowest rank's offer names the group. Every member opens the segment, and the first one makes it. */
 static struct segment *open_segment(const char *name)
 {
     int file = shm_open(name, O_RDWR | O_CREAT | O_EXCL, 0600);
@@ -189,7 +189,7 @@ static void deliver_blocks(outboard_group *group, outboard_request *request)
     }
 }
 
-/* In the order of ranks. */
+/* Combines in the order of ranks. */
 static void deliver_combined(outboard_group *group, outboard_request *request)
 {
     const struct combined *of = &request->combined;
@@ -208,8 +208,8 @@ static long delay_us(void)
     return setting("OUTBOARD_FAKE_DELAY_US", 500);
 }
 
-/* Where the program has a clock of its own (choices.c) no time passes but by that, and in the rank's own calls alone.
- * Both with the lock held. */
+/* If the program has its own clock (choices.c), time passes only by that clock, and only in the rank's own calls. This
+ * function and the next are called with the lock held. */
 static void (*programs_clock(void))(long)
 {
     static void (*pass)(long);

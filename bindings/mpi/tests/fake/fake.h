@@ -1,5 +1,5 @@
 /*
- * fake.h: what the parts of the fake share.
+ * fake.h: declarations shared by the parts of the fake.
  */
 #ifndef OUTBOARD_FAKE_H
 #define OUTBOARD_FAKE_H
@@ -13,7 +13,7 @@
 
 #define MOST_RANKS 64
 
-/* Of a reduction: which elements this rank receives, combined over which ranks. */
+/* In a reduction: the elements that this rank receives, and the ranks over which they are combined. */
 struct combined {
     int op, element;       /* 0: no reduction */
     uint64_t first, count; /* elements */
@@ -23,9 +23,9 @@ struct combined {
 struct outboard_request {
     outboard_group *group;
     void *receive;
-    uint64_t bytes, offset; /* of what this rank contributes, in its file */
+    uint64_t bytes, offset; /* of this rank's contribution, in its file */
     struct combined combined;
-    uint64_t *blocks;      /* of an alltoall: bytes by rank, then offsets by rank, of what arrives; else NULL */
+    uint64_t *blocks;      /* of an alltoall: received bytes by rank, then offsets by rank; else NULL */
     int outcome;
     bool done, freed, passed;
     outboard_request *next;
@@ -45,17 +45,17 @@ struct outboard_group {
 /* ---- fake.c ---- */
 
 long setting(const char *name, long otherwise);
-/* Returns `outcome` and keeps the sentence for outboard_last_error(). */
+/* Returns `outcome` and keeps the message for outboard_last_error(). */
 int __attribute__((format(printf, 2, 3))) failure(int outcome, const char *format, ...);
-/* A request of the group, whose `blocks` or `combined` say what is received. The lock is held until it is submitted. */
+/* A request of the group; its `blocks` or `combined` describe the result. Holds the lock until it is submitted. */
 outboard_request *begin(outboard_group *group, void *receive);
-/* Every rank leaves what it contributes in its file, at the same place. */
+/* Writes this rank's contribution to its file, at the same place on every rank. */
 void leave(outboard_request *request, const void *from, uint64_t bytes);
 int submit(outboard_request *request, outboard_request **posted);
 
 /* ---- fold.c ---- */
 
-/* Bytes from one element to the next; 0 for what is none. */
+/* Bytes from one element to the next; 0 for an unknown element. */
 uint64_t element_bytes(int element);
 /* `into[i] = into[i] op with[i]`, the left operand being the lower rank's. */
 void fold(void *into, const void *with, uint64_t count, int op, int element);

@@ -1,5 +1,5 @@
 /*
- * fold.c: the arithmetic of the fake's reductions, as MPI defines it; aborts where it defines none.
+ * fold.c: the arithmetic of the fake's reductions, as MPI defines it; aborts if an operator is undefined.
  */
 #include "fake.h"
 
@@ -53,7 +53,7 @@ uint64_t element_bytes(int element)
     }
 }
 
-/* One operator of the element `*a` with `b` behind it. */
+/* One operator on the element `*a` with right operand `b`. */
 #define CASE(name, result)                                                                                             \
     case OUTBOARD_##name:                                                                                              \
         *a = result;                                                                                                   \
@@ -64,7 +64,7 @@ uint64_t element_bytes(int element)
     CASE(BIT_AND, *a & b) CASE(BIT_OR, *a | b) CASE(BIT_XOR, *a ^ b)                                                   \
     CASE(LOGICAL_AND, *a && b) CASE(LOGICAL_OR, *a || b) CASE(LOGICAL_XOR, !*a != !b)
 
-/* One element of each class. */
+/* Folds one element of a class. */
 #define FOLD(name, type, cases)                                                                                        \
     static void fold_##name(type *a, type b, int op)                                                                   \
     {                                                                                                                  \

@@ -1,13 +1,13 @@
-//! What launchers tell a rank by its environment: its number, how many there are, where they meet, which job it is.
+//! Reads rank, number of ranks, meeting point and job from the variables of launchers.
 //!
-//! Outboard's own variables come first, then those of the launcher that is nearest to the rank: a launcher that was
-//! itself started by Slurm leaves Slurm's variables standing, and they speak of the launcher.
+//! Outboard's own variables come first, then the variables of the launcher that is nearest to the rank. A launcher that
+//! was itself started by Slurm leaves Slurm's variables set, but these describe the launcher.
 //!
-//! Never touches the network; reads variables through a [`Lookup`], so that tests bring their own.
+//! Never touches the network; reads variables through a [`Lookup`], so that tests supply their own.
 
 use crate::error::Error;
 
-/// Reads one variable; those that are set to nothing count as unset.
+/// Reads one variable; an empty value counts as unset.
 pub(crate) type Lookup<'a> = &'a dyn Fn(&str) -> Option<String>;
 
 pub(super) const RANK: &str = "OUTBOARD_RANK";
@@ -15,18 +15,18 @@ pub(super) const WORLD_SIZE: &str = "OUTBOARD_WORLD_SIZE";
 pub(super) const RENDEZVOUS: &str = "OUTBOARD_RENDEZVOUS";
 const LOCAL_RANK: &str = "OUTBOARD_LOCAL_RANK";
 const LOCAL_SIZE: &str = "OUTBOARD_LOCAL_SIZE";
-/// The job's number, which its service processes bear too.
+/// The job's number, which its service processes use too.
 pub(crate) const JOB: &str = "OUTBOARD_JOB";
 
-/// What one launcher calls rank and size, in the world and on the host.
+/// The variables of one launcher for rank and size, in the world and on the host.
 struct Launcher {
     name: &'static str,
     rank: &'static str,
     ranks: &'static str,
     local_rank: &'static str,
-    /// None where it is no plain number.
+    /// `None` if the launcher has no variable with a plain number.
     local_ranks: Option<&'static str>,
-    /// Without these the others are not believed.
+    /// The launcher counts as absent unless these variables are set too.
     also: &'static [&'static str],
 }
 
@@ -36,9 +36,9 @@ impl Launcher {
     }
 }
 
-/// Nearest to the rank first.
+/// The launcher nearest to the rank comes first.
 const LAUNCHERS: [Launcher; 4] = [
-    // Names too common to be believed alone.
+    // `RANK` alone would be too common a name to prove a launcher.
     Launcher {
         name: "PyTorch",
         rank: "RANK",
@@ -73,7 +73,7 @@ const LAUNCHERS: [Launcher; 4] = [
     },
 ];
 
-/// Ports that ranks of a Slurm step meet at: below those that Linux hands out of its own accord (32768).
+/// Ports at which ranks of a Slurm step meet: below Linux's ephemeral ports (from 32768).
 const SLURM_PORTS: std::ops::Range<u64> = 16_384..32_768;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -109,12 +109,12 @@ pub(super) fn place(lookup: Lookup<'_>) -> Result<Place, Error> {
     Ok(Place { rank, ranks })
 }
 
-/// The nearest launcher that speaks of this rank.
+/// The nearest launcher whose variables describe this rank.
 fn nearest(lookup: Lookup<'_>) -> Option<&'static Launcher> {
     LAUNCHERS.iter().find(|launcher| launcher.variables().all(|name| lookup(name).is_some()))
 }
 
-/// This rank among those on its host, as `sharing` service processes of the host need to know to share them (GP-3).
+/// This rank's index on its host, by which `sharing` service processes of the host share the ranks (GP-3).
 pub(crate) fn local_rank(lookup: Lookup<'_>, sharing: u32) -> Result<u32, Error> {
     let name = match nearest(lookup) {
         Some(launcher) if lookup(LOCAL_RANK).is_none() && lookup(launcher.local_rank).is_some() => launcher.local_rank,
@@ -136,7 +136,7 @@ pub(crate) fn local_ranks(lookup: Lookup<'_>) -> Result<u32, Error> {
     value.trim().parse().map_err(|_| wrong(LOCAL_SIZE, format!("or what a launcher calls it is `{value}`; {remedy}")))
 }
 
-/// Tasks of a Slurm step on this node: `2(x3),1` means two on each of the first three, one on the fourth.
+/// Tasks of a Slurm step on this node: `2(x3),1` means two on each of the first three nodes, one on the fourth.
 fn slurm_tasks_here(lookup: Lookup<'_>) -> Option<String> {
     let mut node: u32 = lookup("SLURM_NODEID")?.parse().ok()?;
     for part in lookup("SLURM_STEP_TASKS_PER_NODE")?.split(',') {
@@ -162,7 +162,7 @@ fn nobody() -> Error {
     wrong(RANK, format!("is not set, and neither is that of a launcher: {known}; {remedy}"))
 }
 
-/// Where the ranks meet, host and port, and what the launcher calls the job, if anything.
+/// Host and port at which the ranks meet, and the launcher's name for the job, or an empty text.
 pub(super) fn meeting(lookup: Lookup<'_>, place: Place) -> Result<(String, String), Error> {
     if let Some(address) = lookup(RENDEZVOUS) {
         let port = address.rsplit_once(':').filter(|(host, _)| !host.is_empty()).map(|(_, port)| port.parse::<u16>());
@@ -172,7 +172,7 @@ pub(super) fn meeting(lookup: Lookup<'_>, place: Place) -> Result<(String, Strin
         };
     }
     if let (Some(host), Some(port), Some(_)) = (lookup("MASTER_ADDR"), lookup("MASTER_PORT"), lookup("RANK")) {
-        // PyTorch's own store has the port itself.
+        // PyTorch's own store uses the port itself.
         let ours = port.parse::<u16>().ok().and_then(|port| port.checked_add(1));
         let ours = ours.ok_or_else(|| wrong("MASTER_PORT", format!("is `{port}`, no port with one above it")))?;
         return Ok((join(&host, ours), String::new()));
@@ -190,7 +190,7 @@ fn join(host: &str, port: u16) -> String {
     if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
 }
 
-/// The first host of the Slurm step, at a port that follows from the step, if this rank is a task of the step itself.
+/// The first host of the Slurm step, at a port derived from the step, if this rank is a task of the step itself.
 fn slurm_meeting(lookup: Lookup<'_>, place: Place) -> Option<(String, String)> {
     let is = |name, number: u32| lookup(name).and_then(|value| value.parse().ok()) == Some(number);
     if !is("SLURM_PROCID", place.rank) || !is("SLURM_NTASKS", place.ranks) {
@@ -214,12 +214,12 @@ fn first_node(list: &str) -> Option<String> {
     let (ranges, rest) = ranges.split_once(']')?;
     let number = ranges.split(['-', ',']).next()?;
     let suffix = rest.split(',').next()?;
-    // A second list in one name is rare enough to ask for an address instead.
+    // A second list in one name is rare, so the user has to give an address instead.
     (!suffix.contains('[')).then(|| format!("{prefix}{number}{suffix}"))
 }
 
-/// Names the job equally in all its ranks, at least in those on one host: by `OUTBOARD_JOB`, where the ranks meet, what
-/// the launcher calls it, else by the process that started this one.
+/// A number of the job that is equal in all its ranks, at least on one host. It comes from `OUTBOARD_JOB`, else from
+/// the meeting point and the launcher's name for the job, else from the parent process.
 pub(crate) fn job(lookup: Lookup<'_>) -> Result<u64, Error> {
     if let Some(number) = lookup(JOB) {
         return number.parse().map_err(|_| wrong(JOB, format!("is `{number}`; set it to a number, or leave it unset")));
@@ -230,7 +230,7 @@ pub(crate) fn job(lookup: Lookup<'_>) -> Result<u64, Error> {
     Ok(hash(&named.unwrap_or_else(|| format!("parent {}", parent()))))
 }
 
-/// FNV-1a: the same on every host, whatever library it runs.
+/// FNV-1a: equal on every host, whatever library the host has.
 fn hash(text: &str) -> u64 {
     text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }

@@ -1,20 +1,20 @@
-//! How the ranks of a job find one another: everybody's small blob to everybody (SP-1).
+//! Exchange of a small blob between all ranks of a job, by which they find one another (SP-1).
 //!
-//! | implementation | ranks know their place by | blobs go |
+//! | implementation | source of rank and size | blobs go |
 //! |---|---|---|
 //! | [`Alone`] | a world of one | nowhere |
 //! | [`Tcp`] | `OUTBOARD_RANK` and `OUTBOARD_WORLD_SIZE`, else Slurm, Open MPI, PMI, PyTorch | over [`rendezvous`] |
 //! | [`Pmix`] | the PMIx server of mpirun or srun | through that server |
 //!
-//! Over TCP ranks know one another by the job's [`Token`], which the environment says or the user's files hold; PMIx
-//! and MPI bring only the ranks of the job together.
+//! Over TCP ranks authenticate one another by the job's [`Token`], from the environment or the user's files. PMIx and
+//! MPI connect only the ranks of the job.
 //!
 //! [`rendezvous`]: crate::rendezvous
 //!
-//! MPI programs below the shim need none of these: it exchanges over MPI itself. `OUTBOARD_BOOTSTRAP` (`auto`, `tcp`,
-//! `pmix`) chooses; by default a set `OUTBOARD_` variable means TCP, else PMIx where its server is, else TCP.
+//! MPI programs below the shim need none of these: the shim exchanges over MPI. `OUTBOARD_BOOTSTRAP` (`auto`, `tcp`,
+//! `pmix`) chooses. By default a set `OUTBOARD_` variable means TCP, else PMIx if its server is found, else TCP.
 //!
-//! Invariant: every wait ends, with an error that names who did not come where that can be known.
+//! Invariant: every wait ends, if possible with an error that names the missing ranks.
 
 pub(crate) mod environment;
 mod pmix;
@@ -29,25 +29,25 @@ use environment::{Lookup, RANK, RENDEZVOUS, WORLD_SIZE};
 
 const CHOICE: &str = "OUTBOARD_BOOTSTRAP";
 
-/// The ranks of a job, as one of them reaches the others.
+/// The ranks of a job, as seen from one of them.
 pub trait Bootstrap: std::fmt::Debug {
     /// This rank, from 0.
     fn rank(&self) -> u32;
 
-    /// All ranks.
+    /// Number of ranks.
     fn ranks(&self) -> u32;
 
-    /// Brings `blob` to all ranks and all ranks' blobs here, in rank order. Collective; may be repeated.
+    /// Sends `blob` to all ranks and returns the blobs of all ranks, in rank order. Collective; may be repeated.
     ///
     /// # Errors
-    /// [`Error::Argument`] for more than [`MOST_BYTES`], before anybody is waited for; [`Error::Bootstrap`].
+    /// [`Error::Argument`] for more than [`MOST_BYTES`], before any wait; [`Error::Bootstrap`].
     fn exchange(&mut self, blob: &[u8]) -> Result<Vec<Vec<u8>>, Error>;
 }
 
-/// The bootstrap that the environment asks for.
+/// The bootstrap that the environment selects.
 ///
 /// # Errors
-/// [`Error::Environment`] names the variable that is missing or wrong; [`Error::Bootstrap`] when PMIx refuses.
+/// [`Error::Environment`] names the missing or wrong variable; [`Error::Bootstrap`] if PMIx fails.
 pub fn from_environment() -> Result<Box<dyn Bootstrap>, Error> {
     let lookup: Lookup<'_> = &environment::process;
     let pmix = || Pmix::new().map(|pmix| Box::new(pmix) as Box<dyn Bootstrap>);
@@ -58,7 +58,7 @@ pub fn from_environment() -> Result<Box<dyn Bootstrap>, Error> {
                 return tcp(lookup);
             }
             match pmix() {
-                // Where the launcher speaks PMIx and this host lacks the library, ranks may still meet over TCP.
+                // If the launcher has PMIx and this host lacks the library, ranks may still meet over TCP.
                 Err(missing @ PmixError::Library(_)) => tcp(lookup).map_err(|_| missing.into()),
                 made => Ok(made?),
             }
@@ -74,7 +74,7 @@ pub fn from_environment() -> Result<Box<dyn Bootstrap>, Error> {
 
 fn tcp(lookup: Lookup<'_>) -> Result<Box<dyn Bootstrap>, Error> {
     let place = environment::place(lookup)?;
-    // An address that was given is gone to even alone: whoever serves there counts its ranks.
+    // A single rank, too, uses a given address: the server there counts its ranks.
     if place.ranks == 1 && lookup(RENDEZVOUS).is_none() {
         return Ok(Box::new(Alone));
     }
@@ -82,7 +82,7 @@ fn tcp(lookup: Lookup<'_>) -> Result<Box<dyn Bootstrap>, Error> {
     Ok(Box::new(Tcp::new(place.rank, place.ranks, &address, Token::find(lookup, &job)?)?))
 }
 
-/// Refuses what one of the implementations could not carry.
+/// Rejects blobs that one of the implementations could not carry.
 fn check(blob: &[u8]) -> Result<(), Error> {
     if blob.len() <= MOST_BYTES as usize {
         return Ok(());

@@ -1,10 +1,10 @@
 //! Bootstrap through the PMIx server of the launcher (mpirun, `srun --mpi=pmix`), by libpmix loaded at run time.
 //!
-//! A blob is published under a key of its own for each exchange (`PMIx_Put`, `PMIx_Commit`), a fence carries all to all
-//! servers, then each rank's is read (`PMIx_Get`). The layouts are those of PMIx 2 to 5, which the standard keeps.
+//! Each exchange publishes a blob under its own key (`PMIx_Put`, `PMIx_Commit`). A fence carries all blobs to all
+//! servers, then each rank's blob is read (`PMIx_Get`). The layouts of PMIx 2 to 5 are equal; the standard keeps them.
 //!
-//! Invariants: nothing is linked, a host without libpmix loses this bootstrap alone; the library is never unloaded,
-//! since its threads may outlive us.
+//! Invariants: nothing is linked, so a host without libpmix loses only this bootstrap. The library is never unloaded,
+//! since its threads may outlive this module.
 
 use super::{Bootstrap, check};
 use crate::error::Error;
@@ -15,12 +15,12 @@ use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::mem::ManuallyDrop;
 use std::sync::{Mutex, PoisonError};
 
-/// As Debian, Slurm and Open MPI install it, and as its development package does.
+/// File names in Debian, Slurm and Open MPI packages, and in development packages.
 const NAMES: [&str; 2] = ["libpmix.so.2", "libpmix.so"];
 
-/// Longest name of a job, with its end.
+/// Longest name of a job, with its terminating NUL.
 const NAMESPACE_BYTES: usize = 256;
-/// Longest key, with its end.
+/// Longest key, with its terminating NUL.
 const KEY_BYTES: usize = 512;
 const SUCCESS: c_int = 0;
 const PARTIAL_SUCCESS: c_int = -52;
@@ -28,9 +28,9 @@ const BOOL: u16 = 1;
 const INT: u16 = 6;
 const UINT32: u16 = 14;
 const BYTE_OBJECT: u16 = 27;
-/// For all ranks of the job, on this host and others.
+/// Scope: all ranks of the job, on this host and others.
 const GLOBAL: u8 = 3;
-/// What belongs to the job as a whole.
+/// Stands for the job as a whole in place of a rank.
 const WILDCARD: u32 = u32::MAX - 1;
 
 #[repr(C)]
@@ -72,7 +72,7 @@ struct Info {
 
 const _: () = assert!(size_of::<Process>() == 260 && size_of::<Value>() == 32 && size_of::<Info>() == 552);
 
-/// Exchanges of this process, so that no key is published twice: the library remembers what it has read.
+/// Exchanges of this process, so that no key is published twice: the library caches values that it has read.
 static EXCHANGES: Mutex<u32> = Mutex::new(0);
 
 #[derive(Clone, Copy)]
@@ -86,7 +86,7 @@ struct Functions {
     error_string: unsafe extern "C" fn(c_int) -> *const c_char,
 }
 
-/// Why PMIx does not bring the ranks together.
+/// Reasons for which PMIx does not connect the ranks.
 #[allow(missing_docs, reason = "the messages are the documentation")]
 #[derive(Debug, thiserror::Error)]
 pub enum PmixError {
@@ -113,7 +113,7 @@ impl PmixError {
     }
 }
 
-/// This rank as the launcher's PMIx server knows it.
+/// This rank as registered with the launcher's PMIx server.
 pub struct Pmix {
     functions: Functions,
     own: Process,
@@ -127,10 +127,10 @@ impl std::fmt::Debug for Pmix {
 }
 
 fn load() -> Result<Functions, libloading::Error> {
-    // SAFETY: libpmix has no initialisers that matter; the signatures are those of its header.
+    // SAFETY: libpmix has no initialisers that matter; the signatures match its header.
     unsafe {
         let library = Library::new(NAMES[0]).or_else(|_| Library::new(NAMES[1]))?;
-        // Never unloaded: see the module.
+        // Never unloaded, as the module's invariant requires.
         let library = ManuallyDrop::new(library);
         Ok(Functions {
             init: *library.get(b"PMIx_Init\0")?,
@@ -149,28 +149,28 @@ impl Functions {
         if code == SUCCESS {
             return Ok(());
         }
-        // SAFETY: any code has a string, which lives as long as the library.
+        // SAFETY: every code has a string, which lives as long as the library.
         let reason = unsafe { CStr::from_ptr((self.error_string)(code)) }.to_string_lossy().into_owned();
         Err(PmixError::Call { what: what(), reason, code })
     }
 }
 
 impl Pmix {
-    /// Meets the launcher's server.
+    /// Connects to the launcher's server.
     pub fn new() -> Result<Pmix, PmixError> {
         let functions = load().map_err(|error| PmixError::Library(error.to_string()))?;
         let mut own = Process { namespace: [0; NAMESPACE_BYTES], rank: 0 };
-        // SAFETY: a place for the answer and no options.
+        // SAFETY: a valid place for the answer and no options.
         let code = unsafe { (functions.init)(&raw mut own, std::ptr::null_mut(), 0) };
         functions.check(|| "meet the launcher's server".to_owned(), code)?;
-        // From here on dropping says goodbye.
+        // From here on, dropping `pmix` finalizes the library.
         let mut pmix = Pmix { functions, own, ranks: 0 };
         let what = "tell the number of ranks";
         let size = pmix.get(WILDCARD, c"pmix.job.size", what)?;
         if size.kind != UINT32 {
             return Err(PmixError::Nonsense(what.to_owned()));
         }
-        // SAFETY: of the kind just checked.
+        // SAFETY: the kind of the value was just checked.
         pmix.ranks = unsafe { size.data.uint32 };
         if pmix.own.rank >= pmix.ranks {
             return Err(PmixError::Nonsense(what.to_owned()));
@@ -181,7 +181,7 @@ impl Pmix {
     fn get(&self, rank: u32, key: &CStr, what: &str) -> Result<Answer, PmixError> {
         let process = Process { rank, ..self.own };
         let mut value = std::ptr::null_mut();
-        // SAFETY: the process and the key live through the call, no options, a place for the answer.
+        // SAFETY: the process and the key live through the call; no options; a valid place for the answer.
         let code =
             unsafe { (self.functions.get)(&raw const process, key.as_ptr(), std::ptr::null(), 0, &raw mut value) };
         self.functions.check(|| what.to_owned(), code)?;
@@ -199,16 +199,16 @@ impl Pmix {
         self.functions.check(|| "publish this rank's blob".to_owned(), unsafe { (self.functions.commit)() })
     }
 
-    /// Waits for all ranks, and brings what they published to this host.
+    /// Waits for all ranks, and transfers their published values to this host.
     fn fence(&self) -> Result<(), PmixError> {
         let mut collect = Data { room: [0; 3] };
         collect.flag = true;
         let mut limit = Data { room: [0; 3] };
         limit.integer = LIMIT.as_secs() as c_int;
         let options = [info(c"pmix.collect", BOOL, collect), info(c"pmix.timeout", INT, limit)];
-        // SAFETY: no processes means all of the job; the options live through the call.
+        // SAFETY: an empty list of processes means the whole job; the options live through the call.
         let fence = || unsafe { (self.functions.fence)(std::ptr::null(), 0, options.as_ptr(), options.len()) };
-        // One of the ranks may still say goodbye to the last exchange, which ends the fence for those who wait.
+        // A rank may still be leaving the last exchange, which ends the fence early for the ranks that wait.
         let mut codes = (0..=self.ranks).map(|_| fence());
         let code = codes.find(|code| *code != PARTIAL_SUCCESS).unwrap_or(PARTIAL_SUCCESS);
         self.functions.check(|| format!("bring the {} ranks together", self.ranks), code)
@@ -220,13 +220,13 @@ impl Pmix {
         if answer.kind != BYTE_OBJECT {
             return Err(PmixError::Nonsense(what));
         }
-        // SAFETY: of the kind just checked.
+        // SAFETY: the kind of the value was just checked.
         let ByteObject { bytes, size } = unsafe { answer.data.bytes };
-        // The byte that marks the end.
+        // The published blob has one byte more, its end mark.
         if bytes.is_null() || size == 0 || size > MOST_BYTES as usize + 1 {
             return Err(PmixError::Nonsense(what));
         }
-        // SAFETY: the library says that so many bytes are there; they live until the answer is dropped.
+        // SAFETY: the library guarantees this many bytes; they live until the answer is dropped.
         Ok(unsafe { std::slice::from_raw_parts(bytes.cast::<u8>(), size - 1) }.to_vec())
     }
 }
@@ -255,7 +255,7 @@ impl Bootstrap for Pmix {
             *exchanges
         };
         let key = CString::new(format!("outboard.{number}")).expect("no NUL in a number");
-        // One byte more, since some servers lose what is empty.
+        // The blob gets one byte more, since some servers lose empty values.
         self.publish(&key, &[blob, b"."].concat())?;
         self.fence()?;
         Ok((0..self.ranks).map(|rank| self.read(rank, &key)).collect::<Result<_, _>>()?)

@@ -1,7 +1,7 @@
-//! Bootstrap over TCP: rank 0 serves the rendezvous itself where nobody else does.
+//! Bootstrap over TCP: rank 0 serves the rendezvous itself if no other process does.
 //!
-//! Rank 0 tries to listen at the address. Where that works, nobody served there and rank 0 does from now on; where the
-//! address is taken (`outboard run` serves) or another host's, rank 0 is a visitor like all others.
+//! Rank 0 tries to listen at the address. If that works, no other process serves there and rank 0 does from now on. If
+//! the address is taken (`outboard run` serves) or belongs to another host, rank 0 is a visitor like all other ranks.
 
 use super::{Bootstrap, check};
 use crate::error::Error;
@@ -9,17 +9,17 @@ use crate::rendezvous::{self, LIMIT, RendezvousError, Token, Visitor};
 use std::net::{Ipv4Addr, TcpListener, ToSocketAddrs};
 use std::time::Instant;
 
-/// See the module.
+/// Bootstrap over one TCP server, which rank 0 may run itself.
 #[derive(Debug)]
 pub struct Tcp {
     visitor: Visitor,
-    /// Kept between exchanges, so that who comes early for the next one waits in its queue.
+    /// Kept between exchanges, so that an early rank of the next exchange waits in its queue.
     serving: Option<TcpListener>,
 }
 
 impl Tcp {
-    /// For `rank` of `ranks` that meet at `address` (host and port). `token` is equal on all ranks of a job, and who
-    /// has another meets nobody.
+    /// For `rank` of `ranks` that meet at `address` (host and port). `token` is equal on all ranks of a job; a rank
+    /// with another token is rejected.
     ///
     /// # Errors
     /// [`Error::Bootstrap`] when rank 0 may not listen at that port.
@@ -47,19 +47,19 @@ impl Bootstrap for Tcp {
     }
 }
 
-/// A listener at `address`, or none where somebody else serves.
+/// A listener at `address`, or none if another process serves there.
 fn listen(address: &str) -> Result<Option<TcpListener>, RendezvousError> {
     match TcpListener::bind(reachable(address).as_str()) {
         Ok(listener) => Ok(Some(listener)),
         Err(reason) if reason.kind() == std::io::ErrorKind::PermissionDenied => {
             Err(RendezvousError::Listen { address: address.to_owned(), reason })
         }
-        // Taken, another host's, or a name that visitors may yet resolve.
+        // The address is taken, belongs to another host, or is a name that visitors may still resolve.
         Err(_) => Ok(None),
     }
 }
 
-/// Debian gives a host's own name the address 127.0.1.1: such a name stands for all addresses of the host.
+/// Debian maps a host's own name to 127.0.1.1; such a name stands for all addresses of the host.
 fn reachable(address: &str) -> String {
     let Some((host, port)) = address.rsplit_once(':') else { return address.to_owned() };
     let named = host != "localhost" && host.trim_matches(['[', ']']).parse::<std::net::IpAddr>().is_err();

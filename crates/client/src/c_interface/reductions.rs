@@ -1,4 +1,4 @@
-//! The functions of `outboard.h` that post reductions, and the operators that they name.
+//! The functions of `outboard.h` that post reductions, and the operators that they use.
 
 use super::{contribution, enter, list, place, store};
 use crate::context::lock;
@@ -11,10 +11,10 @@ use std::collections::BTreeMap;
 use std::ffi::{c_int, c_void};
 use std::sync::Mutex;
 
-/// The number of the first operator of the program's own: those of the header fit a byte.
+/// The number of the first operator of the program: the operators of the header fit a byte.
 const FIRST_OWN: c_int = 256;
 
-/// The operators of the program's own by their numbers, none of which is ever used again.
+/// The operators of the program by their numbers. Numbers are never reused.
 static OWN: Mutex<OwnOperators> = Mutex::new(OwnOperators { last: FIRST_OWN - 1, by_number: BTreeMap::new() });
 
 struct OwnOperators {
@@ -32,14 +32,14 @@ impl OwnOperators {
 /// `outboard_op_function`: left operands, right operands and results, how many, `context`.
 type OpFunction = unsafe extern "C" fn(*const c_void, *mut c_void, usize, *mut c_void);
 
-/// A function of C and the pointer that it wants to see.
+/// A C function and its `context` pointer.
 struct Callback {
     function: OpFunction,
     context: *mut c_void,
     element_bytes: usize,
 }
 
-// SAFETY: the header asks for a function that any thread may call, several at a time.
+// SAFETY: the header requires a function that several threads may call at a time.
 unsafe impl Send for Callback {}
 // SAFETY: as above.
 unsafe impl Sync for Callback {}
@@ -47,8 +47,7 @@ unsafe impl Sync for Callback {}
 impl Callback {
     fn call(&self, left: &[u8], right: &mut [u8]) {
         let count = right.len() / self.element_bytes;
-        // SAFETY: two vectors of `count` elements, of which the second is ours alone, as the header promises the
-        // function.
+        // SAFETY: two vectors of `count` elements, as the header promises the function. Only this call uses the second.
         unsafe { (self.function)(left.as_ptr().cast(), right.as_mut_ptr().cast(), count, self.context) }
     }
 }
@@ -74,7 +73,7 @@ functions! {
 extern "C" fn outboard_op_free(op: c_int) -> c_int {
     enter(|| {
         let mut own = lock(&OWN);
-        // The table's own, which is given out to requests alone.
+        // All holders but the table itself are requests.
         let count = own.get(op)?.holders() - 1;
         if count > 0 {
             let what = "requests with it have not ended; test or wait for them first";
@@ -85,7 +84,7 @@ extern "C" fn outboard_op_free(op: c_int) -> c_int {
     })
 }
 
-/// What an operator and an element of the header mean together.
+/// The reduction by an operator and an element of the header.
 pub(super) fn reduction(op: c_int, element: c_int) -> Result<Reduction, Error> {
     let code = |number: c_int, argument| {
         u8::try_from(number).map_err(|_| Error::argument(argument, format!("is {number}, which stands for nothing")))
@@ -98,7 +97,7 @@ pub(super) fn reduction(op: c_int, element: c_int) -> Result<Reduction, Error> {
     Reduction::from_code(code).map_err(|problem| Error::argument("op", format!("does not fit: {problem}")))
 }
 
-/// The same where the operator may be the program's own.
+/// The reduction by an operator of the header or of the program.
 fn combination(op: c_int, element: c_int) -> Result<Combination, Error> {
     if op < FIRST_OWN {
         return reduction(op, element).map(Combination::Known);
@@ -113,7 +112,7 @@ fn combination(op: c_int, element: c_int) -> Result<Combination, Error> {
 /// Posts a reduction.
 ///
 /// # Safety
-/// The buffers are as the header asks.
+/// The buffers are as the header requires.
 unsafe fn reduce(
     group: &Group,
     outcome: Outcome<'_>,

@@ -20,7 +20,7 @@ posts! {
 /// A recorder of this process and not of its parent.
 ///
 /// # Safety
-/// As of [`borrow_mut`].
+/// As for [`borrow_mut`].
 unsafe fn owned<'a>(recorder: *mut Recorder) -> Result<&'a mut Recorder, Error> {
     // SAFETY: the caller's promise.
     let recorder = unsafe { borrow_mut(recorder, "recorder") }?;
@@ -68,7 +68,7 @@ functions! {
 
     extern "C" fn outboard_record_end(recorder: *mut Recorder, recorded: *mut *mut Recorded) {
         owned(recorder)?;
-        // Also where there is no place for it: the other ranks count it.
+        // Ends the recording even if `recorded` is NULL: the other ranks count it.
         let ended = Box::from_raw(recorder).end();
         hand_out(recorded, "recorded", || ended)
     }
@@ -84,7 +84,7 @@ functions! {
     }
 
     extern "C" fn outboard_recorded_free(recorded: *mut Recorded) {
-        // In a child the handle stays, to be refused again.
+        // In a child the handle stays, to be rejected again.
         borrow(recorded, "recorded")?.owned()?;
         Box::from_raw(recorded).free()
     }

@@ -7,38 +7,38 @@ use crate::request::Request;
 use crate::staging::Buffers;
 use outboard_call::{Call, CallKind, Element, Operator, Rank, Reduction};
 
-/// Who receives what of the combined vectors. All ranks name the same.
+/// The result of a reduction and its receivers. All ranks pass the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome<'a> {
-    /// Rank `root` receives `count` elements. It alone may contribute in place, and elsewhere `receive` means nothing.
+    /// Rank `root` receives `count` elements. Only the root may contribute in place; other ranks' `receive` is ignored.
     Reduce {
-        /// The rank.
+        /// The receiving rank.
         root: u32,
         /// Elements that each rank contributes.
         count: u64,
     },
-    /// Every rank receives `count` elements, the same bits as all others.
+    /// Every rank receives `count` elements, with the same bits on all ranks.
     Allreduce {
         /// Elements that each rank contributes.
         count: u64,
     },
     /// Rank `i` receives block `i`, of `counts[i]` elements. In place, the whole vector lies at `receive`, and the
-    /// block comes to its start.
+    /// block goes to its start.
     ReduceScatter {
         /// One entry for each rank.
         counts: &'a [u64],
     },
-    /// The same with blocks of `count` elements.
+    /// As `ReduceScatter`, with blocks of `count` elements.
     ReduceScatterBlock {
         /// Elements that each rank receives.
         count: u64,
     },
-    /// Every rank receives the combined vectors, of `count` elements, of all ranks before it and, of an inclusive scan,
-    /// of itself. Of an exclusive scan rank 0 receives nothing.
+    /// Every rank receives the combined vectors, of `count` elements, of all ranks before it, and its own as well in an
+    /// inclusive scan. In an exclusive scan rank 0 receives nothing.
     Scan {
         /// Elements that each rank contributes.
         count: u64,
-        /// A rank's own vector is part of what it receives.
+        /// Whether a rank's own vector is part of its result.
         inclusive: bool,
     },
 }
@@ -53,19 +53,18 @@ impl Group {
         }
     }
 
-    /// Posts a reduction: the vectors that all ranks contribute are combined element by element, in an order that
-    /// depends on nothing but ranks, counts and settings, so that the result has the same bits on every run (TH-2). A
-    /// contribution in place lies at `receive`. Never blocks; a rank that posts late holds up only those whose result
-    /// it is part of (SP-6).
+    /// Posts a reduction: the vectors of all ranks are combined element by element. The order depends only on ranks,
+    /// counts and settings, so the result has the same bits on every run (TH-2). A contribution in place lies at
+    /// `receive`. Never blocks; a rank that posts late delays only ranks whose result contains its vector (SP-6).
     ///
     /// `combination` is a [`Reduction`], which the service process carries out, or a [`UserOperator`], which this rank
-    /// calls itself, from the left in the order of ranks, in the call that sees the end: of its request, or, if that
-    /// was dropped, of anything. All ranks pass the same; that they do is not checked of operators of the program's
-    /// own.
+    /// calls itself. The rank calls the operator from the left in the order of ranks, in the call that finds the
+    /// request complete. If the request was dropped, any later call does it. All ranks pass the same combination; for
+    /// operators of the program this is not checked.
     ///
     /// # Errors
-    /// As of [`Group::iallgather`]; [`Error::Resource`] where there is no memory for what an operator of the
-    /// program's own combines.
+    /// As for [`Group::iallgather`]; [`Error::Resource`] if there is no memory for the contributions to an operator of
+    /// the program.
     ///
     /// # Safety
     /// As for [`Group::iallgather`].
@@ -77,7 +76,7 @@ impl Group {
         receive: *mut u8,
     ) -> Result<Request, Error> {
         let combination = combination.into();
-        // Of an operator of the program's own its elements count alone: a vector is bytes.
+        // For an operator of the program the service process sees vectors of bytes.
         let reduction = match &combination {
             Combination::Known(reduction) => *reduction,
             Combination::User(_) => Reduction::new(Operator::Sum, Element::U8).expect("bytes have sums"),
@@ -105,7 +104,7 @@ impl Group {
             }
             Outcome::ReduceScatter { counts } => {
                 let blocks = counts.iter().map(|count| vector(*count, element)).collect::<Result<Vec<_>, _>>()?;
-                // Blocks lie one behind the other, wherever the table has them.
+                // Blocks lie one behind the other, whatever the offsets in the table.
                 table = [blocks, vec![0; counts.len()]].concat();
                 (CallKind::ReduceScatter { reduction, sizes: 0 }, 0)
             }
@@ -113,8 +112,8 @@ impl Group {
         Ok((Call { bytes: vector(count, element)?, ..Call::new(kind) }, table))
     }
 
-    /// Has the service process bring this rank what its result is made of, and combines that at the end. One
-    /// collective, so that nobody waits for a rank that has called and computes.
+    /// Has the service process gather the contributions to this rank's result, which this rank combines at the end. It
+    /// is one collective, so no rank waits for a rank that has called and computes.
     ///
     /// # Safety
     /// As for [`Group::iallgather`].
@@ -137,7 +136,7 @@ impl Group {
         let mut contributions = Contributions::new(members, buffers.receive_bytes)?;
         let room = contributions.start();
         let (from, each) = (Contribution::At(send), buffers.receive_bytes as u64);
-        // One behind the other, as the room just made has it.
+        // The contributions lie one behind the other in the room made above.
         let place = |rank| if rank < members as u64 { (each, rank * each) } else { (0, 0) };
         let (gathered, places): (Vec<u64>, Vec<u64>) = (0..ranks as u64).map(place).unzip();
         let gathered = (room, BlockList { bytes: &gathered, offsets: &places });
@@ -151,7 +150,7 @@ impl Group {
                     let bytes = &table[..ranks];
                     self.ialltoallv((send, BlockList { bytes, offsets: &starts(bytes) }), gathered)
                 }
-                // An exchange, so that nobody waits for ranks behind its own; all that comes after gets the same bytes.
+                // An exchange, so that no rank waits for the ranks behind it, which all get the same bytes.
                 Outcome::Scan { .. } => {
                     let takes = |rank: usize| rank > me || rank == me && members > me;
                     let bytes: Vec<u64> = (0..ranks).map(|rank| if takes(rank) { sent } else { 0 }).collect();
@@ -164,7 +163,7 @@ impl Group {
     }
 }
 
-/// Where each block begins, one behind the other.
+/// The offset of each block if blocks lie one behind the other.
 fn starts(bytes: &[u64]) -> Vec<u64> {
     let mut end = 0;
     let start = |bytes: &u64| {

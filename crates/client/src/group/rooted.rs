@@ -1,25 +1,25 @@
-//! Gathers and scatters: one rank has a block of every rank, the others have one.
+//! Gathers and scatters: the root has one block for each rank, the other ranks have one block.
 //!
-//! Exchanges without a barrier (SP-5): nobody but the root waits for anybody but the root.
+//! These are exchanges without a barrier (SP-5): ranks other than the root wait only for the root.
 
 use super::{BlockList, Contribution, Group};
 use crate::error::Error;
 use crate::request::Request;
 use outboard_call::{Call, CallKind, Rank};
 
-/// Where a rank receives its block of a scatter.
+/// The place where a rank receives its block of a scatter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Destination {
-    /// In a buffer of its own.
+    /// In a separate buffer.
     At(*mut u8),
-    /// The root's block stays where it is in the send buffer, as with `MPI_IN_PLACE`.
+    /// The root's block stays in place in the send buffer, as with `MPI_IN_PLACE`.
     InPlace,
 }
 
 impl Group {
-    /// Posts a gather: `bytes_per_rank` bytes of each rank come to rank `root`, in the order of ranks at its `receive`,
-    /// which counts there alone. Only the root can contribute in place. Never blocks; a rank that is not the root ends
-    /// when its block has been read, whether or not others have called.
+    /// Posts a gather: `bytes_per_rank` bytes of each rank go to `receive` of rank `root`, in the order of ranks. Other
+    /// ranks' `receive` is ignored, and only the root can contribute in place. Never blocks; a rank that is not the
+    /// root ends when its block has been read, whether or not others have called.
     ///
     /// # Safety
     /// As for [`Group::iallgather`].
@@ -35,9 +35,9 @@ impl Group {
         unsafe { self.post(call, (contribution, Destination::At(receive)), (&[], "bytes_per_rank")) }
     }
 
-    /// Posts a scatter: block `i` of `bytes_per_rank` bytes at `send` of rank `root` goes to rank `i`; `send` counts
-    /// there alone, and only there the block can stay in place. Never blocks; a rank waits for nobody but the root, and
-    /// the root for nobody.
+    /// Posts a scatter: block `i` of `bytes_per_rank` bytes at `send` of rank `root` goes to rank `i`. Other ranks'
+    /// `send` is ignored, and only the root's block can stay in place. Never blocks; a rank waits only for the root,
+    /// and the root waits for no rank.
     ///
     /// # Safety
     /// As for [`Group::iallgather`].
@@ -53,16 +53,16 @@ impl Group {
         unsafe { self.post(call, (Contribution::At(send), destination), (&[], "bytes_per_rank")) }
     }
 
-    /// Posts a gather of blocks of different sizes: the `bytes` of this rank come to rank `root`, where block `i` of
-    /// `received` is of rank `i`; both must name the same bytes. What lies between the blocks is left alone. Otherwise
-    /// as [`Group::igather`]; of a contribution in place `bytes` does not count.
+    /// Posts a gather of blocks of different sizes: the `bytes` of rank `i` go to block `i` of `received` at rank
+    /// `root`; both must name the same bytes. Gaps between the blocks stay untouched. Otherwise as [`Group::igather`];
+    /// `bytes` is ignored for a contribution in place.
     ///
     /// # Errors
-    /// As of [`Group::iallgather`]; a list that does not have one entry for each rank, and a root without one, is an
-    /// [`Error::Argument`].
+    /// As for [`Group::iallgather`]; [`Error::Argument`] for a list without one entry for each rank, and for a root
+    /// without a list.
     ///
     /// # Safety
-    /// As for [`Group::iallgather`], of all blocks; no two blocks share a byte.
+    /// As for [`Group::iallgather`], for all blocks; no two blocks share a byte.
     pub unsafe fn igatherv(
         &self,
         root: u32,
@@ -76,14 +76,14 @@ impl Group {
     }
 
     /// Posts a scatter of blocks of different sizes: block `i` of `sent` of rank `root` goes to rank `i`, which expects
-    /// `bytes`; both must name the same. Otherwise as [`Group::iscatter`]; where the root's block stays in place
-    /// `bytes` does not count.
+    /// `bytes`; both must be the same. Otherwise as [`Group::iscatter`]; `bytes` is ignored if the root's block stays
+    /// in place.
     ///
     /// # Errors
-    /// As of [`Group::igatherv`].
+    /// As for [`Group::igatherv`].
     ///
     /// # Safety
-    /// As for [`Group::iallgather`], of all blocks.
+    /// As for [`Group::iallgather`], for all blocks.
     pub unsafe fn iscatterv(
         &self,
         root: u32,
@@ -96,7 +96,7 @@ impl Group {
         unsafe { self.post(call, (Contribution::At(send), destination), (table, "send")) }
     }
 
-    /// The blocks of all ranks, which the root alone has to name.
+    /// The table of all ranks' blocks, which only the root must pass.
     fn table_of_root(&self, root: u32, list: Option<BlockList<'_>>, argument: &'static str) -> Result<Vec<u64>, Error> {
         if self.rank != root {
             return Ok(Vec::new());

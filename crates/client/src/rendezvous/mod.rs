@@ -1,7 +1,7 @@
-//! Bringing the ranks of a job together where no MPI does: everybody's blob to everybody, over one TCP server.
+//! Exchange of blobs between all ranks of a job over one TCP server, for jobs without MPI.
 //!
 //! `outboard run` serves and its ranks visit, or rank 0 serves ([`Tcp`](crate::bootstrap::Tcp)). Both ends prove that
-//! they have the job's [`Token`], and seal what they say ([`sealed`]). Little-endian; a blob is at most [`MOST_BYTES`]
+//! they have the job's [`Token`], and seal their messages ([`sealed`]). Little-endian; a blob is at most [`MOST_BYTES`]
 //! long.
 //!
 //! | from | message |
@@ -11,11 +11,11 @@
 //! | server, to a visitor with another token | 1 (u32) |
 //! | visitor | blob, as a record: its length (u32), sealed |
 //! | server, when all came | an empty record, then the blob of each rank in order, as records |
-//! | server, when some did not | the sentence that names them, as a record |
-//! | server, to a rank it cannot place | the same, with the reason |
+//! | server, when some did not | the sentence that names the missing ranks, as a record |
+//! | server, to a rank it cannot place | the reason, as a record |
 //!
-//! Invariants: every exchange has a deadline, however slowly the other end speaks; nobody without the token takes a
-//! rank's place, serves it, hears a blob, or has its words shown to a user.
+//! Invariants: every exchange has a deadline, however slowly the other end sends. A process without the token cannot
+//! take a rank's place, serve a rank or receive a blob; no user sees its text.
 
 mod sealed;
 mod serving;
@@ -33,21 +33,21 @@ use std::io::{self, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
-/// Longest blob of a rank: it fits one message of the handshake's protocol, which ends at 64 KiB.
+/// Longest blob of a rank: it fits one message of the handshake's protocol, which is at most 64 KiB long.
 pub const MOST_BYTES: u32 = 63 << 10;
-/// How long a visitor tries to reach the server; it waits for the others twice as long.
+/// The most time in which a visitor tries to reach the server; it waits for the other ranks twice as long.
 pub const LIMIT: Duration = Duration::from_secs(30);
 
 const MAGIC: u32 = u32::from_le_bytes(*b"OBRV");
 const VERSION: u32 = 4;
 const HEADER: usize = 16;
-/// First words of the server.
+/// The first word of the server's answer.
 const ANOTHER: u32 = 1;
 const HANDSHAKE: u32 = 2;
-/// Before a visitor tries again.
+/// Pause before a visitor tries again.
 const FIRST_PAUSE: Duration = Duration::from_millis(5);
 
-/// Why the ranks did not find each other.
+/// Reasons for which the ranks did not find each other.
 #[allow(missing_docs, reason = "the messages are the documentation")]
 #[derive(Debug, thiserror::Error)]
 pub enum RendezvousError {
@@ -84,14 +84,14 @@ impl RendezvousError {
     }
 }
 
-/// Ranks in a sentence; long lists are cut.
+/// Ranks as text in a sentence; long lists are cut.
 fn list(ranks: &[u32]) -> String {
     let named: Vec<_> = ranks.iter().take(16).map(u32::to_string).collect();
     let more = ranks.len().saturating_sub(named.len());
     if more > 0 { format!("{} and {more} more", named.join(", ")) } else { named.join(", ") }
 }
 
-/// A rank that somebody else serves.
+/// A rank that another process serves.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Visitor {
     pub(crate) address: String,
@@ -102,7 +102,7 @@ pub(crate) struct Visitor {
 }
 
 impl Visitor {
-    /// Brings all ranks' blobs to all, in rank order. Collective; ends after three times [`LIMIT`] at most.
+    /// Sends this rank's blob and returns all blobs, in rank order. Collective; ends within three times [`LIMIT`].
     pub(crate) fn exchange(&self, blob: &[u8]) -> Result<Vec<Vec<u8>>, RendezvousError> {
         self.exchange_within(LIMIT, blob)
     }
@@ -113,28 +113,28 @@ impl Visitor {
         let broken = |reason| RendezvousError::Broken { rank: self.rank, reason };
         loop {
             let stream = self.connect(deadline)?;
-            // The server has a deadline of its own and says who is missing: it must be first.
+            // The server's own deadline must pass first, because the server names the missing ranks.
             let mut server = Timed { stream: &stream, until: Instant::now() + 2 * limit };
             match self.begin(&mut server, blob) {
                 Ok(begun) => {
                     let mut sealed = begun?;
                     return (0..self.ranks).map(|_| read_record(&mut server, &mut sealed).map_err(broken)).collect();
                 }
-                // We came while the server of an earlier exchange was closing: the next one will listen soon.
+                // The server of an earlier exchange was just closing; the next one will listen soon.
                 Err(reason) if turned_away(&reason) && Instant::now() < deadline => std::thread::sleep(FIRST_PAUSE),
                 Err(reason) => return Err(broken(reason)),
             }
         }
     }
 
-    /// Says who we are and what we bring, and waits until everybody's blob follows.
+    /// Sends rank and blob, and waits until the blobs of all ranks follow.
     fn begin(&self, server: &mut Timed<'_>, blob: &[u8]) -> io::Result<Result<Sealed, RendezvousError>> {
         let mut message = Vec::with_capacity(HEADER + GREETING);
         Writer::new(&mut message).u32(MAGIC).u32(VERSION).u32(self.rank).u32(self.ranks);
         let (greeted, greeting) = sealed::greet(&self.token, &message);
         message.extend_from_slice(&greeting);
         server.write_all(&message)?;
-        // Whoever does not go on to prove the token may say what it likes: nobody is shown that.
+        // The text of a server that has not proved the token is never shown.
         let mut answer = [0; GREETING];
         let greets = read_u32(server)? == HANDSHAKE;
         if greets {
@@ -167,7 +167,7 @@ impl Visitor {
     }
 }
 
-/// The first of the addresses that answers in time.
+/// Connects to the first of the addresses that answers in time.
 fn connect_until(address: &str, deadline: Instant) -> io::Result<TcpStream> {
     let mut failed = None;
     for address in address.to_socket_addrs()? {
@@ -180,7 +180,7 @@ fn connect_until(address: &str, deadline: Instant) -> io::Result<TcpStream> {
     Err(failed.unwrap_or_else(|| io::Error::new(io::ErrorKind::NotFound, "the name has no address")))
 }
 
-/// A connection all of whose waits end at one time, however slowly the other end speaks or hears.
+/// A connection whose waits all end at one time, however slowly the other end sends or receives.
 struct Timed<'a> {
     stream: &'a TcpStream,
     until: Instant,
@@ -197,7 +197,7 @@ fn too_slow() -> io::Error {
     io::Error::new(io::ErrorKind::TimedOut, "the other end is too slow")
 }
 
-/// That a wait was over says the kernel by another error.
+/// Maps the kernel's error for an expired wait to a timeout.
 fn timed<T>(result: io::Result<T>) -> io::Result<T> {
     result.map_err(|error| if error.kind() == io::ErrorKind::WouldBlock { too_slow() } else { error })
 }
@@ -304,7 +304,7 @@ mod tests {
         });
     }
 
-    /// Bytes that come one by one renew no deadline.
+    /// Bytes that arrive one by one renew no deadline.
     #[test]
     fn a_server_that_speaks_slowly_holds_nobody_up() {
         let (listener, address) = server();
@@ -324,7 +324,7 @@ mod tests {
         });
     }
 
-    /// A crowd that says nothing is closed in time, and does not displace a rank that has begun.
+    /// Silent connections are closed in time, and do not displace a rank that has begun.
     #[test]
     fn a_silent_crowd_displaces_no_rank() {
         let (listener, address) = server();

@@ -1,8 +1,8 @@
-//! How visitor and server prove to each other that they have the job's token, and seal what they say: Noise NNpsk0
+//! Proof by visitor and server that they have the job's token, and sealed messages between them: Noise NNpsk0
 //! (noiseprotocol.org, revision 34). Pure: bytes in, bytes out.
 //!
-//! What is said in the clear before is bound by the prologue. The server believes a visitor with the first record,
-//! which a replay cannot make; the visitor believes the server with its answer.
+//! The prologue binds the earlier plain text. The first record authenticates the visitor, since a replay cannot make
+//! it; the answer to the handshake authenticates the server.
 
 use std::io;
 
@@ -12,17 +12,17 @@ use super::nonsense;
 use super::token::Token;
 
 const PROTOCOL: &str = "Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s";
-/// Bytes that prove a record.
+/// Bytes of the authentication tag of a record.
 pub(super) const TAG: usize = 16;
-/// Bytes of either message of the handshake: a key that serves once, and a tag.
+/// Bytes of either message of the handshake: an ephemeral key and a tag.
 pub(super) const GREETING: usize = 32 + TAG;
 
 pub(super) type Greeting = [u8; GREETING];
 
-/// The visitor's end, which waits for the answer.
+/// The visitor's state while it waits for the answer.
 pub(super) struct Greeted(Box<HandshakeState>);
 
-/// What both ends say from now on.
+/// The state of either end after the handshake.
 pub(super) struct Sealed(Box<TransportState>);
 
 fn handshake(token: &Token, header: &[u8], visits: bool) -> HandshakeState {
@@ -47,14 +47,14 @@ fn begun(state: HandshakeState) -> Sealed {
     Sealed(Box::new(state.into_transport_mode().expect("two messages make it")))
 }
 
-/// A visitor begins, behind the header that it says in the clear.
+/// Begins the visitor's handshake, after the header that it sends in plain text.
 pub(super) fn greet(token: &Token, header: &[u8]) -> (Greeted, Greeting) {
     let mut state = handshake(token, header, true);
     let greeting = say(&mut state);
     (Greeted(Box::new(state)), greeting)
 }
 
-/// The server answers; not if the visitor has another token.
+/// The server's answer; `None` if the visitor has another token.
 pub(super) fn answer(token: &Token, header: &[u8], greeting: &Greeting) -> Option<(Sealed, Greeting)> {
     let mut state = handshake(token, header, false);
     hear(&mut state, greeting)?;
@@ -63,7 +63,7 @@ pub(super) fn answer(token: &Token, header: &[u8], greeting: &Greeting) -> Optio
 }
 
 impl Greeted {
-    /// The visitor hears the answer; nothing if the server has another token.
+    /// Handles the server's answer; `None` if the server has another token.
     pub(super) fn finish(mut self, answer: &Greeting) -> Option<Sealed> {
         hear(&mut self.0, answer)?;
         Some(begun(*self.0))
@@ -71,7 +71,7 @@ impl Greeted {
 }
 
 impl Sealed {
-    /// Appends a record: its length (u32) and what is sealed.
+    /// Appends a record: its length (u32) and the sealed bytes.
     pub(super) fn seal(&mut self, what: &[u8], to: &mut Vec<u8>) {
         to.extend_from_slice(&((what.len() + TAG) as u32).to_le_bytes());
         let at = to.len();
@@ -79,7 +79,7 @@ impl Sealed {
         self.0.write_message(what, &mut to[at..]).expect("blobs fit a message");
     }
 
-    /// What a record says, whose length is taken off.
+    /// The content of a record without its length.
     pub(super) fn open(&mut self, record: &[u8]) -> io::Result<Vec<u8>> {
         let mut opened = vec![0; record.len()];
         let length = self.0.read_message(record, &mut opened).map_err(|_| nonsense("a forged record"))?;

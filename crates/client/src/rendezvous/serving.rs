@@ -1,7 +1,7 @@
-//! The server's end: takes in whoever connects, waits for the ranks, and answers all.
+//! The server's end: accepts connections, waits for the ranks, and answers all.
 //!
-//! Invariants: at most [`STRANGERS`] connections are held beside those of ranks that are waited for, the oldest that
-//! has not begun with the token makes way, and none for longer than [`GREETING_LIMIT`] without its blob.
+//! Invariants: beside the connections of missing ranks at most [`STRANGERS`] are held; beyond that the oldest one
+//! without a valid begin is closed. No connection is held longer than [`GREETING_LIMIT`] without its blob.
 
 use super::sealed::{self, GREETING, Sealed, TAG};
 use super::{
@@ -18,21 +18,21 @@ const MOST_RANKS: u32 = 1 << 20;
 /// Connections beyond the ranks' own that the server holds at a time.
 const STRANGERS: usize = 64;
 const TURN: usize = 64;
-/// How long a visitor may take to say everything.
+/// The most time that a visitor may take to send everything.
 const GREETING_LIMIT: Duration = Duration::from_secs(5);
-/// How long those are told who come last, when the others have taken all the time.
+/// The time left to notify the last ranks when the others have taken all of it.
 const LAST_WORD: Duration = Duration::from_millis(100);
 
 struct Arriving {
     stream: TcpStream,
     bytes: Vec<u8>,
-    /// Who it says it is, once it has begun with the token, which somebody may have heard and say again.
+    /// The rank that the visitor claims, once it has begun with the token; the claim may still be a replay.
     greeted: Option<(Arrival, Sealed)>,
     until: Instant,
 }
 
 struct Member {
-    /// None for the rank that serves.
+    /// `None` for the rank that serves.
     connection: Option<(TcpStream, Sealed)>,
     blob: Vec<u8>,
 }
@@ -44,7 +44,7 @@ struct Arrival {
 }
 
 impl Arrival {
-    /// Why it is none of those that are waited for.
+    /// The reason for which this visitor is not one of the missing ranks.
     fn problem(&self, members: &[Option<Member>]) -> Option<String> {
         let ranks = members.len();
         if self.ranks as usize != ranks {
@@ -62,21 +62,21 @@ impl Arrival {
     }
 }
 
-/// Serves one exchange among `ranks` ranks with this token; done when all have come and been answered. Those that came
-/// are told who did not.
+/// Serves one exchange among `ranks` ranks with this token; returns when all have come and been answered. After a
+/// failure the ranks that came get the list of missing ranks.
 ///
 /// # Errors
-/// [`RendezvousError::Missing`] at the deadline, [`RendezvousError::Server`], [`RendezvousError::Broken`] for
-/// a rank that came and then could not be answered.
+/// [`RendezvousError::Missing`] at the deadline, [`RendezvousError::Server`], [`RendezvousError::Broken`] for a rank
+/// that came and then could not be answered.
 pub fn serve(listener: &TcpListener, ranks: u32, token: &Token, deadline: Instant) -> Result<(), RendezvousError> {
     assert!((1..=MOST_RANKS).contains(&ranks), "{ranks} ranks");
     gather(listener, (0..ranks).map(|_| None).collect(), token, deadline).map(drop)
 }
 
-/// Serves one exchange after another, until one fails: its ranks have `limit` to come once the first of them has.
+/// Serves one exchange after another until one fails. The ranks of each have `limit` to come once the first has come.
 ///
 /// # Errors
-/// As [`serve`]; it ends in no other way.
+/// As for [`serve`]; the function ends in no other way.
 pub fn serve_on(listener: &TcpListener, ranks: u32, token: &Token, limit: Duration) -> RendezvousError {
     loop {
         if let Err(error) = serve(listener, ranks, token, Instant::now() + limit) {
@@ -89,7 +89,7 @@ pub fn serve_on(listener: &TcpListener, ranks: u32, token: &Token, limit: Durati
     }
 }
 
-/// Serves one exchange as one of its ranks, whose contribution is `blob`; all blobs in rank order.
+/// Serves one exchange as one of its ranks, which contributes `blob`. Returns all blobs in rank order.
 pub(crate) fn host(
     listener: &TcpListener,
     own: &Visitor,
@@ -101,7 +101,7 @@ pub(crate) fn host(
     gather(listener, members, &own.token, deadline)
 }
 
-/// Waits for the ranks that are not in `members` and answers all; their blobs in rank order.
+/// Waits for the ranks that are not in `members` and answers all; returns their blobs in rank order.
 fn gather(
     listener: &TcpListener,
     mut members: Vec<Option<Member>>,
@@ -129,15 +129,15 @@ fn gather(
                         members[arrival.rank as usize] = Some(Member { connection, blob });
                         missing -= 1;
                     }
-                    // Who cannot be told sees the connection close.
+                    // A visitor that cannot be notified sees the connection close.
                     Some(problem) => drop(one.stream.write_all(&record(&mut sealed, problem.as_bytes()))),
                 },
                 Ok(Progress::Another) => drop(one.stream.write_all(&ANOTHER.to_le_bytes())),
-                // A stranger: its connection closes.
+                // The visitor is no rank: its connection closes.
                 Err(_) => {}
             }
         }
-        // A rank says at once who it is, and comes again if it was too slow.
+        // A rank sends its number at once, so a silent connection is dropped first; a slow rank comes again.
         while arriving.len() > missing + STRANGERS {
             arriving.remove(arriving.iter().position(|one| one.greeted.is_none()).unwrap_or(0));
         }
@@ -148,7 +148,7 @@ fn gather(
     Ok(blobs)
 }
 
-/// Sleeps until a connection or bytes of one are there.
+/// Sleeps until a connection is pending or one has bytes.
 fn await_any(listener: &TcpListener, arriving: &[Arriving], left: Duration) -> io::Result<()> {
     let mut watched = vec![PollFd::new(listener, PollFlags::IN)];
     watched.extend(arriving.iter().map(|one| PollFd::new(&one.stream, PollFlags::IN)));
@@ -159,7 +159,7 @@ fn await_any(listener: &TcpListener, arriving: &[Arriving], left: Duration) -> i
     }
 }
 
-/// Takes in those that wait, so many at a time that those before them are heard.
+/// Accepts pending connections, a limited number at a time, so that earlier ones are read in between.
 fn accept(listener: &TcpListener, arriving: &mut Vec<Arriving>) -> io::Result<()> {
     for _ in 0..TURN {
         match listener.accept() {
@@ -183,7 +183,7 @@ enum Progress {
 }
 
 impl Arriving {
-    /// Reads what is there, and answers the handshake.
+    /// Reads the available bytes, and answers the handshake.
     fn progress(&mut self, token: &Token) -> io::Result<Progress> {
         loop {
             let wanted = match &self.greeted {
@@ -213,7 +213,7 @@ impl Arriving {
                     let Some((sealed, answer)) = sealed::answer(token, head, greeting) else {
                         return Ok(Progress::Another);
                     };
-                    // The first words on a fresh connection: there is room for them.
+                    // The first words on a fresh connection always fit its send buffer.
                     self.stream.write_all(&[&HANDSHAKE.to_le_bytes()[..], &answer].concat())?;
                     self.greeted = Some((arrival, sealed));
                 }
@@ -227,7 +227,7 @@ impl Arriving {
     }
 }
 
-/// The length of a record whose first bytes these are, once it is there.
+/// The length of the record that begins with these bytes, once the length has arrived.
 fn record_length(bytes: &[u8]) -> io::Result<Option<usize>> {
     let Some(length) = bytes.first_chunk() else { return Ok(None) };
     match u32::from_le_bytes(*length) as usize {
@@ -236,7 +236,7 @@ fn record_length(bytes: &[u8]) -> io::Result<Option<usize>> {
     }
 }
 
-/// What a rank says of itself in the clear.
+/// The plain-text header of a rank.
 fn arrival(header: &[u8]) -> io::Result<Arrival> {
     let mut r = Reader::new(header);
     let mut fields = || Ok::<_, DecodeError>((r.u32()?, r.u32()?, r.u32()?, r.u32()?));
@@ -246,14 +246,14 @@ fn arrival(header: &[u8]) -> io::Result<Arrival> {
     }
 }
 
-/// Tells those that came who did not.
+/// Sends the list of missing ranks to the ranks that came.
 fn dismiss(members: Vec<Option<Member>>) -> RendezvousError {
     let ranks = members.len() as u32;
     let missing = members.iter().zip(0..).filter(|(member, _)| member.is_none()).map(|(_, rank)| rank).collect();
     let error = RendezvousError::Missing { missing, ranks };
     let (sentence, until) = (error.to_string(), Instant::now() + LIMIT);
     for (stream, mut sealed) in members.into_iter().flatten().filter_map(|member| member.connection) {
-        // Who cannot be told sees the connection close.
+        // A rank that cannot be notified sees the connection close.
         let _ = tell(&stream, &record(&mut sealed, sentence.as_bytes()), until);
     }
     error
@@ -269,7 +269,7 @@ fn answer_all(connections: Vec<Option<(TcpStream, Sealed)>>, blobs: &[Vec<u8>]) 
     let told = connections.into_iter().zip(0..).map(|(connection, rank)| {
         connection.map_or(Ok(()), answer).map_err(|reason| RendezvousError::Broken { rank, reason })
     });
-    // All are told what can be told before the first failure counts.
+    // All ranks are answered, if possible, before the first failure counts.
     told.fold(Ok(()), Result::and)
 }
 

@@ -1,13 +1,13 @@
-//! The token: a secret that the ranks of a job have alike and nobody else has, by which they know one another.
+//! The token: a secret of the ranks of a job, by which they authenticate one another.
 //!
-//! | what is asked, in this order | by whom it is set |
+//! | source, in this order | set by |
 //! |---|---|
 //! | `OUTBOARD_TOKEN` | the launcher (`outboard run`), or the job's script |
-//! | `OUTBOARD_TOKEN_FILE` | whoever wants another file than the next |
+//! | `OUTBOARD_TOKEN_FILE` | users that want another file than the next |
 //! | `$HOME/.outboard/token` | the first rank of the user that needs one and finds none |
 //!
-//! The name of the job is mixed in, so that jobs of one user do not meet by mistake. A file serves only if it is a
-//! regular one of this user that nobody else may read. Never says what the secret is, in no error and no log.
+//! The name of the job is mixed in, so that jobs of one user do not meet by mistake. A file is used only if it is a
+//! regular file of this user that no other user may read. No error and no log contains the secret.
 
 use std::fmt;
 use std::io::{self, Read, Write};
@@ -19,7 +19,7 @@ use blake2::{Blake2s256, Digest};
 use crate::bootstrap::environment::Lookup;
 use crate::error::Error;
 
-/// The secret itself.
+/// The variable that holds the secret itself.
 pub const TOKEN: &str = "OUTBOARD_TOKEN";
 const FILE: &str = "OUTBOARD_TOKEN_FILE";
 const DRAWN: usize = 32;
@@ -27,7 +27,7 @@ const MOST: u64 = 4096;
 const REMEDY: &str = "set OUTBOARD_TOKEN to the same secret in all ranks of the job, or OUTBOARD_TOKEN_FILE to a file that \
                       only you can read (head -c 32 /dev/urandom > FILE; chmod 600 FILE)";
 
-/// What the ranks of one job have in common and nobody else knows.
+/// A key that only the ranks of one job know.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Token(pub(super) [u8; 32]);
 
@@ -38,7 +38,7 @@ impl fmt::Debug for Token {
 }
 
 impl Token {
-    /// That of the job called `job` by this secret.
+    /// The token of the job called `job` with this secret.
     pub fn new(secret: &[u8], job: &str) -> Token {
         let mut hash = Blake2s256::new();
         hash.update(b"outboard rendezvous");
@@ -48,15 +48,15 @@ impl Token {
         Token(hash.finalize().into())
     }
 
-    /// A secret for one job, as text for `OUTBOARD_TOKEN`.
+    /// A random secret for one job, as text for `OUTBOARD_TOKEN`.
     ///
     /// # Errors
-    /// What the kernel says instead of random bytes.
+    /// The kernel's error if it provides no random bytes.
     pub fn draw() -> io::Result<String> {
         Ok(random()?.iter().map(|byte| format!("{byte:02x}")).collect())
     }
 
-    /// That of the job called `job`, by what the environment says.
+    /// The token of the job called `job`, from the variables of the environment.
     pub(crate) fn find(lookup: Lookup<'_>, job: &str) -> Result<Token, Error> {
         if let Some(secret) = lookup(TOKEN) {
             return Ok(Token::new(secret.as_bytes(), job));
@@ -96,7 +96,7 @@ fn read(path: &Path) -> Result<Vec<u8>, String> {
     if content.is_empty() { Err("is empty".to_owned()) } else { Ok(content) }
 }
 
-/// What a file holds, which is made if there is none; of several that make it one wins.
+/// The content of a file, which is made if it is missing. If several processes make it, one wins.
 fn make(path: &Path) -> Result<Vec<u8>, String> {
     let unmade = |error: io::Error| format!("cannot be made: {error}");
     if !path.exists() {
@@ -105,13 +105,13 @@ fn make(path: &Path) -> Result<Vec<u8>, String> {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(unmade(error)),
             Ok(()) | Err(_) => {}
         }
-        // Home may be shared by hosts, which have processes of one number.
+        // Hosts may share a home, and their process numbers may be equal.
         let drawn = Token::draw().map_err(unmade)?;
         let fresh = directory.join(format!("token.{}", &drawn[..16]));
         let secret = Token::draw().map_err(unmade)?;
         let written = std::fs::File::options().write(true).create_new(true).mode(0o600).open(&fresh);
         let written = written.and_then(|mut file| file.write_all(secret.as_bytes()).and_then(|()| file.sync_all()));
-        // Whole or not at all, and never in the place of another.
+        // The link appears complete or not at all, and never replaces another file.
         let linked = written.and_then(|()| match std::fs::hard_link(&fresh, path) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
             linked => linked,

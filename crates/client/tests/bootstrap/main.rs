@@ -1,6 +1,6 @@
-//! One suite for all bootstraps: every implementation, by every launcher's variables, in real processes.
+//! One suite for all bootstraps: every implementation, with every launcher's variables, in real processes.
 //!
-//! A rank is this very test program, started anew. PMIx needs Open MPI's mpirun (`make deps` installs it).
+//! A rank is this test program, started again. PMIx needs Open MPI's mpirun (`make deps` installs it).
 
 use outboard::bootstrap::{self, Bootstrap};
 use outboard::rendezvous::{self, MOST_BYTES, TOKEN, Token};
@@ -11,14 +11,14 @@ use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-/// Set in ranks: the implementation that they are to find.
+/// Set in ranks: the implementation that they should find.
 const EXPECTED: &str = "OUTBOARD_TEST_BOOTSTRAP";
 /// The job's token.
 const SECRET: &str = "known to the tests alone";
-/// Set in ranks: how many there are.
+/// Set in ranks: their number.
 const RANKS: &str = "OUTBOARD_TEST_RANKS";
 
-/// What `rank` contributes to exchange `round`: different lengths, none and the longest among them.
+/// The contribution of `rank` to exchange `round`: different lengths, none and the longest among them.
 fn blob(rank: u32, round: u32) -> Vec<u8> {
     let length = match (rank + round) % 4 {
         0 => 0,
@@ -50,7 +50,7 @@ fn conforms() {
             exchange(&mut *job, round);
             round += 1;
         }
-        // Refused by everybody alone, so that the next exchange meets again.
+        // Each rank rejects the blob by itself, so the next exchange still works.
         let long = job.exchange(&vec![0; MOST_BYTES as usize + 1]).unwrap_err();
         assert_eq!(long.status(), Status::Argument, "{long}");
         exchange(&mut *job, round);
@@ -66,7 +66,7 @@ fn rank_process() {
     }
 }
 
-/// Variables of launchers, none of which may be inherited from whoever runs the tests.
+/// Variables of launchers, which ranks must not inherit from the process that runs the tests.
 const FOREIGN: [&str; 10] = [
     "RANK",
     "WORLD_SIZE",
@@ -80,10 +80,10 @@ const FOREIGN: [&str; 10] = [
     "OUTBOARD_BOOTSTRAP",
 ];
 
-/// The words that make this program a rank.
+/// The arguments that make this program a rank.
 const AGAIN: [&str; 5] = ["--exact", "rank_process", "--nocapture", "--test-threads", "1"];
 
-/// Runs `program`, which is or starts ranks that expect this.
+/// Runs `program`, which is a rank or starts ranks, with these expectations.
 fn starting(program: impl AsRef<OsStr>, expected: &str, ranks: u32) -> Command {
     let mut command = Command::new(program);
     for name in FOREIGN {
@@ -106,7 +106,7 @@ fn start(expected: &str, ranks: u32, port: u16, environment: &str) -> Vec<Child>
     (0..ranks).map(one).collect()
 }
 
-/// Waits until all have ended well, and so many ranks have said that they conform.
+/// Waits until all have ended well, and `ranks` ranks have reported success.
 fn assert_conform(children: Vec<Child>, expected: &str, ranks: usize) {
     let outputs: Vec<_> = children.into_iter().map(|child| child.wait_with_output().unwrap()).collect();
     assert!(outputs.iter().all(|output| output.status.success()), "{outputs:?}");
@@ -129,7 +129,7 @@ fn rank_0_serves_where_nobody_else_does() {
 fn all_ranks_visit_where_somebody_serves() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
-    // Serves until the test program ends.
+    // The thread serves until the test program ends.
     std::thread::spawn(move || {
         rendezvous::serve_on(&listener, 3, &Token::new(SECRET.as_bytes(), ""), Duration::from_secs(60))
     });
@@ -167,14 +167,14 @@ fn mpirun_brings_pmix() {
     assert_conform(vec![started], "Pmix", 4);
 }
 
-/// A PMIx bootstrap where no server is.
+/// PMIx without a server reports an error.
 #[test]
 fn what_pmix_lacks_is_said() {
     let error = bootstrap::Pmix::new().map_err(Error::from).unwrap_err().to_string();
     assert!(error.contains("OUTBOARD_RENDEZVOUS") && error.contains("mpirun"), "{error}");
 }
 
-/// Whoever has not the job's token takes no rank's place, whatever it knows beside; it is told, at once.
+/// A process without the job's token cannot take a rank's place, whatever else it knows, and gets an error at once.
 #[test]
 fn ranks_of_two_jobs_at_one_address_do_not_mix() {
     let [own, other] = ["ours", "theirs"].map(|secret| Token::new(secret.as_bytes(), "job"));
@@ -189,11 +189,11 @@ fn ranks_of_two_jobs_at_one_address_do_not_mix() {
         assert_eq!(met.unwrap(), [b"a", b"c"]);
         assert_eq!(serving.join().unwrap().unwrap(), [b"a", b"c"]);
     });
-    // A process that another test starts meanwhile has it until its exec.
+    // A process that another test starts meanwhile has the port until its exec.
     assert!((0..10_000).any(|_| TcpStream::connect(&address).is_err()), "the port is given back");
 }
 
-/// Somebody listens where the ranks are to meet, before rank 0 does: he learns nothing, and is not believed.
+/// A process that listens at the meeting point before rank 0 does learns nothing and is rejected.
 #[test]
 fn nobody_serves_without_the_token() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -205,7 +205,7 @@ fn nobody_serves_without_the_token() {
         let (mut stream, _) = listener.accept().unwrap();
         let mut heard = [0; 64];
         stream.read_exact(&mut heard).unwrap();
-        // The answer of one who has another token is as good as any other 48 bytes.
+        // The answer of a server with another token is no better than any other 48 bytes.
         stream.write_all(&2_u32.to_le_bytes()).unwrap();
         stream.write_all(&heard[16..]).unwrap();
         let refused = rank.join().unwrap().unwrap_err().to_string();

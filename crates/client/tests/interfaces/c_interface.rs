@@ -1,4 +1,4 @@
-//! `outboard.h` against the library: same codes, same functions, and a C program that uses them all.
+//! Checks `outboard.h` against the library: the same codes and functions, and a C program that uses them all.
 
 use crate::service::{Behaviour, FakeService};
 use outboard::{Reduction, rendezvous};
@@ -17,7 +17,7 @@ fn include_folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("include")
 }
 
-/// Where cargo put `liboutboard.so` for this test.
+/// The folder of the `liboutboard.so` that cargo built for this test.
 fn library_folder() -> PathBuf {
     let test = std::env::current_exe().unwrap();
     let folder = test.parent().unwrap();
@@ -33,7 +33,7 @@ fn constant(header: &str, name: &str) -> i64 {
     value.split_whitespace().next().unwrap().trim_matches(['(', ')']).parse().unwrap()
 }
 
-/// `RankLost` as the header writes it: `RANK_LOST`.
+/// A name as the header writes it: `RankLost` is `RANK_LOST`.
 fn shouted(name: &str) -> String {
     let mut shouted = String::new();
     for letter in name.chars() {
@@ -101,7 +101,7 @@ fn compile(folder: &Path, source: &Path) -> PathBuf {
     program
 }
 
-/// Names of functions of ours that `text` mentions with an argument list.
+/// Names of library functions that `text` mentions with an argument list.
 fn functions(text: &str) -> BTreeSet<String> {
     let mentions = text.match_indices("outboard_").filter_map(|(at, _)| text[at..].split_once('('));
     let name = |text: &str| text.chars().all(|letter| letter.is_ascii_lowercase() || letter == '_');
@@ -131,26 +131,26 @@ fn the_header_declares_what_the_library_has() {
     compile(folder.path(), &table);
 }
 
-/// Programs that are ended with the test, however it ends.
+/// Programs that are killed when the test ends, however it ends.
 struct Programs(Vec<Child>);
 
 impl Drop for Programs {
     fn drop(&mut self) {
         for program in &mut self.0 {
-            // Has ended unless the test failed.
+            // The program has already ended unless the test failed.
             let _ = program.kill();
             let _ = program.wait();
         }
     }
 }
 
-/// Two C programs find each other by the rendezvous, call everything, fork, fail where they should.
+/// Two C programs find each other by the rendezvous, call everything, fork, and fail as expected.
 #[test]
 fn c_programs_call_everything() {
     run_two("collectives.c");
 }
 
-/// TH-2: operators of a C program's own.
+/// TH-2: operators of a C program.
 #[test]
 fn c_programs_bring_operators() {
     run_two("operators.c");
@@ -165,7 +165,7 @@ fn run_two(source: &str) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let start = |rank: u32| {
         Command::new(&program)
-            // Cargo's own names folders where a library of an earlier build may lie.
+            // Cargo's own value names folders that may hold a library of an earlier build.
             .env("LD_LIBRARY_PATH", library_folder())
             .env("OUTBOARD_SOCKET", service.socket())
             .env("OUTBOARD_RENDEZVOUS", listener.local_addr().unwrap().to_string())

@@ -1,4 +1,4 @@
-//! Operators of the program's own by the Rust interface.
+//! Operators of the program, by the Rust interface.
 
 use crate::rank::world;
 use crate::service::{Behaviour, FakeService, Reach};
@@ -43,7 +43,7 @@ fn products() -> UserOperator {
     UserOperator::new(BYTES, combine).unwrap()
 }
 
-/// What `rank` contributes at `at`.
+/// The contribution of `rank` at `at`.
 fn matrix(rank: usize, at: usize) -> Matrix {
     let seed = (rank * 7919 + at * 31) as u32;
     [seed | 1, seed + 2, 3, seed ^ 5]
@@ -53,16 +53,16 @@ fn vector(rank: usize, length: usize) -> Vec<Matrix> {
     (0..length).map(|at| matrix(rank, at)).collect()
 }
 
-/// What combines matrices, how many of its elements a matrix has, and the reference.
+/// An operator on matrices, the number of its elements in a matrix, and the reference function.
 type Combines = (Combination, u64, fn(Matrix, Matrix) -> Matrix);
 
-/// An operator that the service process knows, on each cell.
+/// An operator of the service process, on each cell.
 pub(crate) fn sums() -> Combines {
     let sum = Reduction::new(Operator::Sum, Element::U32).unwrap();
     (sum.into(), 4, |left, right| std::array::from_fn(|at| left[at].wrapping_add(right[at])))
 }
 
-/// Posts every outcome on all ranks, in place where that can be and not, and compares.
+/// Posts every outcome on all ranks, out of place and in place if possible, and compares the results.
 pub(crate) fn all_outcomes(world: &[(Context, Group)], count: usize, (combination, elements, combine): &Combines) {
     let ranks = world.len();
     let lengths: Vec<usize> = (0..ranks).map(|rank| rank % 3 * count).collect();
@@ -109,7 +109,7 @@ pub(crate) fn all_outcomes(world: &[(Context, Group)], count: usize, (combinatio
     }
 }
 
-/// TH-2: an operator that does not commute, on groups of every size, with memory within reach and without.
+/// TH-2: an operator that does not commute, on groups of every size, with memory that is reachable or not.
 #[test]
 fn products_of_matrices_keep_the_order_of_ranks() {
     for reach in [Reach::All, Reach::None] {
@@ -122,7 +122,7 @@ fn products_of_matrices_keep_the_order_of_ranks() {
     }
 }
 
-/// Sums of rounding numbers from the left in the order of ranks, whatever comes first: any other order has other bits.
+/// Sums of rounding numbers have the bits of the order of ranks from the left, whatever arrives first.
 #[test]
 fn sums_that_round_have_the_bits_of_the_order_of_ranks() {
     let service = FakeService::start(Behaviour::default());
@@ -166,7 +166,7 @@ fn sums_that_round_have_the_bits_of_the_order_of_ranks() {
     assert!(alone[0].1.allreduce(&operator, &send[1..], &mut receive[1..]).is_err(), "it ends within an element");
 }
 
-/// An operator that holds something, and who can tell whether anything still holds the operator.
+/// An operator, and a weak reference that shows whether anything still holds the operator.
 fn watched() -> (UserOperator, Weak<()>) {
     let held = Arc::new(());
     let watch = Arc::downgrade(&held);
@@ -218,7 +218,7 @@ fn the_loss_of_the_service_process_keeps_nothing() {
     assert!(watch.upgrade().is_none(), "ended requests hold no operator");
 }
 
-/// The collective of a request that was dropped goes on; destroying the group sees its end and combines.
+/// The collective of a dropped request goes on; destroying the group sees its end and combines.
 #[test]
 fn a_request_dropped_early_still_combines() {
     let service = FakeService::start(Behaviour { holding: true, ..Behaviour::default() });
@@ -233,7 +233,7 @@ fn a_request_dropped_early_still_combines() {
     assert_eq!(receives, [[7; 64]; 2]);
 }
 
-/// Destroying the group gives the buffers back, also those of requests that are still held: nothing is written later.
+/// Destroying the group gives back all buffers, also if requests are still held: nothing is written later.
 #[test]
 fn a_group_that_is_gone_leaves_the_buffers_alone() {
     for reach in [Reach::All, Reach::None] {
@@ -258,7 +258,7 @@ fn a_group_that_is_gone_leaves_the_buffers_alone() {
     }
 }
 
-/// A request that waits in vain combines nothing yet; an operator that panics fails its request alone.
+/// A request whose wait times out combines nothing yet; an operator that panics fails only its own request.
 #[test]
 fn an_operator_that_panics_fails_its_request() {
     let service = FakeService::start(Behaviour { holding: true, ..Behaviour::default() });
@@ -292,7 +292,7 @@ fn wrong_arguments_of_operators_are_named() {
     let mut memory = UNTOUCHED;
     let (at, null) = (memory.as_mut_ptr().cast::<u8>(), std::ptr::null_mut());
     let refused = |rank: usize, outcome: Outcome<'_>, from: Contribution, to: *mut u8, problem: &str| {
-        // SAFETY: refused before any buffer is touched.
+        // SAFETY: the call is rejected before any buffer is touched.
         let error = unsafe { world[rank].1.ireduction(outcome, &operator, from, to) }.unwrap_err();
         assert!(error.to_string().contains(problem), "{error}");
     };

@@ -1,4 +1,4 @@
-//! The Rust interface against a service process that carries allgathers out among the ranks of this test process.
+//! Tests the Rust interface against a service process that carries out collectives among the ranks of this process.
 
 use crate::operators::{all_outcomes, sums};
 use crate::rooted::{GAP, Lists, UNTOUCHED, gathers_and_scatters};
@@ -36,7 +36,7 @@ pub(crate) fn post(group: &Group, send: &[u8], receive: &mut [u8]) -> Result<Req
     unsafe { group.iallgather(Contribution::At(send.as_ptr()), receive.as_mut_ptr(), send.len() as u64) }
 }
 
-/// Posts on all ranks, out of place on the even and in place on the odd, and compares.
+/// Posts on all ranks, out of place on even and in place on odd ranks, and compares.
 fn allgather(world: &[(Context, Group)], bytes: usize) {
     let ranks = world.len() as u32;
     let sends: Vec<_> = (0..ranks).map(|rank| contribution(rank, bytes)).collect();
@@ -80,7 +80,7 @@ fn broadcast(world: &[(Context, Group)], root: u32, bytes: usize) {
     assert!(buffers.iter().all(|buffer| *buffer == sent), "{bytes} bytes from rank {root}");
 }
 
-/// Posts an allgather of uneven blocks on all ranks, in place on the odd, and looks at what lies between them.
+/// Posts an allgather of uneven blocks on all ranks, in place on odd ranks, and checks the gaps between them.
 fn allgatherv(world: &[(Context, Group)], bytes: usize) {
     let lists = Lists::new((0..world.len()).map(|rank| (rank % 3 * bytes) as u64).collect(), GAP);
     let sends: Vec<_> = (0..).zip(&lists.bytes).map(|(rank, bytes)| contribution(rank, *bytes as usize)).collect();
@@ -103,7 +103,7 @@ fn allgatherv(world: &[(Context, Group)], bytes: usize) {
     assert!(receives.iter().all(|receive| *receive == expected), "blocks of up to {} bytes", 2 * bytes);
 }
 
-/// Posts an even and an uneven exchange on all ranks, compares, and looks at what lies between the blocks.
+/// Posts an even and an uneven exchange on all ranks, compares, and checks the gaps between the blocks.
 fn exchange(world: &[(Context, Group)], bytes: usize) {
     let ranks = world.len();
     let content = |from: usize, to: usize, length: usize| contribution((from * 16 + to) as u32, length);
@@ -136,7 +136,7 @@ fn exchange(world: &[(Context, Group)], bytes: usize) {
     }
 }
 
-/// All collectives on buffers of any size, in place and not, which the service process reaches by this tier.
+/// All collectives on buffers of any size, in place and not, which the service process accesses by this tier.
 fn all_collectives(reach: Reach, tier: Tier, ranks: u32) {
     let service = FakeService::start(Behaviour { reach, ..Behaviour::default() });
     let world = world(&service, ranks);
@@ -152,19 +152,19 @@ fn all_collectives(reach: Reach, tier: Tier, ranks: u32) {
     }
 }
 
-/// SP-4: buffers wherever they are.
+/// SP-4: buffers at any address.
 #[test]
 fn ranks_gather_by_cross_memory_attach() {
     all_collectives(Reach::All, Tier::CrossMemory, 4);
 }
 
-/// SP-4: the same where the kernel allows no tracing, by the memory that the rank hands over.
+/// SP-4: if the kernel allows no tracing, the service process uses the memory descriptor of the rank.
 #[test]
 fn ranks_gather_by_memory_descriptor() {
     all_collectives(Reach::Descriptor, Tier::MemoryDescriptor, 3);
 }
 
-/// GP-9: the same where the service process reaches nothing.
+/// GP-9: the service process can access no memory of the rank.
 #[test]
 fn ranks_gather_by_staging() {
     all_collectives(Reach::None, Tier::Staging, 3);
@@ -189,7 +189,7 @@ fn allocated_memory_is_shared_and_needs_no_staging() {
     assert_eq!(context.allocate(0).unwrap_err().status(), Status::Argument);
 }
 
-/// GP-4: what was registered once is used again; beyond the bound the oldest goes, and what is in use never does.
+/// GP-4: registered memory is reused. Beyond the bound the oldest segment goes, but never one in use.
 #[test]
 fn shared_memory_is_registered_once_within_bounds() {
     let service = FakeService::start(Behaviour { reach: Reach::None, ..Behaviour::default() });
@@ -206,7 +206,7 @@ fn shared_memory_is_registered_once_within_bounds() {
     assert!(full.to_string().contains("6 pieces"), "{full}");
     // SAFETY: nothing uses the memory.
     others.iter().for_each(|memory| unsafe { context.deallocate(memory.as_ptr()).unwrap() });
-    // Segments to stage in take the places of those that are kept, and all bytes are right.
+    // Segments for staging replace kept ones, and all bytes are right.
     for bytes in [10, 100_000, 1_000_000] {
         let (send, mut receive) = (contribution(0, bytes), vec![0; bytes]);
         assert_eq!(post(group, &send, &mut receive).unwrap().wait(None), Some(Ok(())));
@@ -243,7 +243,7 @@ fn a_failed_collective_has_the_service_process_s_sentence() {
     assert_eq!((error.status(), error.to_string().as_str()), (Status::RankLost, sentence));
 }
 
-/// The collective of a request that was freed goes on and fills its buffer; destroying the group waits for it.
+/// The collective of a freed request goes on and fills its buffer; destroying the group waits for it.
 #[test]
 fn a_request_freed_early_still_delivers() {
     for reach in [Reach::All, Reach::None] {
@@ -272,7 +272,7 @@ fn requests_in_flight_are_bounded_and_the_error_names_the_bound() {
     for request in &mut requests {
         assert_eq!(request.wait(None), Some(Ok(())));
     }
-    // The refused post has used no instance up: the next one still meets the service process's count.
+    // The rejected post has used no instance number: the next one still matches the service process's count.
     let mut request = post(&world[0].1, &send, &mut receive).unwrap();
     assert_eq!(request.wait(None), Some(Ok(())));
 }
@@ -298,7 +298,7 @@ fn the_death_of_the_service_process_ends_every_call() {
     context.detach().unwrap();
 }
 
-/// Tests alone, without a wait, notice the death too.
+/// Tests without a wait notice the death, too.
 #[test]
 fn testing_notices_the_death_of_the_service_process() {
     let service = FakeService::start(Behaviour { holding: true, ..Behaviour::default() });
@@ -306,7 +306,7 @@ fn testing_notices_the_death_of_the_service_process() {
     let (send, mut receive) = (contribution(0, 64), vec![0; 64]);
     let mut request = post(&world[0].1, &send, &mut receive).unwrap();
     drop(service);
-    // Threads of the service close its descriptors: its end shows a moment after the drop.
+    // Threads of the service close its descriptors, so its end shows a moment after the drop.
     let limit = Instant::now() + Duration::from_secs(60);
     let ended = std::iter::repeat_with(|| request.test()).take_while(|_| Instant::now() < limit).flatten().next();
     assert_eq!(ended.unwrap().unwrap_err().status(), Status::ServiceLost);
@@ -320,7 +320,7 @@ fn a_child_is_refused_and_the_parent_goes_on() {
     let mut request = post(&world[0].1, &send, &mut receive).unwrap();
     let mut other = vec![0; 64];
     let spare = post(&world[0].1, &send, &mut other).unwrap();
-    // SAFETY: the child calls what must refuse it, drops what it inherited and leaves by _exit.
+    // SAFETY: the child makes calls that must fail, drops what it inherited and leaves by _exit.
     let child = unsafe { libc::fork() };
     if child == 0 {
         let (context, group) = world.pop().unwrap();
@@ -358,7 +358,7 @@ fn wrong_arguments_are_named() {
     let (context, group) = world.pop().unwrap();
     let mut receive = [0; 8];
     let error = |send: *const u8, receive: *mut u8, bytes| {
-        // SAFETY: refused before any buffer is touched.
+        // SAFETY: the call is rejected before any buffer is touched.
         let posted = unsafe { group.iallgather(Contribution::At(send), receive, bytes) };
         posted.unwrap_err().to_string()
     };
@@ -367,7 +367,7 @@ fn wrong_arguments_are_named() {
     assert!(error(receive.as_ptr(), null, 8).contains("`receive` is NULL"));
     assert!(error(receive.as_ptr(), receive.as_mut_ptr(), u64::MAX).contains("`bytes_per_rank`"));
     let broadcast = |root, buffer: *mut u8, bytes| {
-        // SAFETY: refused before the buffer is touched.
+        // SAFETY: the call is rejected before the buffer is touched.
         unsafe { group.ibroadcast(root, buffer, bytes) }.unwrap_err().to_string()
     };
     assert!(broadcast(1, receive.as_mut_ptr(), 8).contains("`root` is 1: the group has ranks 0 to 0"));
@@ -375,7 +375,7 @@ fn wrong_arguments_are_named() {
     assert!(broadcast(0, receive.as_mut_ptr(), u64::MAX).contains("`bytes`"));
     let list = |bytes: &[u64], offsets: &[u64], buffer: *mut u8| {
         let list = BlockList { bytes, offsets };
-        // SAFETY: refused before any buffer is touched.
+        // SAFETY: the call is rejected before any buffer is touched.
         unsafe { group.ialltoallv((buffer, list), (buffer, list)) }.unwrap_err().to_string()
     };
     assert!(list(&[8], &[0], null).contains("`send` is NULL"));
@@ -397,7 +397,7 @@ fn nobody_at_the_socket_is_an_error_that_names_it() {
     assert!(error.to_string().contains("/nonexistent/outboard.sock"), "{error}");
 }
 
-/// Making a group takes as long as its slowest member; meanwhile other threads make theirs.
+/// Making a group takes as long as its slowest member; meanwhile other threads make their groups.
 #[test]
 fn groups_form_at_once_whatever_the_order() {
     let service = FakeService::start(Behaviour::default());
@@ -418,7 +418,7 @@ fn groups_form_at_once_whatever_the_order() {
     });
 }
 
-/// MC-9: threads of a rank post at once, each on a group of its own.
+/// MC-9: threads of a rank post at once, each on a separate group.
 #[test]
 fn threads_post_at_once() {
     let service = FakeService::start(Behaviour::default());

@@ -7,7 +7,7 @@ use outboard::{BlockList, Context, Contribution, Destination, Group, Request, St
 pub(crate) const GAP: u64 = 5;
 pub(crate) const UNTOUCHED: u8 = 0xee;
 
-/// The blocks of all ranks at the root: bytes and offsets, with a gap behind each.
+/// The blocks of all ranks at the root: bytes and offsets, with a gap behind each block.
 pub(crate) struct Lists {
     pub(crate) bytes: Vec<u64>,
     offsets: Vec<u64>,
@@ -19,7 +19,7 @@ impl Lists {
         Lists { bytes, offsets }
     }
 
-    /// These blocks, with what nobody may touch between them.
+    /// These blocks in a buffer, with untouched gaps between them.
     pub(crate) fn laid_out(&self, block: impl Fn(u32, usize) -> Vec<u8>) -> Vec<u8> {
         let end = self.offsets.last().unwrap() + self.bytes.last().unwrap() + GAP;
         let mut all = vec![UNTOUCHED; end as usize];
@@ -38,7 +38,7 @@ impl Lists {
     }
 }
 
-/// Each kind from and at `root`, in place and not, even and uneven; looks at what lies between the blocks, too.
+/// Each kind from and at `root`, in place and not, even and uneven; checks the gaps between the blocks, too.
 pub(crate) fn gathers_and_scatters(world: &[(Context, Group)], root: u32, bytes: usize) {
     let even = Lists::new(vec![bytes as u64; world.len()], 0);
     let uneven = Lists::new((0..world.len()).map(|rank| (rank % 3 * bytes) as u64).collect(), GAP);
@@ -127,7 +127,7 @@ fn wrong_arguments_of_gathers_and_scatters_are_named() {
     };
     let (root, other) = (&world[0].1, &world[1].1);
     let list = |bytes: &'static [u64; 2]| Some(BlockList { bytes, offsets: &[0, 8] });
-    // SAFETY: all are refused before any buffer is touched.
+    // SAFETY: all calls are rejected before any buffer is touched.
     unsafe {
         refused(root.igather(2, Contribution::At(at), at, 8), "`root` is 2");
         refused(root.igather(0, Contribution::At(at), null, 8), "`receive` is NULL");

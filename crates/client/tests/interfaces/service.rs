@@ -17,12 +17,12 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 
-/// By which tiers the service process reaches ranks' memory.
+/// The tiers by which the service process can access ranks' memory.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) enum Reach {
     #[default]
     All,
-    /// By the descriptor that the rank hands over.
+    /// By the memory descriptor that the rank passes.
     Descriptor,
     None,
 }
@@ -30,11 +30,11 @@ pub(crate) enum Reach {
 /// How the service process behaves.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Behaviour {
-    /// How it can reach ranks' memory.
+    /// The access to ranks' memory.
     pub(crate) reach: Reach,
-    /// Carries nothing out until released.
+    /// Whether collectives wait until `release`.
     pub(crate) holding: bool,
-    /// Ends every collective like this.
+    /// If set, every collective ends with this error.
     pub(crate) failing: Option<(Status, &'static str)>,
 }
 
@@ -66,7 +66,7 @@ impl FakeService {
         &self.socket
     }
 
-    /// Carries out what was held and holds no more.
+    /// Carries out the held collectives and holds no more.
     pub(crate) fn release(&self) {
         (&self.orders).write_all(b"r").unwrap();
     }
@@ -87,7 +87,7 @@ struct Rank {
     texts: HashMap<u32, (Status, String)>,
 }
 
-/// A member of a group: the connection and the identifier it was given.
+/// A member of a group: its connection and its identifier.
 struct Member {
     connection: usize,
     rank: u32,
@@ -96,7 +96,7 @@ struct Member {
 
 #[derive(Default)]
 struct Pieces {
-    /// By the members' offers.
+    /// Groups being made, by the offers of all members.
     forming: HashMap<Vec<u8>, Vec<Member>>,
     /// The connections of each group in rank order.
     groups: HashMap<u64, Vec<usize>>,
@@ -113,7 +113,7 @@ struct Service {
 }
 
 impl Service {
-    /// One turn of the loop; false when it is time to end.
+    /// One turn of the loop; false when the service should end.
     fn turn(&mut self) -> bool {
         if !self.take_orders() {
             return false;
@@ -154,7 +154,7 @@ impl Service {
         }
         for side in sides() {
             side.stay_awake();
-            // Ranks in tests do nothing to the doorbell, and a level-triggered poll needs it read.
+            // The fake service polls ranks, so it only has to read the doorbell for a level-triggered poll.
             let _ = rustix::io::read(side.doorbell(), &mut [0u8; 8]);
         }
     }
@@ -222,7 +222,7 @@ impl Service {
         rank.channel.send(token, &reply, &[]).unwrap();
     }
 
-    /// Lets a member into a group that forms; the last one makes it.
+    /// Adds a member to a group that forms; the last member completes it.
     fn join(&mut self, offers: Vec<u8>, ranks: u32, member: Member) {
         let members = self.pieces.forming.entry(offers.clone()).or_default();
         members.push(member);
@@ -277,7 +277,7 @@ impl Service {
         &self.ranks[connection].as_ref().unwrap().attached.as_ref().unwrap().1
     }
 
-    /// What the call of the member with this rank reads and writes.
+    /// The footprint of the call of the member with this rank.
     fn footprint(&self, members: &[usize], rank: usize, calls: &[(usize, Entry)]) -> (Call, Footprint) {
         let call = calls.iter().find(|(caller, _)| *caller == members[rank]).unwrap().1.call;
         let (rank, ranks) = (outboard_call::Rank(rank as u32), members.len() as u32);
@@ -289,7 +289,7 @@ impl Service {
         (call, call.footprint(rank, ranks, &numbers).unwrap())
     }
 
-    /// What all members have called.
+    /// Carries out a call that all members have made.
     fn collective(&self, members: &[usize], calls: &[(usize, Entry)]) {
         let footprints: Vec<_> = (0..members.len()).map(|rank| self.footprint(members, rank, calls)).collect();
         let signature = footprints[0].1.signature;
@@ -342,7 +342,7 @@ impl Service {
     }
 }
 
-/// Address and bytes of the block with rank `other` on a side of a call of blocks of `bytes` each.
+/// Address and bytes of the block with rank `other` on a side of a call; even blocks have `bytes` each.
 fn block(side: Side, blocks: Option<&Vec<Span>>, other: usize, bytes: u64) -> (u64, u64) {
     let (offset, bytes) = match blocks {
         Some(spans) if spans.len() == 1 => (0, spans[0].len),

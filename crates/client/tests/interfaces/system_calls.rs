@@ -1,5 +1,4 @@
-//! What the calls on the way of every collective ask of the kernel, counted: the rank's processor time per call rests
-//! on it.
+//! Counts the system calls of every collective's common path: the rank's processor time per call depends on them.
 
 use crate::rank::{contribution, post, world};
 use crate::service::{Behaviour, FakeService};
@@ -12,12 +11,12 @@ use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 const RECEIVE: rustix::ioctl::Opcode = opcode::read_write::<libc::seccomp_notif>(b'!', 0);
 const ANSWER: rustix::ioctl::Opcode = opcode::read_write::<libc::seccomp_notif_resp>(b'!', 1);
 
-/// The system calls of one thread, each of which waits until it has been counted.
+/// The system calls of one thread. Each call waits until it has been counted.
 #[derive(Default)]
 struct Counter(AtomicU64);
 
 impl Counter {
-    /// How many `part` makes.
+    /// The number of system calls in `part`.
     fn of<T>(&self, part: impl FnOnce() -> T) -> (u64, T) {
         let before = self.0.load(Ordering::SeqCst);
         let result = part();
@@ -33,7 +32,7 @@ fn counted(body: impl FnOnce(&Counter) + Send) {
             listener.store(listen_to_this_thread(), Ordering::SeqCst);
             body(&counter);
         });
-        // By looking, as whatever would wake us is a system call that waits for us.
+        // Polls, because any call that wakes this thread is a system call that waits for this thread.
         while listener.load(Ordering::SeqCst) < 0 {
             std::thread::yield_now();
         }
@@ -42,7 +41,7 @@ fn counted(body: impl FnOnce(&Counter) + Send) {
     });
 }
 
-/// Has all further system calls of this thread reported to the descriptor that is returned.
+/// Reports all further system calls of this thread to the returned descriptor.
 fn listen_to_this_thread() -> RawFd {
     rustix::thread::set_no_new_privs(true).expect("every process may");
     let mut report =
@@ -55,7 +54,7 @@ fn listen_to_this_thread() -> RawFd {
     listener as RawFd
 }
 
-/// Counts and lets pass until the thread has ended.
+/// Counts each system call and lets it pass, until the thread has ended.
 fn count(listener: &OwnedFd, counter: &Counter) {
     loop {
         let mut watched = [PollFd::new(listener, PollFlags::IN)];
@@ -63,7 +62,7 @@ fn count(listener: &OwnedFd, counter: &Counter) {
         if !watched[0].revents().contains(PollFlags::IN) {
             return;
         }
-        // SAFETY: any bits are valid, and the kernel asks for zeroes.
+        // SAFETY: any bits are valid, and the kernel requires zeroes.
         let mut call: libc::seccomp_notif = unsafe { std::mem::zeroed() };
         // SAFETY: the operation fills the structure that its number names.
         unsafe { ioctl(listener, Updater::<RECEIVE, _>::new(&mut call)) }.expect("a system call that waits");
@@ -83,14 +82,14 @@ fn what_is_counted_is_system_calls() {
     });
 }
 
-/// MC-9: a post rings once at most; seeing and freeing a result asks nothing of the kernel.
+/// MC-9: a post rings the doorbell once at most; seeing and freeing a result makes no system call.
 #[test]
 fn a_call_asks_the_kernel_for_the_doorbell_alone() {
     let service = FakeService::start(Behaviour::default());
     let world = world(&service, 1);
     let (send, mut receive) = (contribution(0, 4096), vec![0; 4096]);
     counted(|counter| {
-        // What the allocator fetches for the first round stays.
+        // The allocator keeps the memory that it fetches in the first round.
         for round in 0..20 {
             let (posting, request) = counter.of(|| post(&world[0].1, &send, &mut receive).unwrap());
             let mut request = request;
@@ -107,7 +106,7 @@ fn a_call_asks_the_kernel_for_the_doorbell_alone() {
     assert_eq!(receive, send);
 }
 
-/// A test that finds nothing asks now and then whether the service process lives, and else nothing.
+/// A test that finds nothing checks rarely whether the service process lives, and makes no other system call.
 #[test]
 fn tests_that_find_nothing_rarely_ask_the_kernel() {
     let service = FakeService::start(Behaviour { holding: true, ..Behaviour::default() });

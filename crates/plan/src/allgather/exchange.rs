@@ -1,27 +1,27 @@
 //! Flat algorithms whose messages carry several blocks: neighbour exchange, Standard Exchange, Bruck with and without
 //! rotation.
 //!
-//! Invariants: blocks go straight to their place in `Output`, through scratch by the rotated Bruck alone; a message
-//! holds adjoining blocks and is left out where they are all empty. Between two ranks there is one message a round at
-//! most, or two where the blocks wrap round the last rank.
+//! Invariants: blocks go straight to their place in `Output`; only the rotated Bruck goes through scratch. A message
+//! holds adjoining blocks and is left out if they are all empty. Two ranks exchange one message a round at most, or two
+//! if the blocks wrap round the last rank.
 
 use super::Blocks;
 use crate::builder::ProgramBuilder;
 use crate::partition::{multiples, powers};
 use crate::program::{OpId, Rank, Span};
 
-/// In round 0 a pair of ranks shares its blocks; from then on a rank exchanges pairs of blocks with its left and its
+/// In round 0 a pair of ranks shares its blocks. From then on a rank exchanges pairs of blocks with its left and its
 /// right neighbour in turns. `blocks.ranks` is even.
 pub(super) fn neighbour(builder: &mut ProgramBuilder, blocks: Blocks<'_>) {
     let (ranks, rank) = (blocks.ranks, blocks.rank);
     let (pairs, even) = (ranks / 2, rank.is_multiple_of(2));
     let pair = |pair: u32| blocks.run(2 * pair, 2);
-    // Even ranks look right in even rounds, odd ranks in odd ones.
+    // Even ranks exchange with the right neighbour in even rounds, odd ranks in odd rounds.
     let partner = |round: u32| {
         let right = even == round.is_multiple_of(2);
         Rank(if right { (rank + 1) % ranks } else { blocks.left(1) })
     };
-    // What comes from that side was `ceil(round / 2)` pairs away on it.
+    // The pair that arrives from a side lies `ceil(round / 2)` pairs away on that side.
     let arriving = |round: u32| {
         let away = round.div_ceil(2);
         let right = even == round.is_multiple_of(2);
@@ -47,11 +47,11 @@ pub(super) fn neighbour(builder: &mut ProgramBuilder, blocks: Blocks<'_>) {
     }
 }
 
-/// In round `j` a rank gives all it has to those that differ from it in digit `j`, to the base `ports + 1`, only.
+/// In round `j` a rank sends all its blocks to the ranks that differ from it only in digit `j` to the base `ports + 1`.
 /// `blocks.ranks` is a power of that base.
 pub(super) fn standard(builder: &mut ProgramBuilder, blocks: Blocks<'_>, ports: u32) {
     let (ranks, rank) = (blocks.ranks, blocks.rank);
-    // Beyond a group of one the base is at most the ranks.
+    // In groups of more than one rank the base is at most the ranks.
     let base = ports.saturating_add(1);
     let rounds: Vec<u32> = powers(base.into(), ranks.into()).map(|held| held as u32).collect();
     // The rank that differs from this one only in the digit worth `held`, by `steps` round the base.
@@ -77,14 +77,14 @@ pub(super) fn standard(builder: &mut ProgramBuilder, blocks: Blocks<'_>, ports: 
     }
 }
 
-/// What a rank sends in one of Bruck's messages: `count` blocks from its own on, round the group, `distance` to the
+/// One of Bruck's messages: `count` blocks from the sender's own on, round the group, to the rank `distance` to the
 /// left.
 struct Shift {
     distance: u32,
     count: u32,
 }
 
-/// In round `j` a rank gives those `i * (ports + 1)^j` to its left as many blocks, from its own on, as they miss.
+/// In round `j` a rank sends to the ranks `i * (ports + 1)^j` to its left the blocks that they miss, from its own on.
 pub(super) fn bruck(builder: &mut ProgramBuilder, blocks: Blocks<'_>, ports: u32) {
     let shifts = shifts(blocks.ranks, ports);
     let mut received: Vec<(u32, OpId)> = Vec::new();
@@ -98,7 +98,7 @@ pub(super) fn bruck(builder: &mut ProgramBuilder, blocks: Blocks<'_>, ports: u32
     for &Shift { distance, count } in &shifts {
         let to = Rank(blocks.left(distance));
         if count == 1 {
-            // Its own block alone, which need not be in its place yet.
+            // Only this rank's own block, which may not be in its place yet.
             if !blocks.contribution().is_empty() {
                 builder.send(to, 0, blocks.contribution(), &[]);
             }
@@ -112,10 +112,10 @@ pub(super) fn bruck(builder: &mut ProgramBuilder, blocks: Blocks<'_>, ports: u32
     }
 }
 
-/// The same, with blocks one behind the other in scratch, from the rank's own on, until all are there.
+/// Bruck with all blocks one behind the other in scratch, from the rank's own on, until all have arrived.
 pub(super) fn rotated_bruck(builder: &mut ProgramBuilder, blocks: Blocks<'_>, ports: u32) {
     let (ranks, rank) = (blocks.ranks, blocks.rank);
-    // Where in scratch the block lies that is `steps` to the right; behind the last, where all end.
+    // The offset in scratch of the block `steps` to the right; the last entry is the end of all blocks.
     let ends = (0..ranks).scan(0, |end, steps| {
         *end += blocks.of(blocks.right(steps)).len;
         Some(*end)
@@ -134,7 +134,7 @@ pub(super) fn rotated_bruck(builder: &mut ProgramBuilder, blocks: Blocks<'_>, po
             received.push((shift, builder.recv(Rank(blocks.right(shift.distance)), 0, span, &[])));
         }
     }
-    // Those that put something into so many blocks from one on.
+    // The receives that write into the `count` blocks from block `from` on.
     let into = |from: u32, count: u32| {
         let meets = move |shift: &Shift| shift.distance < from + count && from < shift.distance + shift.count;
         received.iter().filter(move |(shift, _)| meets(shift)).map(|(_, id)| *id)
@@ -151,7 +151,7 @@ pub(super) fn rotated_bruck(builder: &mut ProgramBuilder, blocks: Blocks<'_>, po
             builder.send(Rank(blocks.left(distance)), 0, span, &after);
         }
     }
-    // Those up to the last rank, then those from rank 0 on; its own block is in its place.
+    // The blocks up to the last rank, then the blocks from rank 0 on; this rank's own block is in its place.
     let before_end = ranks - rank;
     for (from, count, first) in [(1, before_end - 1, rank + 1), (before_end, rank, 0)] {
         if count > 0 && !run(from, count).is_empty() {
@@ -160,7 +160,7 @@ pub(super) fn rotated_bruck(builder: &mut ProgramBuilder, blocks: Blocks<'_>, po
     }
 }
 
-/// The messages of each rank, round by round.
+/// The messages that each rank sends, round by round.
 fn shifts(ranks: u32, ports: u32) -> Vec<Shift> {
     let of_round = |held| {
         let shift = move |distance| Shift { distance, count: (held as u32).min(ranks - distance) };
@@ -170,13 +170,13 @@ fn shifts(ranks: u32, ports: u32) -> Vec<Shift> {
 }
 
 impl Blocks<'_> {
-    /// `count` adjoining blocks from block `first` on, none of which is behind the last.
+    /// The span of `count` adjoining blocks from block `first` on. They must not extend beyond the last block.
     pub(super) fn run(self, first: u32, count: u32) -> Span {
         let (first, last) = (self.of(first), self.of(first + count - 1));
         Span::output(first.offset, last.offset + last.len - first.offset)
     }
 
-    /// `count` blocks from block `first` on, round the group: the runs that are not empty, each with its number.
+    /// `count` blocks from block `first` on, round the group: the non-empty runs, each with its number.
     fn round(self, first: u32, count: u32) -> impl Iterator<Item = (u32, Span)> {
         let before_end = count.min(self.ranks - first);
         let wrapped = (count > before_end).then(|| self.run(0, count - before_end));

@@ -1,9 +1,9 @@
-//! Allgather by hosts: ranks of a host share their blocks, leaders exchange them between hosts, and pass on what
-//! arrives (SP-6, CD-2).
+//! Allgather by hosts: ranks of a host share their blocks; leaders exchange them between hosts and pass on the blocks
+//! that arrive (SP-6, CD-2).
 //!
-//! Invariants: every block crosses the network once per host, whatever the rank layout (SP-7); it goes straight to its
-//! place in `Output`. A message holds blocks that adjoin there, is called after the first of them, and no rank
-//! receives a block twice. Leaders pass on each message as it has arrived.
+//! Invariants: every block crosses the network once per host, whatever the rank layout (SP-7), and goes straight to its
+//! place in `Output`. A message holds adjoining blocks and is named after the first of them. No rank receives a block
+//! twice. Leaders pass on each message as it has arrived.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use crate::partition::part_range;
 use crate::program::{Op, OpId, Program, Rank, Span};
 use crate::topology::Topology;
 
-/// Adjoining blocks, from that of `first` on.
+/// Adjoining blocks, from the block of `first` on.
 #[derive(Clone, Copy)]
 struct Run {
     first: u32,
@@ -22,7 +22,7 @@ struct Run {
 }
 
 impl Run {
-    /// Whether byte `offset` of `Output` is in it.
+    /// Whether the run contains byte `offset` of `Output`.
     fn holds(self, offset: u64) -> bool {
         (self.span.offset..self.span.offset + self.span.len).contains(&offset)
     }
@@ -30,11 +30,11 @@ impl Run {
 
 /// Leaders of the same number, one on each host, and the blocks that they exchange.
 struct Lane {
-    /// By host.
+    /// Leaders, by host.
     leaders: Vec<Rank>,
-    /// The blocks that are not empty, by host, each with its first byte in what the leaders exchange.
+    /// The non-empty blocks, by host, each with its offset in the bytes that the leaders exchange.
     blocks: Vec<(u64, Rank)>,
-    /// What each host has.
+    /// The bytes that each host contributes.
     shares: Extents,
 }
 
@@ -60,7 +60,7 @@ impl Lane {
         Lane { leaders, blocks: starts, shares }
     }
 
-    /// Where the blocks of `span`, of what the leaders exchange, lie.
+    /// The runs of blocks in `Output` that make up `span` of the exchanged bytes.
     fn runs(&self, span: Span, blocks: Blocks<'_>) -> Vec<Run> {
         let inside = |at: u64| self.blocks.partition_point(|(start, _)| *start < at);
         let mut runs: Vec<Run> = Vec::new();
@@ -74,22 +74,22 @@ impl Lane {
         runs
     }
 
-    /// What the leader on `host` does to exchange shares.
+    /// The program by which the leader on `host` exchanges shares.
     fn exchange(&self, between: Algorithm, host: u32) -> Program {
         program((None, between), &Topology::flat(self.leaders.len() as u32), Rank(host), &self.shares, true)
     }
 }
 
-/// The program as it grows.
+/// The program under construction.
 struct Hierarchy<'a> {
     builder: &'a mut ProgramBuilder,
     blocks: Blocks<'a>,
     siblings: Vec<Rank>,
-    /// By first byte in `Output`, what came in one message and the step that received it.
+    /// Received runs by their first byte in `Output`, with the step that received them.
     arrived: BTreeMap<u64, (Run, OpId)>,
 }
 
-/// Writes the program of `blocks.rank`.
+/// Appends the program of `blocks.rank`.
 pub(super) fn hierarchical(
     builder: &mut ProgramBuilder,
     blocks: Blocks<'_>,
@@ -139,8 +139,8 @@ impl Hierarchy<'_> {
         self.arrived.insert(run.span.offset, (run, id));
     }
 
-    /// What comes to this host by `lane`: to `leader`, its leader here, from those of other hosts, and to others from
-    /// it.
+    /// Receives the blocks that arrive on this host by `lane`: `leader` receives them from leaders of other hosts, and
+    /// the other ranks receive them from `leader`.
     fn receive_from_hosts(&mut self, lane: &Lane, exchange: &Program, leader: Rank) {
         for step in &exchange.steps {
             if let Op::Recv { from, span, .. } = step.op {
@@ -161,7 +161,7 @@ impl Hierarchy<'_> {
         }
     }
 
-    /// Sends to other hosts what `exchange` says, and to this host what arrives from there.
+    /// Sends the messages of `exchange` to other hosts, and passes received blocks on to this host.
     fn lead(&mut self, lane: &Lane, exchange: &Program) {
         let received = exchange.steps.iter().filter_map(|step| match step.op {
             Op::Recv { span, .. } => Some(span),
@@ -175,7 +175,7 @@ impl Hierarchy<'_> {
                 let after = self.writers(run.span);
                 self.builder.send(lane.leaders[to.0 as usize], run.first, run.span, &after);
             }
-            // Other hosts first: the network is slower. What is here now need not wait for the next round.
+            // Other hosts come first: the network is slower. Blocks that are here now need not wait for the next round.
             let sent = |passed: &Run| runs.iter().any(|run| run.holds(passed.span.offset));
             let (here, later) = to_pass_on.into_iter().partition(sent);
             to_pass_on = later;

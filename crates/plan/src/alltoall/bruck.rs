@@ -1,18 +1,17 @@
-//! Alltoall by Bruck: blocks for ranks `j` away travel in steps of the powers of two that make up `j`.
+//! Alltoall by Bruck: blocks for the rank `j` away travel in steps of the powers of two that make up `j`.
 //!
-//! Slot `j` of a rank holds the block that is `j` ranks from its destination's side: at first the rank's own block for
-//! `rank + j`, at last the block of `rank - j` for this rank. In round `k` all slots with bit `k` go `2^k` to the
-//! right.
+//! Slot `j` of a rank at first holds its own block for `rank + j`, and at last the block of `rank - j` for this rank.
+//! In round `k` all slots with bit `k` move `2^k` ranks to the right.
 //!
-//! Invariants: each round has scratch of its own for what it packs and for what it receives, since receives follow
-//! nothing (MC-4); a slot moves at most once a round.
+//! Invariants: each round has its own scratch for the slots that it packs and receives, since receives follow nothing
+//! (MC-4). A slot moves at most once a round.
 
 use super::{Blocks, copy_own};
 use crate::arguments::PlanError;
 use crate::builder::ProgramBuilder;
 use crate::program::{OpId, Program, Rank, Span};
 
-/// The slots with bit `round`, and where they lie in scratch.
+/// The slots with bit `round`, and their places in scratch.
 #[derive(Clone, Copy)]
 struct Round {
     round: u32,
@@ -22,7 +21,7 @@ struct Round {
 }
 
 impl Round {
-    /// How many slots before slot `slot` have the bit.
+    /// The number of slots before `slot` that have the bit.
     fn position(self, slot: u32) -> u64 {
         let in_last = if slot >> self.round & 1 == 1 { slot & ((1 << self.round) - 1) } else { 0 };
         u64::from((slot >> (self.round + 1) << self.round) + in_last)
@@ -52,7 +51,7 @@ pub(super) fn bruck(mut builder: ProgramBuilder, rank: Rank, blocks: &Blocks) ->
     };
     let received: Vec<OpId> = rounds.iter().map(&mut receive).collect();
     copy_own(&mut builder, rank, blocks);
-    // Where a slot lies behind the rounds of its bits in `bits`, and the step that brought it there.
+    // The span of a slot after the rounds of its bits in `bits`, and the step that received it.
     let place = |slot: u32, bits: u32| match bits.checked_ilog2() {
         None => (blocks.send[away(slot).0 as usize], None),
         Some(last) => {
@@ -77,8 +76,8 @@ pub(super) fn bruck(mut builder: ProgramBuilder, rank: Rank, blocks: &Blocks) ->
     Ok(builder.build())
 }
 
-/// Copies blocks, each behind what brought it; of several that follow each other and adjoin at both ends one copy is
-/// made.
+/// Copies blocks, each after the step that received it. Blocks that follow each other and adjoin at both ends share one
+/// copy.
 fn copy(builder: &mut ProgramBuilder, blocks: impl Iterator<Item = (Span, Span, Option<OpId>)>) -> Vec<OpId> {
     let adjoin = |before: Span, behind: Span| before.buffer == behind.buffer && before.end() == Some(behind.offset);
     let mut joined: Vec<(Span, Span, Option<OpId>)> = Vec::new();

@@ -1,7 +1,7 @@
 //! Broadcasts that pass on each segment as it arrives: along a chain, or down two binary trees at once.
 //!
-//! Invariants: a segment is message number `segment` between two ranks, also where both trees have an edge there, since
-//! segments count through both halves. What a rank sends is ordered by rounds: segments ascend, and the two trees
+//! Invariants: message number `segment` carries a segment between two ranks. This holds also where both trees have an
+//! edge, since segments count through both halves. A rank sends round by round: segments ascend, and the two trees
 //! alternate.
 
 use std::ops::Range;
@@ -17,7 +17,7 @@ struct Segment {
     len: u64,
 }
 
-/// `bytes` cut in segments of `segment` bytes, of which the last may be shorter; numbered from `first` on.
+/// `bytes` cut into segments of `segment` bytes, numbered from `first` on; the last may be shorter.
 fn segments(bytes: Range<u64>, segment: u64, first: u32) -> impl Iterator<Item = Segment> {
     let count = (bytes.end - bytes.start).div_ceil(segment);
     (0..count).map(move |i| {
@@ -48,7 +48,7 @@ pub(super) fn chain(builder: &mut ProgramBuilder, place: Place, bytes: u64, segm
     }
 }
 
-/// The first half goes down one tree, the second down the other; both hang below the root.
+/// The first half goes down one tree, the second half down the other; both hang below the root.
 pub(super) fn double_tree(builder: &mut ProgramBuilder, place: Place, bytes: u64, segment: u64) {
     let half = bytes.div_ceil(2);
     let first: Vec<Segment> = segments(0..half, segment, 0).collect();
@@ -78,8 +78,8 @@ pub(super) fn double_tree(builder: &mut ProgramBuilder, place: Place, bytes: u64
     }
 }
 
-/// One of two binary trees over ranks `1 ..`, with rank 0 above its top: positions `1 ..` in order, of which only the
-/// even ones have children. In the second tree ranks stand at positions of the other parity, so that nobody has
+/// One of two binary trees over ranks `1 ..`, with rank 0 above its top. Positions are numbered `1 ..` in order, and
+/// only even positions have children. In the second tree each rank has a position of the other parity, so no rank has
 /// children in both. (P. Sanders, J. Speck, J. L. Träff, "Two-tree algorithms for full bandwidth broadcast, reduction
 /// and scan", 2009.)
 #[derive(Clone, Copy)]
@@ -94,8 +94,8 @@ impl Tree {
         self.ranks - 1
     }
 
-    /// Where `rank` stands in the tree: in the second one mirrored or, where that would keep the parity, shifted by
-    /// one.
+    /// The position of `rank`. In the second tree it is mirrored, or shifted by one where mirroring would keep the
+    /// parity.
     fn position(self, rank: u32) -> u32 {
         match (self.second, self.last().is_multiple_of(2)) {
             (false, _) => rank,
@@ -115,7 +115,7 @@ impl Tree {
         }
     }
 
-    /// Who passes on to `rank`; nobody to the root.
+    /// The parent of `rank`; `None` for the root.
     fn parent(self, rank: u32) -> Option<u32> {
         if rank == 0 {
             return None;
@@ -123,14 +123,14 @@ impl Tree {
         let position = self.position(rank);
         let lowest = 1 << position.trailing_zeros();
         let (above, below) = (position - lowest, position + lowest);
-        // In a full tree the parent is the neighbour at this distance with the next higher bit as its lowest one. Where
-        // that is missing, the tree continues in a left branch of the one above.
+        // In a full tree the parent is the neighbour at this distance whose lowest set bit is the next higher one. If
+        // that neighbour is missing, the tree continues in a left branch of the one above.
         let right_child = above & (2 * lowest) != 0;
         let parent = if right_child || below > self.last() { above } else { below };
         Some(if parent == 0 { 0 } else { self.rank(parent) })
     }
 
-    /// To whom `rank` passes on.
+    /// The children of `rank`.
     fn children(self, rank: u32) -> Vec<u32> {
         if rank == 0 {
             let top = 1 << self.last().ilog2();
@@ -151,7 +151,7 @@ impl Tree {
 mod tests {
     use super::*;
 
-    /// TH-6: two spanning trees of logarithmic depth; nobody has children in both, nor more than two.
+    /// TH-6: two spanning trees of logarithmic depth; no rank has children in both, nor more than two.
     #[test]
     fn trees_span_all_ranks_and_share_no_inner_rank() {
         for ranks in 2..=600u32 {

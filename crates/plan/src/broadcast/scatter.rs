@@ -1,8 +1,8 @@
 //! Broadcast as a scatter down a binomial tree and an allgather round a ring.
 //!
-//! Invariants: as many blocks as ranks, of sizes that differ by one byte at most. The scatter leaves rank `v` with its
-//! own block and those of its subtree, which the ring then skips, so that no byte arrives twice. Message 0 between two
-//! ranks is that of the scatter, message `1 + b` block `b` of the ring.
+//! Invariants: there are as many blocks as ranks, and their sizes differ by one byte at most. The scatter leaves rank
+//! `v` with its own block and the blocks of its subtree. The ring then skips those, so that no byte arrives twice.
+//! Between two ranks message 0 belongs to the scatter, and message `1 + b` is block `b` of the ring.
 
 use std::ops::Range;
 
@@ -11,14 +11,14 @@ use crate::builder::ProgramBuilder;
 use crate::partition::part_range;
 use crate::program::OpId;
 
-/// In round `r` of the ring rank `v` passes on block `v - r` to `v + 1`, unless that one has it.
+/// In round `r` of the ring rank `v` passes on block `v - r` to `v + 1`, unless `v + 1` has it.
 pub(super) fn scatter_allgather(builder: &mut ProgramBuilder, place: Place, bytes: u64) {
     let Place { ranks, rank, .. } = place;
-    // What a rank has behind the scatter.
+    // The blocks that a rank has after the scatter.
     let has = |rank| binomial::subtree(rank, ranks);
     let subtree = has(rank);
     let part = |block: u32| part_range(bytes, ranks.into(), block.into());
-    // Where blocks lie on this rank.
+    // The span of `blocks` on this rank.
     let message = |blocks: Range<u32>| {
         let (start, end) = (part(blocks.start).start, part(blocks.end - 1).end);
         Some(place.span(start, end - start)).filter(|span| !span.is_empty())
@@ -28,7 +28,7 @@ pub(super) fn scatter_allgather(builder: &mut ProgramBuilder, place: Place, byte
         rounds.filter(move |block| !has(to).contains(block))
     };
     let mut scattered = None;
-    // By block, the step that brought it.
+    // The step that received each block.
     let mut received: Vec<Option<OpId>> = vec![None; ranks as usize];
     if let Some(parent) = binomial::parent(rank) {
         scattered = message(subtree.clone()).map(|span| builder.recv(place.at(parent), 0, span, &[]));

@@ -37,7 +37,7 @@ pub(crate) fn program(choice: Choice, topology: &Topology, rank: Rank, vector: V
     draft.finish()
 }
 
-/// What all ranks do, or all leaders, without multicast. The result, to pass on.
+/// The steps of all ranks, or of all leaders, without multicast. Returns the result, to be passed on.
 fn by_messages(draft: &mut Draft, algorithm: Algorithm, ranks: u32, rank: Rank, vector: Vector) -> Part {
     match algorithm {
         Algorithm::RecursiveDoubling => recursive_doubling(draft, ranks, rank),
@@ -51,8 +51,8 @@ fn by_messages(draft: &mut Draft, algorithm: Algorithm, ranks: u32, rank: Rank, 
     }
 }
 
-/// The ranks of a host give their vectors to its first, which combines them in their order; the first ones of all hosts
-/// combine what they have among themselves, and pass the result on.
+/// The ranks of a host send their vectors to the first rank, which combines them in rank order. The first ranks of all
+/// hosts combine their vectors and pass the result on.
 fn hierarchical(draft: &mut Draft, between: Algorithm, topology: &Topology, rank: Rank, vector: Vector) {
     let (hosts, number) = (topology.hosts(), topology.host_of(rank));
     let host = Host::new(topology, number, None);
@@ -63,7 +63,7 @@ fn hierarchical(draft: &mut Draft, between: Algorithm, topology: &Topology, rank
         return;
     };
     let leaders = Host::all(topology, None).map(|host| host.leader).collect();
-    // On one host nobody is there to combine anything with.
+    // With one host there is no other leader to combine with.
     let between = if hosts == 1 { Algorithm::RecursiveDoubling } else { between };
     let result = draft.among(leaders, parts, |draft| by_messages(draft, between, hosts, Rank(number), vector));
     for local in &host.others {
@@ -71,10 +71,10 @@ fn hierarchical(draft: &mut Draft, between: Algorithm, topology: &Topology, rank
     }
 }
 
-/// In round `k` places at distance `2^k` exchange what they have; both put that of the lower place to the left.
+/// In round `k` places at distance `2^k` exchange partial results; both combine with the lower place's on the left.
 ///
-/// What it returns is the result, as of [`ring`] and [`rabenseifner`], to pass on; here from where it was combined, so
-/// that nothing waits for the copy to `Output`.
+/// Like [`ring`] and [`rabenseifner`] it returns the result, to be passed on. Here the result is read where it was
+/// combined, so no step waits for the copy to `Output`.
 fn recursive_doubling(draft: &mut Draft, ranks: u32, rank: Rank) -> Part {
     let pairing = Pairing::new(ranks, None);
     let entered = pairing.enter(draft, rank);
@@ -93,7 +93,7 @@ fn recursive_doubling(draft: &mut Draft, ranks: u32, rank: Rank) -> Part {
     leave(draft, pairing.role(rank), result)
 }
 
-/// The rank of a pair that took part passes the result to the one that stood aside. What this one has of it.
+/// The rank of a pair that took part sends the result to the rank that stood aside. Returns the result on this rank.
 fn leave(draft: &mut Draft, role: Role, result: Option<Part>) -> Part {
     match (role, result) {
         (Role::Both { other, .. }, Some(result)) => {
@@ -110,7 +110,7 @@ fn leave(draft: &mut Draft, role: Role, result: Option<Part>) -> Part {
     }
 }
 
-/// [`ring_scatter`], then the finished blocks go on round the same ring; each piece by itself.
+/// [`ring_scatter`], then the finished blocks go on round the same ring, each piece by itself.
 fn ring(draft: &mut Draft, blocks: Blocks<'_>, cut: Cut, rank: Rank) -> Part {
     let ranks = blocks.ranks();
     let whole = Span::output(0, draft.input().span.len);
@@ -123,7 +123,7 @@ fn ring(draft: &mut Draft, blocks: Blocks<'_>, cut: Cut, rank: Rank) -> Part {
         after.extend(draft.deliver(&part, piece(rank.0).offset).after);
         for round in 1..ranks {
             let Span { offset, len, .. } = piece((rank.0 + ranks - round) % ranks);
-            // Indices behind those of the scatter's rounds.
+            // These indices follow the indices of the scatter's rounds.
             let index = first + ranks + round;
             let received = draft.recv_into(left, index, Span::output(offset, len));
             draft.send(right, index, &part);
@@ -134,8 +134,7 @@ fn ring(draft: &mut Draft, blocks: Blocks<'_>, cut: Cut, rank: Rank) -> Part {
     Part { span: whole, after }
 }
 
-/// [`halve`], then the way back: in round `k`, now from the last to the first, partners exchange the finished halves
-/// that they have.
+/// [`halve`], then the way back: from the last round to the first, partners exchange their finished halves.
 fn rabenseifner(draft: &mut Draft, ranks: u32, rank: Rank, vector: Vector) -> Part {
     let pairing = Pairing::new(ranks, None);
     let entered = pairing.enter(draft, rank);
@@ -145,7 +144,7 @@ fn rabenseifner(draft: &mut Draft, ranks: u32, rank: Rank, vector: Vector) -> Pa
         let of = |range: &std::ops::Range<u64>| Span::output(bytes(range.start), bytes(range.end - range.start));
         let kept = of(&halves.ranges[pairing.rounds() as usize]);
         let mut after = draft.deliver(&halves.part, kept.offset).after;
-        // The first to go needs not wait until it is delivered.
+        // The first send need not wait until the result is delivered.
         let mut finished = halves.part.clone();
         for round in (0..pairing.rounds()).rev() {
             let partner = pairing.rank(halves.place ^ 1 << round);
@@ -182,7 +181,7 @@ fn reduce_scatter_multicast(draft: &mut Draft, blocks: Blocks<'_>, cut: Cut, ran
         let part = ring_scatter(draft, (ranks, rank), k as u32 * ranks, true, |q| cut.piece(blocks.of(q), k));
         let delivered = draft.deliver(&part, cut.piece(own, k).offset);
         if cut.pieces == 1 {
-            // It needs not wait until it is delivered; pieces must, to lie one behind the other.
+            // A single piece need not wait for delivery. Several pieces must, to lie one behind the other.
             whole = part;
         } else {
             whole.after.extend(delivered.after);

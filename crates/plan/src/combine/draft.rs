@@ -1,8 +1,8 @@
-//! A program of a reduction in the making: parts of vectors that are sent, received, combined and delivered.
+//! A reduction's program under construction: parts of vectors that are sent, received, combined and delivered.
 //!
-//! Invariants: each message lands in scratch of its own unless it is the result itself; `Input` is never combined into;
-//! what is delivered to `Output` follows every earlier step that reads the same bytes of `Input`, which may be the same
-//! memory. Steps without bytes are left out.
+//! Invariants: each message is received into its own scratch, unless the message is the result itself. `Input` is never
+//! combined into. A copy to `Output` follows every earlier step that reads the same bytes of `Input`, which may be the
+//! same memory. Steps without bytes are left out.
 
 use std::collections::BTreeSet;
 
@@ -18,7 +18,7 @@ pub(super) struct Part {
 }
 
 impl Part {
-    /// Bytes that are there from the start.
+    /// Bytes that are valid from the start.
     pub(super) fn given(span: Span) -> Self {
         Self { span, after: Vec::new() }
     }
@@ -30,17 +30,17 @@ impl Part {
     }
 }
 
-/// A [`ProgramBuilder`] that hands out scratch and knows who reads `Input`.
+/// A [`ProgramBuilder`] that allocates scratch and records the readers of `Input`.
 pub(super) struct Draft {
     builder: ProgramBuilder,
     input: u64,
     output: u64,
-    /// Bytes of scratch handed out, `None` beyond 64 bits.
+    /// Bytes of scratch allocated so far, `None` beyond 64 bits.
     scratch: Option<u64>,
-    /// Steps that read `Input`, and what of it.
+    /// Steps that read `Input`, with the spans that they read.
     readers: Vec<(Span, OpId)>,
-    /// While some ranks are among themselves: who they are, by number, and what this one contributes for its host, in
-    /// parts that lie one behind the other.
+    /// Set while `among` runs: the ranks of the subgroup, by number, and the adjoining parts that this rank
+    /// contributes for its host.
     among: Option<(Vec<Rank>, Vec<Part>)>,
 }
 
@@ -50,18 +50,18 @@ impl Draft {
         Self { builder, input, output, scratch: Some(0), readers: Vec::new(), among: None }
     }
 
-    /// As of [`ProgramBuilder::multicast_layout`].
+    /// As [`ProgramBuilder::multicast_layout`].
     pub(super) fn multicast_layout(&mut self, chains: u32, subgroups: u16) {
         self.builder.multicast_layout(chains, subgroups);
     }
 
-    /// Everything that the rank contributes.
+    /// The rank's whole contribution.
     pub(super) fn input(&self) -> Part {
         let bytes = self.among.as_ref().map_or(self.input, |(_, parts)| parts.iter().map(|part| part.span.len).sum());
         self.own(0, bytes)
     }
 
-    /// `len` bytes from `offset` of what the rank contributes.
+    /// `len` bytes from `offset` of the rank's contribution.
     pub(super) fn own(&self, offset: u64, len: u64) -> Part {
         let Some((_, parts)) = &self.among else { return Part::given(Span::input(offset, len)) };
         let Some(first) = parts.first() else { return Part::given(Span::signal()) };
@@ -72,8 +72,8 @@ impl Draft {
         Part { span: Span { offset: start, len, ..first.span }, after }
     }
 
-    /// What `steps` add when `ranks`, which they call by number, are among themselves, and this one contributes
-    /// `parts`, which lie one behind the other.
+    /// Runs `steps` for the subgroup `ranks`, which `steps` names by number. This rank contributes `parts`, which lie
+    /// one behind the other.
     pub(super) fn among<T>(&mut self, ranks: Vec<Rank>, parts: Vec<Part>, steps: impl FnOnce(&mut Draft) -> T) -> T {
         let before = self.among.replace((ranks, parts));
         let added = steps(self);
@@ -85,11 +85,11 @@ impl Draft {
         self.among.as_ref().map_or(number, |(ranks, _)| ranks[number.0 as usize])
     }
 
-    /// Scratch that no other step has.
+    /// Allocates scratch that no other step uses.
     pub(super) fn scratch(&mut self, len: u64) -> Span {
         let offset = self.scratch.unwrap_or(0);
         self.scratch = self.scratch.and_then(|bytes| bytes.checked_add(len));
-        // Beyond 64 bits the program is refused at the end; until then its spans only have to exist.
+        // A program with scratch beyond 64 bits is rejected at the end; until then its spans need only exist.
         Span::scratch(if self.scratch.is_some() { offset } else { 0 }, len)
     }
 
@@ -114,7 +114,7 @@ impl Draft {
         self.recv_into(from, index, span)
     }
 
-    /// Receives a result where it belongs, or a part of a message where its neighbours lie.
+    /// Receives a result into its place, or a part of a message beside its neighbours.
     pub(super) fn recv_into(&mut self, from: Rank, index: u32, span: Span) -> Part {
         let from = self.rank(from);
         let received = (!span.is_empty()).then(|| self.builder.recv(from, index, span, &[]));
@@ -127,14 +127,14 @@ impl Draft {
         }
     }
 
-    /// Receives a result by multicast where it belongs.
+    /// Receives a result by multicast into its place.
     pub(super) fn multicast_recv(&mut self, root: Rank, span: Span) {
         if !span.is_empty() {
             self.builder.multicast_recv(root, span);
         }
     }
 
-    /// Combines two parts: the first stays, the second becomes the result.
+    /// Combines two parts: the first stays unchanged, the second becomes the result.
     pub(super) fn combine(&mut self, stays: &Part, becomes: &Part, stays_left: bool) -> Part {
         if becomes.span.is_empty() {
             return becomes.clone();
@@ -145,7 +145,7 @@ impl Draft {
         Part { span: becomes.span, after: vec![combined] }
     }
 
-    /// The same bytes at another place, which no other step touches before.
+    /// Copies a part to `to`, which no other step touches before.
     pub(super) fn copy(&mut self, part: &Part, to: Span) -> Part {
         if part.span.is_empty() {
             return Part::given(to);
@@ -155,13 +155,13 @@ impl Draft {
         Part { span: to, after: vec![copied] }
     }
 
-    /// A copy of the part in scratch: what is sent when a result may arrive where the part lies.
+    /// Copies a part to scratch. The copy is sent when a result may arrive in the memory of the part.
     pub(super) fn copy_aside(&mut self, part: &Part) -> Part {
         let span = self.scratch(part.span.len);
         self.copy(part, span)
     }
 
-    /// Copies a result that lies at `offset` of the vector to the same place of `Output`.
+    /// Copies a result at `offset` of the vector to the same offset of `Output`.
     pub(super) fn deliver(&mut self, part: &Part, offset: u64) -> Part {
         let to = Span::output(offset, part.span.len);
         let mut after = part.after.clone();
@@ -172,28 +172,28 @@ impl Draft {
         self.copy(&Part { span: part.span, after }, to)
     }
 
-    /// Copies what lies at `from` of the vector, a piece of a result, to `to` of `Output`; behind everything that reads
-    /// `Input`.
+    /// Copies a piece of a result, which lies at `from` of the vector, to `to` of `Output`. The copy follows all
+    /// readers of these bytes of `Input`.
     pub(super) fn deliver_piece(&mut self, part: &Part, from: u64, to: u64) {
         if from == to {
             self.deliver(part, to);
             return;
         }
         let to = Span::output(to, part.span.len);
-        // Readers come first anyway where the result is made of what they read, but when the plan is cut, no piece of
-        // the result is made of the bytes of `Input` that it replaces.
+        // A result made of bytes that a step reads follows that step anyway. A piece of a cut plan is not made of the
+        // bytes of `Input` that it replaces, so it must follow their readers.
         let after = self.latest(part.after.clone()).into_iter().chain(self.readers(to)).collect::<BTreeSet<OpId>>();
         self.copy(&Part { span: part.span, after: after.into_iter().collect() }, to);
     }
 
-    /// The steps so far that read bytes of `Input` which may be those of `output`.
+    /// The earlier steps that read bytes of `Input` which may share memory with `output`.
     fn readers(&self, output: Span) -> impl Iterator<Item = OpId> + '_ {
         let overlaps =
             move |read: &Span| read.offset < output.offset + output.len && output.offset < read.offset + read.len;
         self.readers.iter().filter(move |(read, _)| overlaps(read)).map(|(_, by)| *by)
     }
 
-    /// The steps of `after` that no other one of them follows anyway.
+    /// The steps in `after` that no other step in `after` follows.
     fn latest(&self, mut after: Vec<OpId>) -> Vec<OpId> {
         after.sort_unstable();
         after.dedup();

@@ -1,9 +1,9 @@
 //! Vector halving with distance doubling: the Reduce-Scatter that Reduce and Allreduce of long vectors begin with
 //! (TH-6).
 //!
-//! In round `k` a place and the one at distance `2^k` share a range of the vector; each gives the other's half and
-//! keeps its own, the lower place the lower half. Neighbours meet first, so that what is combined always comes from
-//! neighbouring ranks, in their order. (Rabenseifner: "Optimization of collective reduction operations", 2004.)
+//! In round `k` a place and the one at distance `2^k` share a range of the vector. Each sends the other's half and
+//! keeps its own; the lower place keeps the lower half. Neighbours meet first, so combined vectors always come from
+//! neighbouring ranks, in rank order. (Rabenseifner: "Optimization of collective reduction operations", 2004.)
 
 use std::ops::Range;
 
@@ -12,17 +12,17 @@ use super::draft::{Draft, Part};
 use super::pairing::{FORTH, Pairing};
 use crate::program::Buffer;
 
-/// Where a place stands after the rounds.
+/// The state of a place after the rounds.
 pub(super) struct Halves {
     pub(super) place: u32,
-    /// The elements it shared before each round, and those it keeps in the end.
+    /// The elements that the place shared before each round, then the elements that it keeps in the end.
     pub(super) ranges: Vec<Range<u64>>,
     /// The kept elements, combined from all ranks.
     pub(super) part: Part,
 }
 
 impl Halves {
-    /// The half of round `round` that is the partner's.
+    /// The half that the partner keeps in round `round`.
     pub(super) fn partners(&self, round: u32) -> Range<u64> {
         let (all, kept) = (&self.ranges[round as usize], &self.ranges[round as usize + 1]);
         if kept.start == all.start { kept.end..all.end } else { all.start..kept.start }

@@ -1,7 +1,7 @@
-//! What ranks of a host do with each other before and behind a reduction among hosts (CD-2, SP-7).
+//! Steps among the ranks of a host before and after a reduction among hosts (CD-2, SP-7).
 //!
-//! One rank of each host, its leader, combines what the others give it, itself first, the others in their order; so
-//! over the network goes one vector per host.
+//! The leader of each host combines the vectors of its ranks: its own first, the others in rank order. So one vector
+//! per host crosses the network.
 
 use super::draft::{Draft, Part};
 use crate::allgather::Extents;
@@ -10,35 +10,35 @@ use crate::topology::Topology;
 
 pub(super) struct Host {
     pub(super) leader: Rank,
-    /// Ascending.
+    /// Ranks of the host without the leader, ascending.
     pub(super) others: Vec<Rank>,
 }
 
 impl Host {
-    /// Host number `host`, where the lowest rank leads unless `always` is there.
+    /// Host number `host`. Its lowest rank leads, or `always` if that rank lies on the host.
     pub(super) fn new(topology: &Topology, host: u32, always: Option<Rank>) -> Host {
         let mut others = topology.ranks_of(host);
         let led = always.and_then(|rank| others.iter().position(|local| *local == rank)).unwrap_or(0);
         Host { leader: others.remove(led), others }
     }
 
-    /// All hosts, in their order.
+    /// All hosts, in the order of their numbers.
     pub(super) fn all(topology: &Topology, always: Option<Rank>) -> impl Iterator<Item = Host> {
         (0..topology.hosts()).map(move |host| Host::new(topology, host, always))
     }
 
-    /// In the order in which the leader combines.
+    /// The ranks, in the order in which the leader combines.
     pub(super) fn ranks(&self) -> impl Iterator<Item = Rank> + '_ {
         std::iter::once(self.leader).chain(self.others.iter().copied())
     }
 
-    /// What is for the ranks of the host, in their order.
+    /// The blocks of the host's ranks, in the order of `ranks`.
     pub(super) fn blocks(&self, extents: &Extents) -> Vec<Span> {
         self.ranks().map(|rank| Span { buffer: Buffer::Input, ..extents.block(rank) }).collect()
     }
 
-    /// `pieces` of `Input`, of all ranks of the host combined, one behind the other; `None` on those that have given
-    /// theirs away, in the order of the numbers `first`.
+    /// Combines `pieces` of `Input` of all ranks of the host on the leader, one behind the other. The other ranks send
+    /// their pieces in the order of the numbers `first` and get `None`.
     pub(super) fn combined(
         &self,
         draft: &mut Draft,
@@ -65,7 +65,7 @@ impl Host {
             for ((index, piece), part) in (0..).zip(pieces).zip(&mut parts) {
                 let received = draft.recv_into(*other, index, Span { len: piece.len, ..place });
                 place.offset += piece.len;
-                // What is combined last stays in its place, so that `Input` is combined into by none.
+                // The last combined vector stays in its place, so that no step combines into `Input`.
                 *part = draft.combine(part, &received, true);
             }
         }

@@ -1,14 +1,14 @@
 //! Collectives that combine: Reduce, Allreduce, Reduce-Scatter, Scan.
 //!
-//! All of them see `Input` as a [`Vector`] of elements, cut only between elements, and combine element `i` of one rank
-//! with element `i` of another, as the call's [`crate::Reduction`] says. Which contributions meet in which order
-//! depends on the plan alone, so results have the same bits from run to run whatever arrives first (TH-2); each
-//! contract promises that order.
+//! All of them treat `Input` as a [`Vector`] of elements, cut only between elements. They combine element `i` of one
+//! rank with element `i` of another by the call's [`crate::Reduction`]. The order of contributions depends on the plan
+//! alone. So results have the same bits from run to run whatever arrives first (TH-2). Each contract promises that
+//! order.
 //!
-//! Invariants: every message lands in memory of its own, because receives of data follow nothing (MC-4). A plan stays
-//! right when `Input` and `Output` begin at the same address, as in a call in place: `Output` is written where the
-//! bytes of `Input` at that place are not needed any more, and a copy from a place to itself does nothing. A vector
-//! without elements makes an empty program. These modules never compute anything.
+//! Invariants: every message is received into its own memory, because receives of data follow nothing (MC-4). A plan
+//! stays right when `Input` and `Output` begin at the same address, as in a call in place: `Output` is written only
+//! where the bytes of `Input` are not needed any more. A copy from a place to itself does nothing. A vector without
+//! elements makes an empty program. These modules never compute anything.
 
 pub(crate) mod allreduce;
 mod draft;
@@ -23,12 +23,12 @@ use crate::allgather::Extents;
 use crate::partition::part_range;
 use crate::program::Span;
 
-/// The most segments that a vector is cut in: steps of a program are memory of an engine. Longer vectors have longer
+/// The most segments of a vector: each step of a program takes memory of an engine. Longer vectors have longer
 /// segments.
 pub const MAX_SEGMENTS: u64 = 1 << 12;
 
-/// The most scratch that the programs of `here` ranks of one host need together in a reduction among `ranks`, in
-/// vectors: a scan keeps what each rank receives in each of its rounds, and one more.
+/// The most scratch, in vectors, that the programs of `here` ranks of one host need together in a reduction among
+/// `ranks`. The maximum is a scan, which keeps the vector received in each round, and one more.
 pub const fn scratch_vectors(ranks: u32, here: u32) -> u64 {
     here as u64 * (1 + ranks.next_power_of_two().ilog2() as u64)
 }
@@ -41,13 +41,13 @@ pub struct Vector {
 }
 
 impl Vector {
-    /// Bytes of all elements, which have to fit 64 bits.
+    /// Bytes of all elements. They must fit 64 bits.
     pub const fn bytes(self) -> u64 {
         self.count * self.element_bytes
     }
 
-    /// The segments, as equal as can be, of `segment` bytes at most where that makes no more than [`MAX_SEGMENTS`] of
-    /// whole elements; one, of no bytes, where there is nothing.
+    /// Segments of whole elements, as equal as possible, of `segment` bytes at most; longer ones instead of more than
+    /// [`MAX_SEGMENTS`]. A vector without bytes has one empty segment.
     fn segments(self, segment: u64) -> Vec<Span> {
         let count = self.count.div_ceil((segment / self.element_bytes.max(1)).max(1)).clamp(1, MAX_SEGMENTS);
         let span = |i| {
@@ -57,14 +57,13 @@ impl Vector {
         (0..count).map(span).collect()
     }
 
-    /// Offset and bytes of part `i` of `parts`, of which the first ones have one element more where they cannot be
-    /// equal.
+    /// Offset and bytes of part `i` of `parts`. If the parts cannot be equal, the first ones have one element more.
     pub fn part(self, parts: u64, i: u64) -> (u64, u64) {
         let part = part_range(self.count, parts, i);
         (part.start * self.element_bytes, (part.end - part.start) * self.element_bytes)
     }
 
-    /// A part for each rank.
+    /// One part for each rank.
     pub(crate) fn parts(self, ranks: u32) -> Extents {
         let part = |rank: u32| self.part(ranks.into(), rank.into()).1;
         Extents::uneven((0..ranks).map(part)).expect("parts are no more than the whole")
@@ -77,7 +76,7 @@ mod tests {
     use crate::selection::Collective;
     use crate::{Arguments, Rank, Topology, program};
 
-    /// Whatever carries a reduction out.
+    /// Holds for every choice of algorithm.
     #[test]
     fn mc_4_a_host_needs_no_more_scratch_than_its_ranks_are_told() {
         let shapes = (1..=9).flat_map(|hosts| (1..=5).map(move |here| (hosts, here))).chain([(64, 1), (32, 3)]);

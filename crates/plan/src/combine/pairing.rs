@@ -1,9 +1,9 @@
 //! Pairs of a power of two of ranks, for any number of ranks.
 //!
 //! Let `2^rounds` be the largest power of two that does not exceed the ranks, and `excess` the ranks beyond it. Among
-//! the first `2 * excess` ranks, rank `2i` and rank `2i + 1` stand together as place `i`: one of them takes part, the
-//! other gives it its contribution before and gets its share of the result afterwards. Every other rank has a place of
-//! its own. Places keep the order of the ranks. (Thakur, Rabenseifner, Gropp: "Optimization of collective communication
+//! the first `2 * excess` ranks, rank `2i` and rank `2i + 1` share place `i`: one takes part in the rounds. The other
+//! sends its contribution before and gets its share of the result afterwards. Every other rank has a place of its own.
+//! Places keep the order of the ranks. (Thakur, Rabenseifner, Gropp: "Optimization of collective communication
 //! operations in MPICH", 2005.)
 
 use super::draft::{Draft, Part};
@@ -14,12 +14,12 @@ pub(super) const FORTH: u32 = 0;
 /// The index of messages that carry results; two ranks exchange at most one each way.
 pub(super) const BACK: u32 = 1;
 
-/// What a rank does besides its rounds.
+/// The part of a rank besides its rounds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Role {
     /// Takes part in the rounds, alone at its place.
     Alone { place: u32 },
-    /// Takes part in the rounds, with the contribution of `other` to begin with.
+    /// Takes part in the rounds, and starts with the contribution of `other` included.
     Both { place: u32, other: Rank },
     /// Stands aside: only exchanges with `other`.
     Aside { other: Rank },
@@ -29,7 +29,7 @@ pub(super) enum Role {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Pairing {
     ranks: u32,
-    /// Takes part wherever it stands; of all other pairs the odd rank does.
+    /// This rank takes part in the rounds. In all other pairs the odd rank does.
     always: Option<Rank>,
 }
 
@@ -79,7 +79,7 @@ impl Pairing {
         }
     }
 
-    /// What `rank` begins its rounds with, and where, or `None` when it stands aside and has given it away.
+    /// The place of `rank` and its first part; `None` if `rank` stands aside, after its contribution was sent.
     pub(super) fn enter(self, draft: &mut Draft, rank: Rank) -> Option<(u32, Part)> {
         let own = draft.input();
         match self.role(rank) {

@@ -1,4 +1,4 @@
-//! Reduce: the root ends with the combination of all ranks' vectors.
+//! Reduce: the root receives the combination of all ranks' vectors.
 //!
 //! Every rank contributes `Input`; only the root has `Output`.
 
@@ -48,13 +48,13 @@ pub(crate) fn program(
     draft.finish()
 }
 
-/// All ranks, those of a host together.
+/// All ranks, grouped by host.
 fn by_host(topology: &Topology) -> Vec<Rank> {
     (0..topology.hosts()).flat_map(|host| topology.ranks_of(host)).collect()
 }
 
-/// The leaders of the hosts, of which that of the root's is the root, combine what their hosts have, in segments where
-/// they pass on such.
+/// The leaders of the hosts combine the vectors of their hosts, in segments if the algorithm passes on segments. The
+/// root is the leader of its host.
 fn hierarchical(
     draft: &mut Draft,
     topology: &Topology,
@@ -69,21 +69,21 @@ fn hierarchical(
     draft.among(leaders, parts, |draft| steps(draft, hosts, Rank(topology.host_of(root)), Rank(host)));
 }
 
-/// Counted from the root, rank `v` puts its own segment to the left of what comes from `v + 1` and passes it on to `v -
-/// 1`: contributions meet in the order of the ranks, those of a host together, from the root round to the one before
-/// it.
+/// Counted from the root, rank `v` combines its own segment, on the left, with the one from `v + 1` and sends the
+/// result to `v - 1`. Contributions are combined in the order of the ranks, host by host, from the root round to the
+/// rank before it.
 ///
-/// That order is MPI's canonical one for root 0 of ranks that lie on hosts one after another. For another root it would
-/// take two arms, both of which end in the root's link, or one way more over it: twice the time. It may differ because
-/// what a plan reduces by commutes ([`crate::Operator`]); operators of the program's own, which need not, never run in
-/// plans.
+/// For root 0 and ranks placed host after host this is MPI's canonical order. For another root that order would need
+/// two arms that both end in the root's link, or one more transfer over that link: twice the time. The order may differ
+/// because the operators of plans commute ([`crate::Operator`]). Operators of the program, which need not commute,
+/// never run in plans.
 fn chain(draft: &mut Draft, ranks: u32, root: Rank, rank: Rank, segments: &[Span]) {
     let place = Place::new((ranks, root), rank);
     for (index, segment) in (0..).zip(segments) {
         let received = (place.rank + 1 < ranks).then(|| draft.recv(place.at(place.rank + 1), index, segment.len));
         let own = draft.own(segment.offset, segment.len);
         let Some(before) = place.rank.checked_sub(1) else {
-            // There before anything comes, so that what comes last is combined where it belongs.
+            // The result is in place before anything arrives, so that the last segment is combined in place.
             let result = draft.deliver(&own, segment.offset);
             if let Some(received) = received {
                 draft.combine(&received, &result, false);
@@ -95,11 +95,11 @@ fn chain(draft: &mut Draft, ranks: u32, root: Rank, rank: Rank, segments: &[Span
     }
 }
 
-/// A binomial tree. Counted from the root, rank `v` combines what its children `v + 1`, `v + 2`, `v + 4`, ... send, in
-/// this order, behind its own, and sends it to `v` without its lowest set bit: contributions meet in the order of the
-/// ranks from the root round to the one before it.
+/// A binomial tree. Counted from the root, rank `v` combines its own vector with the results of its children `v + 1`,
+/// `v + 2`, `v + 4`, ..., in this order. It sends the result to `v` without its lowest set bit. So contributions are
+/// combined in the order of the ranks from the root round to the rank before it.
 ///
-/// The result, on the root. With `aside`, nothing is sent from `Input`, because the result may arrive there.
+/// Returns the result on the root. With `aside`, nothing is sent from `Input`, because the result may arrive there.
 pub(super) fn binomial(draft: &mut Draft, ranks: u32, root: Rank, rank: Rank, aside: bool) -> Option<Part> {
     let place = Place::new((ranks, root), rank);
     let mut part = draft.input();
@@ -123,8 +123,8 @@ pub(super) fn binomial(draft: &mut Draft, ranks: u32, root: Rank, rank: Rank, as
     None
 }
 
-/// [`halve`], then a binomial gather: the way back, on which the half of each pair that is farther from the root gives
-/// all that it has.
+/// [`halve`], then a binomial gather on the way back: of each pair the place farther from the root sends all its
+/// elements.
 fn halving(draft: &mut Draft, ranks: u32, root: Rank, rank: Rank, vector: Vector) {
     let pairing = Pairing::new(ranks, Some(root));
     let Some(entered) = pairing.enter(draft, rank) else { return };
@@ -134,7 +134,7 @@ fn halving(draft: &mut Draft, ranks: u32, root: Rank, rank: Rank, vector: Vector
 
 fn gather(draft: &mut Draft, vector: Vector, pairing: Pairing, halves: Halves, root: Rank) {
     let differing = halves.place ^ pairing.place_of(root);
-    // The round whose partner gets all that was gathered in the later ones.
+    // The last round that parts this place from the root's: its partner gets all that later rounds gathered.
     let gives = differing.checked_ilog2();
     let first = gives.map_or(0, |round| round + 1);
     let all = halves.ranges[first as usize].clone();

@@ -1,7 +1,7 @@
-//! Reduce-Scatter: every rank ends with its block of the combination of all ranks' vectors.
+//! Reduce-Scatter: every rank receives its block of the combination of all ranks' vectors.
 //!
-//! Every rank contributes `Input`, the blocks of all ranks one after another as [`Extents`] says: all of one size, or
-//! each of its own; `Output` is as large as the rank's own block. Blocks hold whole elements.
+//! Every rank contributes `Input`, the blocks of all ranks one after another as in [`Extents`]. `Output` is as large as
+//! the rank's own block. Blocks hold whole elements.
 
 use super::MAX_SEGMENTS;
 use super::draft::{Draft, Part};
@@ -14,10 +14,10 @@ use crate::program::{Buffer, Program, Rank, Span};
 use crate::selection::Choice;
 use crate::topology::Topology;
 
-/// Bytes of the largest element, of which those of all others are a part.
+/// Bytes of the largest element; the bytes of every other element divide it.
 const LARGEST_ELEMENT: u64 = 16;
 
-/// What `rank` does in a Reduce-Scatter of these blocks among the ranks of `topology`, as many as there are blocks.
+/// The program of `rank` in a Reduce-Scatter of these blocks, one for each rank of `topology`.
 pub(crate) fn program(
     choice: Choice,
     topology: &Topology,
@@ -39,8 +39,8 @@ pub(crate) fn program(
     draft.finish()
 }
 
-/// The ranks of a host give their vectors to its first, which combines them; the first ones of all hosts combine among
-/// themselves what is for each host, its ranks' blocks one behind the other, and pass them on.
+/// The ranks of a host send their vectors to the first rank, which combines them. The first ranks of all hosts run a
+/// reduce-scatter whose block for a host is its ranks' blocks in a row. Then they pass the blocks on.
 fn hierarchical(draft: &mut Draft, between: Algorithm, topology: &Topology, rank: Rank, extents: &Extents) {
     let number = topology.host_of(rank);
     let host = Host::new(topology, number, None);
@@ -51,7 +51,7 @@ fn hierarchical(draft: &mut Draft, between: Algorithm, topology: &Topology, rank
     let (given, first) = given(between, of_hosts, number as usize);
     let cut = Cut::of(between, blocks);
     let own = extents.block(rank);
-    // The pieces of what is for the host that hold bytes of a rank's block: number, where in the piece, where in the
+    // The pieces of the host's block that hold bytes of a rank's block: number, range in the piece, offset in the
     // block.
     let passed_on = |to: Rank| {
         let before = host.ranks().take_while(|local| *local != to).map(|local| extents.block(local).len).sum::<u64>();
@@ -84,9 +84,9 @@ fn hierarchical(draft: &mut Draft, between: Algorithm, topology: &Topology, rank
     }
 }
 
-/// What ranks of host `number` give to their leader: what is for several hosts together where partners exchange such,
-/// else what is for one, which need not wait for the rest; and in which order, that in which it goes on, so that not
-/// all hosts begin with the same one.
+/// The spans that ranks of host `number` send to their leader, and their order. A span covers several hosts if partners
+/// exchange several blocks at once, else one host, so it need not wait for the rest. The order is the one in which the
+/// leader sends them on, so not all hosts begin with the same block.
 fn given(between: Algorithm, of_hosts: Vec<Vec<Span>>, number: usize) -> (Vec<Span>, Vec<usize>) {
     let hosts = of_hosts.len();
     let in_turn: Vec<usize> = match between {
@@ -108,7 +108,7 @@ fn given(between: Algorithm, of_hosts: Vec<Vec<Span>>, number: usize) -> (Vec<Sp
     (given, in_turn.into_iter().flat_map(|host| numbers[host].clone()).collect())
 }
 
-/// The same with one span of those that adjoin, without those of no bytes.
+/// Merges adjoining spans and drops empty ones.
 fn merged(spans: Vec<Span>) -> Vec<Span> {
     let mut merged: Vec<Span> = Vec::new();
     for span in spans.into_iter().filter(|span| !span.is_empty()) {
@@ -120,7 +120,7 @@ fn merged(spans: Vec<Span>) -> Vec<Span> {
     merged
 }
 
-/// The pieces of the block of `rank`, finished, one behind the other.
+/// The finished pieces of the block of `rank`, one behind the other.
 fn scattered(draft: &mut Draft, algorithm: Algorithm, blocks: Blocks<'_>, rank: Rank) -> Vec<Part> {
     let ranks = blocks.ranks();
     let cut = Cut::of(algorithm, blocks);
@@ -136,16 +136,16 @@ fn scattered(draft: &mut Draft, algorithm: Algorithm, blocks: Blocks<'_>, rank: 
     (0..cut.pieces).map(|k| piece(draft, k)).collect()
 }
 
-/// Blocks in pieces, so that one is combined while others are under way.
+/// The cut of blocks into pieces, so that one piece is combined while others are under way.
 #[derive(Clone, Copy)]
 pub(super) struct Cut {
     pub(super) pieces: u64,
-    /// Of each, but the last ones of a block.
+    /// Bytes of each piece, except the last ones of a block.
     bytes: u64,
 }
 
 impl Cut {
-    /// Into pieces of `segment` bytes, longer where a vector would have more than [`MAX_SEGMENTS`].
+    /// Pieces of `segment` bytes, longer if a vector would have more than [`MAX_SEGMENTS`].
     pub(super) fn new(blocks: Blocks<'_>, segment: u64) -> Self {
         let longest = blocks.longest();
         let least = longest.div_ceil((MAX_SEGMENTS / u64::from(blocks.ranks())).max(1));
@@ -154,7 +154,7 @@ impl Cut {
         bytes.map_or(Self::whole(blocks), cut)
     }
 
-    /// As the algorithm cuts them.
+    /// The cut that the algorithm uses.
     fn of(algorithm: Algorithm, blocks: Blocks<'_>) -> Self {
         match algorithm {
             Algorithm::Ring { segment } | Algorithm::Pairwise { segment } => Cut::new(blocks, segment),
@@ -166,14 +166,14 @@ impl Cut {
         Cut { pieces: 1, bytes: blocks.longest() }
     }
 
-    /// Piece `k` of a block, without bytes where that has fewer pieces.
+    /// Piece `k` of a block; empty if the block has fewer pieces.
     pub(super) fn piece(self, block: Span, k: u64) -> Span {
         let start = (k * self.bytes).min(block.len);
         Span { offset: block.offset + start, len: self.bytes.min(block.len - start), ..block }
     }
 }
 
-/// Where the block of each rank lies in the vector.
+/// The place of each rank's block in the vector.
 #[derive(Clone, Copy)]
 pub(super) struct Blocks<'a> {
     pub(super) extents: &'a Extents,
@@ -202,12 +202,12 @@ impl Blocks<'_> {
     }
 }
 
-/// A piece of the block of `rank`, finished, from partial results that go round a ring; `of` tells where that of each
-/// block lies.
+/// Combines a piece of each block in partial results that go round a ring, and returns the finished piece of `rank`.
+/// `of` returns the span of a block's piece.
 ///
-/// The partial result of block `q` begins at rank `q + 1`; each rank puts its own contribution to the right of what
-/// comes from its left neighbour, and rank `q` is the last. Messages are numbered from `first` on. With `aside`,
-/// nothing is sent from `Input`, because a result may arrive there.
+/// The partial result of block `q` begins at rank `q + 1` and ends at rank `q`. Each rank combines its own contribution
+/// to the right of the result from its left neighbour. Messages are numbered from `first` on. With `aside`, nothing is
+/// sent from `Input`, because a result may arrive there.
 pub(super) fn ring_scatter(
     draft: &mut Draft,
     (ranks, rank): (u32, Rank),
@@ -233,7 +233,7 @@ pub(super) fn ring_scatter(
     part
 }
 
-/// Every rank sends each other rank its piece; contributions are combined from the right neighbour's round to the own.
+/// Every rank sends each other rank its piece. Contributions are combined in ring order, the own one last.
 fn pairwise(draft: &mut Draft, (ranks, rank): (u32, Rank), index: u32, of: impl Fn(u32) -> Span) -> Part {
     let own = |draft: &Draft, q: u32| draft.own(of(q).offset, of(q).len);
     let mine = own(draft, rank.0);
@@ -247,8 +247,8 @@ fn pairwise(draft: &mut Draft, (ranks, rank): (u32, Rank), index: u32, of: impl 
     received.into_iter().fold(mine, |part, received| draft.combine(&part, &received, false))
 }
 
-/// In each round the places that a place still shares blocks with are halved: it gives the blocks of the other half to
-/// the place at half the distance and keeps those of its own half. (Thakur, Rabenseifner, Gropp, 2005.)
+/// Each round halves the places with which a place still shares blocks. The place sends the blocks of the other half to
+/// the place at half the distance and keeps the rest. (Thakur, Rabenseifner, Gropp, 2005.)
 fn recursive_halving(draft: &mut Draft, blocks: Blocks<'_>, rank: Rank) -> Part {
     let pairing = Pairing::new(blocks.ranks(), None);
     let own = blocks.of(rank.0);
@@ -256,7 +256,7 @@ fn recursive_halving(draft: &mut Draft, blocks: Blocks<'_>, rank: Rank) -> Part 
         let Role::Aside { other } = pairing.role(rank) else { unreachable!("{rank} takes part and entered nothing") };
         return draft.recv(other, BACK, own.len);
     };
-    // What the part holds, by where it lies in the vector.
+    // The span of the vector that the part holds.
     let mut held = blocks.of_places(pairing, 0, pairing.places());
     let cut = |part: &Part, held: Span, wanted: Span| part.cut(wanted.offset - held.offset, wanted.len);
     let (mut start, mut end) = (0, pairing.places());

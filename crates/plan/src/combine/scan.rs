@@ -1,7 +1,7 @@
-//! Scan and Exscan: rank `r` ends with the combination of the vectors of ranks `0 ..= r`, or `0 .. r`, in their order.
+//! Scan and Exscan: rank `r` receives the combination of the vectors of ranks `0 ..= r`, or `0 .. r`, in rank order.
 //!
-//! Every rank contributes `Input` and has `Output` of equal size; but for rank 0 of an Exscan, which ends with nothing
-//! and has none.
+//! Every rank contributes `Input` and has `Output` of equal size, except rank 0 of an Exscan: it has no result and no
+//! `Output`.
 
 use super::Vector;
 use super::draft::{Draft, Part};
@@ -9,7 +9,7 @@ use crate::algorithm::Algorithm;
 use crate::arguments::PlanError;
 use crate::program::{Program, Rank, Span};
 
-/// What `rank` does in a Scan among `ranks` ranks, or, `exclusive`, in an Exscan.
+/// The program of `rank` in a Scan among `ranks` ranks, or in an Exscan if `exclusive`.
 pub(crate) fn program(
     algorithm: Algorithm,
     exclusive: bool,
@@ -34,8 +34,8 @@ pub(crate) fn program(
     draft.finish()
 }
 
-/// In round `k` each rank sends what it has, that of up to `2^k` ranks up to itself, to the rank `2^k` further.
-/// (Hillis, Steele: "Data parallel algorithms", 1986.)
+/// In round `k` each rank sends its partial result to the rank `2^k` further. That result combines up to `2^k` ranks,
+/// its own the last. (Hillis, Steele: "Data parallel algorithms", 1986.)
 fn doubling(draft: &mut Draft, ranks: u32, rank: Rank) {
     let mut part = draft.input();
     for distance in distances(ranks) {
@@ -50,7 +50,7 @@ fn doubling(draft: &mut Draft, ranks: u32, rank: Rank) {
     draft.deliver(&part, 0);
 }
 
-/// As [`doubling`], and beside it the combination of all that was received.
+/// As [`doubling`], with a second combination of the received vectors alone.
 fn exclusive_doubling(draft: &mut Draft, ranks: u32, rank: Rank) {
     let mut part = draft.input();
     let mut before: Option<Part> = None;
@@ -64,7 +64,7 @@ fn exclusive_doubling(draft: &mut Draft, ranks: u32, rank: Rank) {
             None => draft.copy_aside(&received),
             Some(before) => draft.combine(&received, before, true),
         };
-        // What was received is read before it becomes what is sent on.
+        // The received vector is read before it becomes the next partial result.
         received.after.clone_from(&now.after);
         before = Some(now);
         if further(ranks, rank, 2 * distance).is_some() {
@@ -84,7 +84,7 @@ fn further(ranks: u32, rank: Rank, distance: u32) -> Option<Rank> {
     Some(rank.0 + distance).filter(|to| *to < ranks).map(Rank)
 }
 
-/// One piece: what comes from the rank before, with the own contribution to its right, goes to the rank behind.
+/// One piece: it comes from the rank before, is combined with the own one on its right, and goes to the next rank.
 fn chain(draft: &mut Draft, exclusive: bool, ranks: u32, rank: Rank, index: u32, piece: Span) {
     let own = Part::given(piece);
     let behind = further(ranks, rank, 1);

@@ -19,9 +19,9 @@ fn counter_of(task: &Task) -> u32 {
     }
 }
 
-/// The end is behind every task: every counter is waited for until all that add to it have. Nothing with bytes leaves
-/// before its receiver has cleared it, so a rank that has not called is sent none. That lists end with the bytes of
-/// their programs is for the simulator to show.
+/// The end follows every task: every counter is awaited until all its tasks have added. No message with bytes leaves
+/// before its receiver has cleared it, so a rank that has not called is sent none. The simulator shows that lists leave
+/// the bytes of their programs.
 #[test]
 fn lists_end_behind_every_task_and_send_what_was_cleared() {
     for (collective, ranks) in taken().flat_map(|collective| [1, 2, 5, 8, 33].map(|ranks| (collective, ranks))) {
@@ -57,7 +57,7 @@ fn lists_end_behind_every_task_and_send_what_was_cleared() {
     }
 }
 
-/// The widest lists have as many counters as is said.
+/// The widest lists have exactly the documented number of counters.
 #[test]
 fn counters_are_bounded_by_the_ranks() {
     for collective in taken() {
@@ -68,7 +68,7 @@ fn counters_are_bounded_by_the_ranks() {
     }
 }
 
-/// A step that several sets wait for is joined to them; what nobody waits for ends the list.
+/// A step that several sets wait for is joined to them; a step that none waits for adds to the end.
 #[test]
 fn waits_for_several_are_joined_by_adding() {
     let mut builder = ProgramBuilder::new(Rank(0), 3);
@@ -93,7 +93,7 @@ fn waits_for_several_are_joined_by_adding() {
     assert_eq!((list.gathers, list.delivers.len()), (vec![Span::input(0, 4)], 2));
 }
 
-/// What deferred work cannot do is refused, and the step named.
+/// Steps that deferred work cannot do are rejected, and the error names the step.
 #[test]
 fn what_needs_a_processor_is_refused_by_step() {
     let refused = |build: &dyn Fn(&mut ProgramBuilder)| {

@@ -1,8 +1,7 @@
-//! An algorithm that is chosen for a collective, and how people write it.
+//! The chosen algorithm of a collective, and its text form.
 //!
-//! Written as `name` or `name:setting=value,setting=value`, such as `bruck:ports=3`; settings that are not written have
-//! their defaults, and what is shown is read back as the same. Which settings there are, the table of [`Collective`]
-//! says.
+//! The form is `name` or `name:setting=value,setting=value`, such as `bruck:ports=3`. Settings that are left out have
+//! their defaults. The shown form is read back as the same choice. The table of [`Collective`] lists the settings.
 
 use std::fmt;
 
@@ -11,7 +10,7 @@ use thiserror::Error;
 use super::collective::{Collective, Row};
 use crate::algorithm::{Algorithm, Setting, SettingError, WHOLE, least};
 
-/// What is written for algorithms among leaders of hosts, and where all leaders of all hosts meet.
+/// Names of the algorithms among leaders of hosts; in the second all leaders of all hosts meet.
 const HIERARCHICAL: &str = "hierarchical";
 const MULTI_LEADER: &str = "multi-leader";
 
@@ -27,35 +26,35 @@ pub enum AlgorithmError {
 
 /// An algorithm of a collective, with its settings.
 ///
-/// Among leaders, written as `hierarchical:leaders=1,between=ring`, what goes between hosts is the algorithm's; the
-/// ranks of a host give what they have to its leaders, and get what they are to have from them (SP-6, SP-7, CD-2). That
-/// makes one or two rounds more than the algorithm has among the hosts; others than leaders send nothing over the
-/// network. An allgather may have several leaders on a host, as many as the smallest host has ranks at most, which
-/// share its blocks: leader `l` exchanges its share with the leaders `l` of all other hosts (the groups of CD-2's
-/// multi-group variant). Written as `multi-leader:leaders=2,between=standard-exchange`, all leaders of all hosts meet
-/// in one exchange, each for its part of the ranks of its host (CD-2).
+/// Among leaders, written as `hierarchical:leaders=1,between=ring`, the algorithm runs between hosts. The ranks of a
+/// host send their data to its leaders and get their results from them (SP-6, SP-7, CD-2). That adds one or two rounds
+/// to the algorithm's rounds among the hosts. Only leaders send over the network. An allgather may have several leaders
+/// on a host, at most as many as the smallest host has ranks. They share the host's blocks: leader `l` exchanges its
+/// share with the leaders `l` of all other hosts (the groups of CD-2's multi-group variant). Written as
+/// `multi-leader:leaders=2,between=standard-exchange`, all leaders of all hosts meet in one exchange. Each leader then
+/// carries its part of the host's ranks (CD-2).
 ///
-/// Invariant: the algorithm is one of the collective's.
+/// Invariant: the collective has this algorithm.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Choice {
     collective: Collective,
     leaders: Option<u32>,
-    /// All leaders of all hosts meet, not those of the same number.
+    /// Whether all leaders of all hosts meet, instead of leaders of the same number only.
     all_meet: bool,
     algorithm: Algorithm,
 }
 
-/// `algorithm` among all ranks, which is one of the collective's.
+/// `algorithm` among all ranks; the collective must have it.
 pub(super) const fn all(collective: Collective, algorithm: Algorithm) -> Choice {
     Choice { collective, leaders: None, all_meet: false, algorithm }
 }
 
-/// The same among one leader of each host.
+/// `algorithm` among one leader of each host; the collective must have it.
 pub(super) const fn led(collective: Collective, algorithm: Algorithm) -> Choice {
     Choice { leaders: Some(1), ..all(collective, algorithm) }
 }
 
-/// The same among two leaders of each host, which all meet.
+/// `algorithm` among two leaders of each host, which all meet; the collective must have it.
 pub(super) const fn all_led(collective: Collective, algorithm: Algorithm) -> Choice {
     Choice { leaders: Some(2), all_meet: true, ..all(collective, algorithm) }
 }
@@ -67,7 +66,7 @@ impl Choice {
         choice.row().map(|_| choice)
     }
 
-    /// `algorithm` among `leaders` ranks of each host; `None` where the collective has nothing of that kind.
+    /// `algorithm` among `leaders` ranks of each host; `None` if the collective has no such choice.
     pub fn among_leaders(collective: Collective, leaders: u32, algorithm: Algorithm) -> Option<Choice> {
         let choice = Choice { leaders: Some(leaders), ..all(collective, algorithm) };
         let several = leaders <= 1 || collective == Collective::Allgather;
@@ -78,17 +77,17 @@ impl Choice {
         self.collective
     }
 
-    /// Leaders per host, where only leaders meet; `None` where all ranks do.
+    /// Leaders per host, if only leaders meet; `None` if all ranks do.
     pub const fn leaders(self) -> Option<u32> {
         self.leaders
     }
 
-    /// Whether all leaders of all hosts meet, so that a host is as good as one for each of its leaders.
+    /// Whether all leaders of all hosts meet, so that each leader counts as a host.
     pub const fn all_leaders_meet(self) -> bool {
         self.all_meet
     }
 
-    /// The algorithm, of all ranks or of leaders.
+    /// The algorithm among all ranks or among leaders.
     pub const fn algorithm(self) -> Algorithm {
         self.algorithm
     }
@@ -101,7 +100,7 @@ impl Choice {
         }
     }
 
-    /// Where the table has it.
+    /// The row of the choice in the collective's table.
     fn row(self) -> Option<Row> {
         let same = |(other, _): &Row| std::mem::discriminant(other) == std::mem::discriminant(&self.algorithm);
         match self.leaders {
@@ -114,7 +113,7 @@ impl Choice {
         self.row().map_or(&[], |(_, keys)| keys)
     }
 
-    /// The settings, as they are written.
+    /// The settings and their values, as written in the text form.
     fn settings(mut self) -> Vec<(&'static str, String)> {
         let leaders = self.leaders.filter(|_| self.collective == Collective::Allgather);
         let between = self.leaders.map(|_| ("between", self.algorithm.name().to_owned()));
@@ -126,7 +125,7 @@ impl Choice {
         settings
     }
 
-    /// The first setting that is less than it can be, with its value and the least.
+    /// The first setting below its minimum, with its value and the minimum.
     pub(crate) fn too_little(mut self) -> Option<(&'static str, u64, u64)> {
         let keys = self.keys();
         let own = keys.iter().filter_map(|key| Some((*key, self.algorithm.setting(key)?.get(), least(key))));
@@ -163,7 +162,7 @@ impl Choice {
         }
     }
 
-    /// The algorithm that people call `text`, whether it runs or only plans know it.
+    /// Reads the choice written in `text`, whether it can run or exists only in plans.
     pub fn read(collective: Collective, text: &str) -> Result<Choice, AlgorithmError> {
         let (name, settings) = text.split_once(':').unwrap_or((text, ""));
         let all = collective.algorithms();
@@ -185,15 +184,15 @@ impl Choice {
         Ok(choice)
     }
 
-    /// Whether blocks are announced and pulled, without a barrier, so that nobody waits for a rank that it has no block
-    /// with (SP-5). All others begin behind the ready barrier (MC-4).
+    /// Whether blocks are announced and pulled without a barrier, so that no rank waits for a rank with which it
+    /// exchanges no block (SP-5). All other choices begin behind the ready barrier (MC-4).
     pub const fn pulls(self) -> bool {
         let linear = matches!(self.algorithm, Algorithm::Linear) && !matches!(self.collective, Collective::Allgather);
         linear || matches!(self.algorithm, Algorithm::Pull)
     }
 
-    /// What carries out a call whose blocks each rank may lay anywhere, such as an allgatherv, where this is chosen:
-    /// messages of several blocks need them side by side, so allgathers that send such go round a ring.
+    /// The replacement of this choice for a call whose blocks each rank may place anywhere, such as an allgatherv.
+    /// Messages of several blocks need adjoining blocks, so allgathers with such messages become a ring.
     pub const fn block_by_block(self) -> Choice {
         match (self.collective, self.leaders, self.algorithm) {
             (Collective::Allgather, None, Algorithm::Ring { .. } | Algorithm::Multicast { .. }) => self,
@@ -206,14 +205,14 @@ impl Choice {
         self.algorithm.multicasts()
     }
 
-    /// Whether it depends on which ranks share a host; others ask for the number of ranks alone.
+    /// Whether the choice depends on which ranks share a host; other choices depend only on the number of ranks.
     pub const fn asks_for_hosts(self) -> bool {
         self.leaders.is_some()
             || matches!((self.collective, self.algorithm), (Collective::Reduce, Algorithm::Chain { .. }))
     }
 
-    /// The same with its multicasts spread over `subgroups` addresses (MC-10), and by `chains` roots at a time where
-    /// all ranks multicast (MC-8).
+    /// Spreads multicasts over `subgroups` addresses (MC-10), and over `chains` roots at a time if all ranks multicast
+    /// (MC-8).
     pub const fn spread(mut self, chains: u32, subgroups: u16) -> Choice {
         self.algorithm = match (self.collective, self.algorithm) {
             (Collective::Allgather, Algorithm::Multicast { .. }) => Algorithm::Multicast { chains, subgroups },
@@ -227,14 +226,14 @@ impl Choice {
         self
     }
 
-    /// What a group of `ranks` ranks carries out where this is chosen, as of [`Algorithm::carried_out`].
+    /// The choice that a group of `ranks` ranks uses in place of this one, see [`Algorithm::carried_out`].
     pub fn carried_out(self, ranks: u32) -> Choice {
         let algorithm = if self.leaders.is_none() { self.algorithm.carried_out(ranks) } else { self.algorithm };
         Choice { algorithm, ..self }
     }
 }
 
-/// As [`Collective::read`] reads it.
+/// Writes the form that [`Collective::read`] reads.
 impl fmt::Display for Choice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())?;
@@ -343,7 +342,7 @@ mod tests {
         assert_eq!(Choice::among_leaders(Collective::Reduce, 2, Algorithm::Binomial), None);
     }
 
-    /// Nothing is offered that would not run.
+    /// Only choices that can run are offered.
     #[test]
     fn what_only_plans_know_is_refused_with_what_runs() {
         let ports = Collective::Barrier.read("dissemination:ports=3").unwrap_err();

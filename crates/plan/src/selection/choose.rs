@@ -1,9 +1,8 @@
-//! Which algorithm carries out a call.
+//! Chooses the algorithm of a call.
 //!
-//! The answer depends on the call, the group and its agreed tuning alone, by integer arithmetic, so all members of a
-//! group find the same. Of equal times the first in [`Collective::choices`] wins. Where blocks can be pulled without a
-//! barrier that is given up only for [`WORTH`] times the speed, since behind a barrier a late rank holds up everybody's
-//! blocks.
+//! The result depends only on the call, the group and its agreed tuning, by integer arithmetic, so all members of a
+//! group find the same. Of equal times the first in [`Collective::choices`] wins. Behind a barrier a late rank delays
+//! the blocks of all ranks. So a barrier must be worth [`WORTH`] times the speed if blocks can be pulled without one.
 
 use std::collections::BTreeMap;
 
@@ -17,27 +16,26 @@ use super::tuning::{Rule, Tuning};
 use crate::algorithm::{Algorithm, WHOLE};
 use crate::broadcast::MAX_SEGMENTS;
 
-/// How many times as fast an exchange has to be for a barrier before it.
+/// The speed-up that an exchange must reach to be worth a barrier before it.
 pub const WORTH: u128 = 2;
 
-/// Ranks up to which groups without a tuning pull blocks: in simulated time, where messages cost no processor, that is
-/// always fastest, and guessed costs of messages are no reason to wait for late ranks.
+/// The most ranks of a group without a tuning that pulls blocks. In simulated time, where messages cost no processor
+/// time, pulling is always fastest. Guessed costs of messages are no reason to wait for late ranks.
 const PULLING: u32 = 16;
 
-/// Bytes up to which blocks are multicast on fast links, too, since they cost a processor little.
+/// The largest block, in bytes, that is multicast on fast links, too; such blocks cost little processor time.
 const SMALL: u64 = 16 << 10;
 
-/// Bytes up to which they are among more ranks than [`FEW`]: a ring of shorter blocks waits from rank to rank longer
-/// than it sends.
+/// As `SMALL`, among more ranks than [`FEW`]: a ring of shorter blocks waits longer from rank to rank than it sends.
 const LARGE: u64 = 128 << 10;
 const FEW: u32 = 16;
 
-/// A multicast to one receiver saves nothing (MC-1) and costs the processors as much as any; messages take half of
-/// that. A broadcast of up to [`LARGE`] bytes is done sooner by multicast all the same.
+/// The group size up to which multicast saves nothing (MC-1). With one receiver it costs the processors as much as with
+/// more; messages take half of that. A broadcast of up to [`LARGE`] bytes is still faster by multicast.
 const PAIR: u32 = 2;
 
-/// Ranks up to which a broadcast from rank to rank takes less of the processors than a multicast on fast links: among
-/// four hosts 0.5 to 0.95 of it, among eight 1.3.
+/// The most ranks for which a broadcast from rank to rank takes less processor time than a multicast on fast links.
+/// Measured ratio: 0.5 to 0.95 among four hosts, 1.3 among eight.
 const FEWEST: u32 = 4;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,16 +46,16 @@ pub struct Chosen {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Because {
-    /// The choice of this index, from 0, of the collective in the tuning.
+    /// The tuning's choice for the collective with this index, from 0.
     Rule(usize),
-    /// The cost model finds it fastest.
+    /// The cost model finds this choice fastest.
     Fastest,
-    /// Blocks are pulled without a barrier (SP-5), and the cost model finds nothing [`WORTH`] times as fast, or no
-    /// network that could be spared.
+    /// Blocks are pulled without a barrier (SP-5). The cost model finds no choice [`WORTH`] times as fast, or no
+    /// network traffic to save.
     Pulled,
 }
 
-/// One algorithm that a call may be carried out by.
+/// A possible algorithm of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Candidate {
     pub choice: Choice,
@@ -66,10 +64,10 @@ pub struct Candidate {
 }
 
 impl Tuning {
-    /// What applies where nobody has given a tuning: allgathers and broadcasts are multicast where they can be, else
-    /// allgathers go round a ring; groups of up to 16 ranks pull blocks. Between two ranks, and on fast links, large
-    /// blocks go from rank to rank, which takes half of the processor time of multicasts, unless so many ranks wait for
-    /// one another that this costs more.
+    /// The tuning of groups without one. Allgathers and broadcasts are multicast if possible; else allgathers go round
+    /// a ring. Groups of up to 16 ranks pull blocks. Between two ranks, and on fast links, large blocks go from rank to
+    /// rank, which takes half the processor time of multicasts. With many ranks that wait for one another this would
+    /// cost more, so they multicast.
     pub fn untuned(links: Links) -> Tuning {
         let rule = |up_to: Option<u64>, ranks, choice| Rule { up_to: up_to.map(Size), ranks, choice };
         let pulled = |collective, algorithm| (collective, vec![rule(None, Some(PULLING), all(collective, algorithm))]);
@@ -111,8 +109,8 @@ impl Tuning {
         Tuning { rules, cost: Cost::on(links) }
     }
 
-    /// One algorithm for a call; `None` where it cannot carry it out: it needs multicast and there is none, or its
-    /// segments are too many.
+    /// The candidate for a call and a choice. `None` if the choice cannot carry out the call: it needs multicast and
+    /// there is none, or it has too many segments.
     pub fn candidate(&self, case: &Case, choice: Choice) -> Option<Candidate> {
         if choice.multicasts() && !case.multicast || !fits(choice, case) {
             return None;
@@ -121,13 +119,13 @@ impl Tuning {
         Some(Candidate { choice, terms, time: self.cost.time(&terms)? })
     }
 
-    /// All that the cost model chooses among for a call, in the order in which ties are decided.
+    /// All candidates of the cost model for a call, in the order in which ties are decided.
     pub fn candidates(&self, case: &Case) -> impl Iterator<Item = Candidate> {
         case.collective.choices().iter().filter_map(move |choice| self.candidate(case, *choice))
     }
 
-    /// The algorithm for a call. A choice set by hand counts where its algorithm can carry out the call; where none
-    /// does the fastest is taken.
+    /// The algorithm for a call. A choice set by hand applies if its algorithm can carry out the call; else the fastest
+    /// wins.
     pub fn choose(&self, case: &Case) -> Chosen {
         let possible = |rule: &Rule| self.candidate(case, rule.choice).is_some();
         let mut rules = self.rules.get(&case.collective).into_iter().flatten().enumerate();
@@ -144,13 +142,13 @@ impl Tuning {
     }
 }
 
-/// Whether there is a plan for so many bytes.
+/// Whether a plan exists for this many bytes.
 fn fits(choice: Choice, &Case { ranks, bytes, .. }: &Case) -> bool {
     match (choice.collective(), choice.algorithm()) {
         (Collective::Broadcast, Algorithm::Chain { segment } | Algorithm::DoubleTree { segment }) => {
             bytes.div_ceil(segment.max(1)) <= MAX_SEGMENTS
         }
-        // What a rank packs and receives in as many rounds as a rank has bits lies in scratch.
+        // Scratch holds what a rank packs and receives in as many rounds as a rank number has bits.
         (Collective::Alltoall, Algorithm::Bruck { .. }) => {
             bytes.checked_mul(u64::from(ranks) * u64::from(2 * u32::BITS)).is_some()
         }
@@ -217,7 +215,7 @@ mod tests {
         }
     }
 
-    /// Large blocks by messages, also where ranks share hosts; small ones, and those of many ranks, as on slow links.
+    /// Large blocks go by messages, also if ranks share hosts; small ones, and many ranks, as on slow links.
     #[test]
     fn on_fast_links_large_blocks_are_not_multicast() {
         assert_eq!(Links::between(2, Rate::bits_per_second(2_500_000_000)), Links::Slow);
@@ -241,7 +239,7 @@ mod tests {
         assert_eq!(chosen(None, &uneven, 0, true).0.to_string(), "ring");
     }
 
-    /// SP-5: nobody waits for a barrier that does not pay, and on one host none does.
+    /// SP-5: no rank waits for a barrier that does not pay, and on one host none pays.
     #[test]
     fn blocks_are_pulled_where_a_barrier_does_not_pay() {
         let tuning = Tuning::default();
@@ -265,7 +263,7 @@ mod tests {
         );
     }
 
-    /// SP-7: where hosts have several ranks, their vectors meet before anything leaves them.
+    /// SP-7: if hosts have several ranks, their vectors are combined before any leaves the host.
     #[test]
     fn hosts_of_several_ranks_reduce_by_themselves_first() {
         for (collective, bytes) in [
@@ -279,7 +277,7 @@ mod tests {
         }
     }
 
-    /// Short vectors take few rounds, long ones few bytes; and nothing overflows.
+    /// Short vectors take few rounds, long vectors few bytes; no computation overflows.
     #[test]
     fn the_cost_model_goes_from_few_rounds_to_few_bytes() {
         let tuning = Tuning::default();

@@ -1,6 +1,6 @@
-//! The collectives that an algorithm is chosen for, and the table of the algorithms that each takes.
+//! The collectives for which an algorithm is chosen, and the table of the algorithms of each.
 //!
-//! Names are those of tuning files and command lines, so they never change meaning.
+//! Tuning files and command lines use these names, so the names never change meaning.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,18 +10,18 @@ use thiserror::Error;
 use super::choice::{Choice, all, all_led, led};
 use crate::algorithm::{Algorithm, DEFAULT_SEGMENT, WHOLE};
 
-/// A collective that an algorithm is chosen for, and the bytes by which.
+/// A collective for which an algorithm is chosen, with the bytes that the choice depends on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Collective {
     /// Allgather and allgatherv; bytes of the mean block.
     Allgather,
-    /// Bytes of the root.
+    /// Bytes of the root's buffer.
     Broadcast,
-    /// Of blocks of one size; bytes of a block.
+    /// Blocks of one size; bytes of a block.
     Alltoall,
-    /// Of blocks of one size; bytes of a block.
+    /// Blocks of one size; bytes of a block.
     Gather,
-    /// Of blocks of one size; bytes of a block.
+    /// Blocks of one size; bytes of a block.
     Scatter,
     /// No bytes.
     Barrier,
@@ -29,13 +29,13 @@ pub enum Collective {
     Reduce,
     /// Bytes of the whole vector.
     Allreduce,
-    /// Reduce-scatter with equal and with other blocks; bytes of the whole vector.
+    /// Reduce-scatter with equal or unequal blocks; bytes of the whole vector.
     ReduceScatter,
     /// Inclusive and exclusive; bytes of the whole vector.
     Scan,
 }
 
-/// An algorithm with the defaults of its settings, and the names of those that can be set.
+/// An algorithm with default settings, and the names of the settings that can be set.
 pub(super) type Row = (Algorithm, &'static [&'static str]);
 
 const ALLGATHER: &[Choice] = &[
@@ -85,8 +85,8 @@ const ALLREDUCE: &[Choice] = &[
     all(Collective::Allreduce, Algorithm::ReduceMulticast { subgroups: 1 }),
     all(Collective::Allreduce, Algorithm::ReduceScatterMulticast { subgroups: 1, segment: DEFAULT_SEGMENT }),
 ];
-/// Where two are equal the first is taken: in a ring every link has one source, which fills it better than several that
-/// take turns.
+/// If two choices are equal, the first wins: in a ring every link has one source, which fills it better than several
+/// sources in turn.
 const REDUCE_SCATTER: &[Choice] = &[
     all(Collective::ReduceScatter, Algorithm::RecursiveHalving),
     all(Collective::ReduceScatter, Algorithm::Ring { segment: DEFAULT_SEGMENT }),
@@ -116,8 +116,8 @@ impl Collective {
         Collective::Scan,
     ];
 
-    /// The algorithms that carry it out among all ranks. Some of them may also go among the leaders of hosts, where
-    /// [`Collective::between_leaders`] has one.
+    /// The algorithms among all ranks. Some of them also run among the leaders of hosts, if
+    /// [`Collective::between_leaders`] has a default.
     pub(super) const fn table(self) -> &'static [Row] {
         match self {
             Collective::Allgather => &[
@@ -169,7 +169,7 @@ impl Collective {
         }
     }
 
-    /// What leaders of hosts do where nothing else is said; `None` where there is nothing for leaders.
+    /// The default algorithm among leaders of hosts; `None` if the collective has no choice with leaders.
     pub(super) const fn between_leaders(self) -> Option<Algorithm> {
         match self {
             Collective::Allgather => Some(Algorithm::Ring { segment: WHOLE }),
@@ -185,14 +185,14 @@ impl Collective {
         }
     }
 
-    /// The algorithms that may go among leaders: blocks that leaders pass on lie in their places.
+    /// The algorithms that may run among leaders: the blocks that leaders pass on lie in their places.
     pub(super) fn for_leaders(self) -> impl Iterator<Item = Row> {
         let fits =
             |algorithm: Algorithm| !algorithm.multicasts() && !matches!(algorithm, Algorithm::RotatedBruck { .. });
         self.table().iter().copied().filter(move |(algorithm, _)| fits(*algorithm))
     }
 
-    /// All that carries it out, each with the defaults of its settings; first what a plan shows where nothing is named.
+    /// All choices of the collective with default settings; the first is the default of a plan that names none.
     pub fn algorithms(self) -> Vec<Choice> {
         let flat = |multicasts| self.table().iter().filter(move |(algorithm, _)| algorithm.multicasts() == multicasts);
         let led = self.between_leaders().map(|algorithm| led(self, algorithm));
@@ -216,7 +216,7 @@ impl Collective {
         }
     }
 
-    /// What the cost model chooses among, in the order in which ties are decided. People may set others.
+    /// The choices of the cost model, in the order in which ties are decided. Users may set others.
     pub const fn choices(self) -> &'static [Choice] {
         match self {
             Collective::Allgather => ALLGATHER,
@@ -232,7 +232,7 @@ impl Collective {
         }
     }
 
-    /// The algorithm that people call `text`, which can run.
+    /// Reads the choice written in `text`, which must be able to run.
     pub fn read(self, text: &str) -> Result<Choice, String> {
         let choice = Choice::read(self, text).map_err(|error| error.to_string())?;
         if self == Collective::Barrier && !BARRIER.contains(&choice) {
@@ -245,10 +245,10 @@ impl Collective {
     }
 }
 
-/// Collectives of which only the two ranks of a block know its size, so that all can agree on one way alone.
+/// Collectives with one algorithm: only the two ranks of a block know its size, so all ranks could agree on no other.
 const UNCHOSEN: [&str; 3] = ["alltoallv", "gatherv", "scatterv"];
 
-/// That no algorithm is chosen for what has this name.
+/// Error: no algorithm is chosen for a collective of this name.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error(
     "no algorithm is chosen for `{name}`{}; one is for {}",

@@ -1,10 +1,10 @@
-//! The parameters of a cluster, and what an algorithm spends of them.
+//! The parameters of a cluster, and the terms that an algorithm spends.
 //!
-//! Time is counted in whole picoseconds by integer arithmetic alone, so that every machine gets the same number and so
-//! makes the same choice. The model is that of LogGP (A. Alexandrov, M. F. Ionescu, K. E. Schauser, C. Scheiman, LogGP:
-//! incorporating long messages into the LogP model, SPAA 1995): latency `L`, overhead `o` per message and end, gap per
-//! byte `G`; the gap between messages is that of the overhead. What comes on top is what a service process does:
-//! copies and reductions on the one processor that all ranks of a host share.
+//! Time is counted in whole picoseconds by integer arithmetic, so that every machine computes the same number and makes
+//! the same choice. The model is LogGP (A. Alexandrov, M. F. Ionescu, K. E. Schauser, C. Scheiman, LogGP: incorporating
+//! long messages into the LogP model, SPAA 1995): latency `L`, overhead `o` per message and end, gap per byte `G`. The
+//! gap between messages equals the overhead. The model adds the work of a service process: copies and reductions on the
+//! one processor that all ranks of a host share.
 
 use outboard_units::{Duration, Rate};
 use serde::Deserialize;
@@ -14,23 +14,23 @@ use super::tuning::{multicast, quantity};
 const SECOND: u128 = 1_000_000_000_000;
 const PER_NANOSECOND: u128 = 1_000;
 
-/// What things take on a cluster, as measured by `outboard tune` or set by people.
+/// The costs of operations on a cluster, as measured by `outboard tune` or set by users.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Cost {
-    /// From one host to another, of a message without bytes: `L`.
+    /// Latency of a message without bytes from one host to another: `L`.
     #[serde(deserialize_with = "quantity")]
     pub latency: Duration,
     /// Processor time of a service process for one message, on each end: `o`.
     #[serde(deserialize_with = "quantity")]
     pub message: Duration,
-    /// One round of the barrier that precedes a collective, or of the handshake behind it (MC-4, MC-7).
+    /// One round of the barrier before a collective, or of the handshake behind it (MC-4, MC-7).
     #[serde(deserialize_with = "quantity")]
     pub control: Duration,
-    /// Payload of messages that a host's link carries, in each direction: `1/G`.
+    /// Payload rate of messages on a host's link, in each direction: `1/G`.
     #[serde(deserialize_with = "quantity")]
     pub bandwidth: Rate,
-    /// Payload of multicasts that a host's link carries; `None` where there is no multicast.
+    /// Payload rate of multicasts on a host's link; `None` if there is no multicast.
     #[serde(deserialize_with = "multicast")]
     pub multicast: Option<Rate>,
     #[serde(deserialize_with = "quantity")]
@@ -39,23 +39,23 @@ pub struct Cost {
     pub reduce: Rate,
 }
 
-/// Whether links or processors hold multicasts up: a processor copies what it receives as a message once, and what was
-/// multicast twice, and hashes it.
+/// Whether links or processors limit multicasts. A processor copies a received message once; it copies a received
+/// multicast twice and hashes it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Links {
-    /// The link of some host, or there is but one host.
+    /// The link of some host is the limit, or there is only one host.
     #[default]
     Slow,
-    /// The processors.
+    /// The processors are the limit.
     Fast,
 }
 
-/// Links from here on are fast. Measured on four hosts: on links of 2.5 Gbit/s an allgather of 8 MiB takes 0.8 of the
-/// time by multicast, on links of 5 Gbit/s 1.2, whatever the MTU.
+/// The rate from which links count as fast. Measured on four hosts, whatever the MTU: on links of 2.5 Gbit/s an
+/// allgather of 8 MiB takes 0.8 of the time by multicast, on links of 5 Gbit/s 1.2.
 const FAST: Rate = Rate::bits_per_second(4_000_000_000);
 
 impl Links {
-    /// Those between so many hosts, of which the slowest has this rate.
+    /// The class of the links between this many hosts, of which the slowest has this rate.
     pub fn between(hosts: u32, slowest: Rate) -> Links {
         if hosts > 1 && slowest >= FAST { Links::Fast } else { Links::Slow }
     }
@@ -77,7 +77,7 @@ impl Default for Cost {
 }
 
 impl Cost {
-    /// What is built in: gigabit Ethernet, or ten times that, of which multicasts fill half.
+    /// The built-in costs: gigabit Ethernet, or ten times its rate, of which multicasts fill half.
     pub fn on(links: Links) -> Cost {
         match links {
             Links::Slow => Cost::default(),
@@ -90,19 +90,19 @@ impl Cost {
     }
 }
 
-/// What lies on the longest path of a collective. Its time is the sum of each times what [`Cost`] says of it, so the
-/// parameters of a cluster can be found from measured times by least squares.
+/// The terms on the longest path of a collective. Its time is the sum of the terms, each times its parameter in
+/// [`Cost`]. So the parameters of a cluster can be found from measured times by least squares.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Terms {
-    /// Messages one after another between hosts.
+    /// Messages between hosts, one after another.
     pub latencies: u64,
-    /// Ends of messages that one service process deals with, one after another.
+    /// Ends of messages that one service process handles, one after another.
     pub messages: u64,
     /// Rounds of barrier and handshake.
     pub controls: u64,
-    /// Bytes through one link, one after another, as messages.
+    /// Bytes sent as messages through one link, one after another.
     pub sent: u64,
-    /// The same as multicasts.
+    /// Bytes multicast through one link, one after another.
     pub multicast: u64,
     pub copied: u64,
     pub reduced: u64,
@@ -117,12 +117,12 @@ impl std::ops::Add for Terms {
 }
 
 impl Terms {
-    /// The same `times` times, one after another.
+    /// The terms of `times` repetitions, one after another.
     pub fn repeated(self, times: u64) -> Terms {
         self.with(self, |each, _| each.saturating_mul(times))
     }
 
-    /// Each of the terms with that of `other`.
+    /// Combines each term with the same term of `other`.
     fn with(self, other: Terms, both: impl Fn(u64, u64) -> u64) -> Terms {
         Terms {
             latencies: both(self.latencies, other.latencies),
@@ -136,12 +136,12 @@ impl Terms {
     }
 }
 
-/// A time that was computed, in picoseconds.
+/// A computed time, in picoseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Estimate(pub u128);
 
 impl Estimate {
-    /// Without what is less than a nanosecond.
+    /// Rounds down to whole nanoseconds.
     pub fn whole(self) -> Duration {
         Duration::nanoseconds(u64::try_from(self.0 / PER_NANOSECOND).unwrap_or(u64::MAX))
     }
@@ -153,7 +153,7 @@ impl std::fmt::Display for Estimate {
     }
 }
 
-/// Picoseconds that `bytes` take at `rate`.
+/// Picoseconds to transfer `bytes` at `rate`.
 pub fn at_rate(bytes: u64, rate: Rate) -> u128 {
     u128::from(bytes) * 8 * SECOND / u128::from(rate.in_bits_per_second().max(1))
 }
@@ -164,7 +164,7 @@ pub fn each(count: u64, each: Duration) -> u128 {
 }
 
 impl Cost {
-    /// How long `terms` take; `None` where they need multicast and there is none.
+    /// The time of `terms`; `None` if they need multicast and there is none.
     pub fn time(&self, terms: &Terms) -> Option<Estimate> {
         let multicast = match (terms.multicast, self.multicast) {
             (0, _) => 0,

@@ -1,9 +1,9 @@
-//! What each algorithm spends, in closed form.
+//! The terms that each algorithm spends, in closed form.
 //!
-//! With `P` ranks, one on each host, and `n` bytes as [`super::Collective`] counts them, where `a = L + 2 o` is a
-//! message, `b` a byte through a link and `c` a byte reduced (rounds and bytes as in R. Thakur, R. Rabenseifner, W.
-//! Gropp, Optimization of collective communication operations in MPICH, IJHPCA 19 (2005), and the sources that the
-//! algorithms name):
+//! The table assumes `P` ranks, one on each host, and `n` bytes as [`super::Collective`] counts them. `a = L + 2 o` is
+//! a message, `b` a byte through a link and `c` a byte reduced. Rounds and bytes are from R. Thakur, R. Rabenseifner,
+//! W. Gropp, Optimization of collective communication operations in MPICH, IJHPCA 19 (2005), and the sources in
+//! `Algorithm`:
 //!
 //! | collective | algorithm | time |
 //! |---|---|---|
@@ -40,10 +40,10 @@
 //! | gather, scatter | binomial | `log2 P a + (P-1) n b` |
 //! | barrier | dissemination | nothing but the ready barrier |
 //!
-//! Logarithms are rounded up. On top comes the ready barrier of `log2 hosts` rounds (MC-4) where nothing is pulled, and
-//! of multicasts the handshake (MC-7). Several ranks on a host share its link and its processor: `ceil(P / hosts)`
-//! neighbours in rank do. Of a round in which each rank sends to the one `d` further, `min(d, ceil(P / hosts))`
-//! messages of a host go out and the others are copies.
+//! Logarithms are rounded up. Collectives that do not pull add the ready barrier of `log2 hosts` rounds (MC-4);
+//! multicasts add the handshake (MC-7). The ranks of a host, `ceil(P / hosts)` with adjoining numbers, share its link
+//! and its processor. In a round in which each rank sends to the rank `d` further, `min(d, ceil(P / hosts))` messages
+//! of a host leave it; the others are copies.
 
 use super::choice::Choice;
 use super::collective::Collective;
@@ -52,37 +52,37 @@ use crate::algorithm::Algorithm;
 use crate::combine::MAX_SEGMENTS;
 use crate::partition::powers;
 
-/// Ranks of a host from which on some always have something to send while others wait.
+/// Ranks of a host from which on some of them always send while others wait.
 const FULL: u64 = 16;
 
-/// A call that an algorithm is wanted for.
+/// A call for which an algorithm is to be chosen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Case {
     pub collective: Collective,
     /// Ranks of the group, at least 1.
     pub ranks: u32,
-    /// Hosts that they are on, `1 ..= ranks`.
+    /// Hosts of the ranks, `1 ..= ranks`.
     pub hosts: u32,
     /// Bytes as the collective counts them.
     pub bytes: u64,
-    /// Whether multicast reaches all ranks, or none needs it.
+    /// Whether multicast reaches all ranks, or no host needs it.
     pub multicast: bool,
-    /// Between the hosts, for who has no tuning.
+    /// The class of the links between the hosts; used if there is no tuning.
     pub links: Links,
 }
 
-/// Rounds in which something doubles until it is `count`: `ceil(log2(count))`.
+/// Rounds of doubling until `count` is reached: `ceil(log2(count))`.
 pub fn rounds_of(count: u64) -> u64 {
     powers(2, count).count() as u64
 }
 
-/// What `choice` spends on a call, whose collective it is of. What holds it up, link or processor, depends on `cost`.
+/// The terms of `choice` for a call of its collective. `cost` determines whether link or processor is the limit.
 pub fn terms(cost: &Cost, case: &Case, choice: Choice) -> Terms {
     let Case { ranks, hosts, bytes, .. } = *case;
     let shape = Spread::new(cost, ranks, hosts);
     let spent = match choice.leaders() {
         None => among(shape, choice.collective(), choice.algorithm().carried_out(ranks), bytes),
-        // A host is as good as one for each of its leaders, but for what these have for each other.
+        // Each leader counts as a host. The exchange among the leaders of one host is ignored.
         Some(leaders) if choice.all_leaders_meet() => {
             by_host(Spread::new(cost, ranks, hosts.saturating_mul(leaders)), choice, bytes)
         }
@@ -93,15 +93,15 @@ pub fn terms(cost: &Cost, case: &Case, choice: Choice) -> Terms {
     spent + Terms { controls: barrier + handshake, ..Terms::default() }
 }
 
-/// How ranks lie on hosts.
+/// The placement of ranks on hosts.
 #[derive(Debug, Clone, Copy)]
 struct Spread<'a> {
     cost: &'a Cost,
     ranks: u64,
     hosts: u64,
-    /// Ranks of the fullest host.
+    /// Ranks of the host with the most ranks.
     here: u64,
-    /// Ranks keep their numbers, so that hosts have whole groups of those that differ in low digits.
+    /// Whether ranks keep their numbers, so that hosts hold whole groups of ranks that differ in low digits.
     aligned: bool,
 }
 
@@ -117,24 +117,24 @@ impl<'a> Spread<'a> {
         Spread { ranks: self.hosts, hosts: self.hosts, here: 1, ..self }
     }
 
-    /// The ranks that are left when those beyond the largest power of two stand aside.
+    /// The ranks that take part when the ranks beyond the largest power of two stand aside.
     fn power_of_two(self) -> Spread<'a> {
         let ranks = 1 << self.ranks.ilog2();
         Spread { ranks, here: self.here.min(ranks), aligned: ranks == self.ranks, ..self }
     }
 
-    /// Whichever of both takes longer, where they go on side by side.
+    /// The longer of two terms that go on side by side.
     fn longer(self, link: Terms, processor: Terms) -> Terms {
         if self.cost.time(&link) >= self.cost.time(&processor) { link } else { processor }
     }
 
-    /// Every rank sends `bytes` to the one `distance` further and reduces `reduced`.
+    /// Every rank sends `bytes` to the rank `distance` further and reduces `reduced`.
     fn round(self, distance: u64, bytes: u64, reduced: u64) -> Terms {
         self.crossing(if self.hosts == 1 { 0 } else { distance.min(self.here) }, bytes, reduced)
     }
 
-    /// The same among ranks that differ in one digit to the `base`, that of `power`: where a host has whole groups of
-    /// them, nothing crosses.
+    /// A round among ranks that differ only in the digit of weight `power` to the `base`. If a host has whole groups of
+    /// such ranks, no message leaves it.
     fn digit(self, base: u64, power: u64, bytes: u64, reduced: u64) -> Terms {
         if self.aligned && self.here.is_multiple_of(power.saturating_mul(base)) {
             return self.crossing(0, bytes, reduced);
@@ -142,18 +142,18 @@ impl<'a> Spread<'a> {
         self.round(power, bytes, reduced)
     }
 
-    /// Every rank sends `bytes`, `out` of those of a host to other hosts, and reduces `reduced`.
+    /// Every rank sends `bytes` and reduces `reduced`; `out` ranks of a host send to other hosts.
     fn crossing(self, out: u64, bytes: u64, reduced: u64) -> Terms {
         self.messages(out, self.here - out, bytes, reduced)
     }
 
-    /// Every rank sends `bytes` to every other at once, each of which reduces `reduced`.
+    /// Every rank sends `bytes` to every other rank at once and reduces `reduced` of each.
     fn straight(self, bytes: u64, reduced: u64) -> Terms {
         self.messages(self.here * (self.ranks - self.here), self.here * (self.here - 1), bytes, reduced)
     }
 
-    /// A host sends `out` messages at once to other hosts and `stays` within, of `bytes` each, and reduces as many
-    /// times `reduced`.
+    /// A host sends `out` messages at once to other hosts and `stays` within, of `bytes` each. It reduces `reduced` for
+    /// each message.
     fn messages(self, out: u64, stays: u64, bytes: u64, reduced: u64) -> Terms {
         Terms {
             latencies: u64::from(out > 0),
@@ -165,8 +165,8 @@ impl<'a> Spread<'a> {
         }
     }
 
-    /// `count` rounds between neighbours. Those of a host hand on to each other while the link waits, so the latency
-    /// counts once for all blocks of a host.
+    /// `count` rounds between neighbours. Ranks of a host pass blocks on to each other while the link waits, so the
+    /// latency counts once for all blocks of a host.
     fn ring(self, count: u64, bytes: u64, reduced: u64) -> Terms {
         let rounds = self.round(1, bytes, reduced).repeated(count);
         let latencies = rounds.latencies.div_ceil(self.here);
@@ -177,14 +177,13 @@ impl<'a> Spread<'a> {
         self.longer(link, Terms { latencies, sent: 0, ..rounds })
     }
 
-    /// Pieces of a block of a vector, and bytes of each.
+    /// Pieces of a block of a vector, and the bytes of each piece.
     fn cut(self, block: u64, segment: u64) -> (u64, u64) {
         let pieces = block.div_ceil(segment.max(1)).clamp(1, (MAX_SEGMENTS / self.ranks).max(1));
         (pieces, block.div_ceil(pieces))
     }
 
-    /// The same round the whole ring, of segments of a block that do not wait for each other: while one is dealt with,
-    /// others are under way.
+    /// A whole ring of segments that do not wait for each other: while one segment is handled, others are under way.
     fn pipelined_ring(self, block: u64, segment: u64, reduces: bool) -> Terms {
         let count = self.ranks - 1;
         let (pieces, bytes) = self.cut(block, segment);
@@ -197,15 +196,15 @@ impl<'a> Spread<'a> {
         self.pipelined(Terms { latencies, ..round.repeated(count) }, pieces, reduced)
     }
 
-    /// What is spent of one of `pieces` pieces, each reduced by pieces of `bytes`, and of all of them side by side:
-    /// what takes longest, link or processor, and what is left to reduce when the last has come.
+    /// Pipelined processing of `pieces` pieces, each costing `of_one` and reduced in pieces of `bytes`. The total is
+    /// the limit, link or processor, plus the reduction after the last piece arrives.
     fn pipelined(self, of_one: Terms, pieces: u64, bytes: u64) -> Terms {
         let all = Terms { latencies: of_one.latencies, ..of_one.repeated(pieces) };
         let link = Terms { messages: of_one.messages, copied: 0, reduced: 0, ..all };
         self.longer(link, Terms { sent: 0, ..all }) + Terms { reduced: bytes, ..Terms::default() }
     }
 
-    /// Rounds among ranks that differ in one bit; `each` tells sent and reduced bytes by the value of the bit.
+    /// Rounds among ranks that differ in one bit; `each` returns sent and reduced bytes by the value of the bit.
     fn doubling(self, each: impl Fn(u64) -> (u64, u64)) -> Terms {
         powers(2, self.ranks).fold(Terms::default(), |sum, power| {
             let (sent, reduced) = each(power);
@@ -213,8 +212,8 @@ impl<'a> Spread<'a> {
         })
     }
 
-    /// Rounds with `base - 1` messages at once, to ranks that differ in one digit; `bytes` tells those of a message by
-    /// the value of the digit.
+    /// Rounds with `base - 1` messages at once, to ranks that differ in one digit; `bytes` returns the bytes of a
+    /// message by the value of the digit.
     fn digits(self, base: u64, bytes: impl Fn(u64) -> u64) -> Terms {
         powers(base, self.ranks).fold(Terms::default(), |sum, power| {
             let round = self.digit(base, power, bytes(power), 0).repeated(base - 1);
@@ -222,8 +221,8 @@ impl<'a> Spread<'a> {
         })
     }
 
-    /// Rounds with `base - 1` messages at once, to all multiples of 1, `base`, `base^2`, ...; `each` tells sent and
-    /// reduced bytes by the distance. From host to host goes at most as much one after another as there are hosts.
+    /// Rounds with `base - 1` messages at once, to all multiples of 1, `base`, `base^2`, ...; `each` returns sent and
+    /// reduced bytes by the distance. At most as many transfers between hosts follow one another as there are hosts.
     fn growing(self, base: u64, each: impl Fn(u64) -> (u64, u64)) -> Terms {
         let all = powers(base, self.ranks).fold(Terms::default(), |sum, power| {
             let distances = (1..base).map(|i| power.saturating_mul(i)).take_while(|distance| *distance < self.ranks);
@@ -234,11 +233,11 @@ impl<'a> Spread<'a> {
         Terms { latencies: all.latencies.min(self.hosts), ..all }
     }
 
-    /// One rank's whole vector to or from all others along a tree of `base - 1` children a round: between hosts first,
+    /// One rank's whole vector to or from all others along a tree of `base - 1` children a round, first between hosts,
     /// then within.
     fn tree(self, base: u64, bytes: u64, reduced: u64) -> Terms {
         let (rounds, stays) = (powers(base, self.hosts).count() as u64, self.here - 1);
-        // Where a host is no whole subtree, some of its ranks have children elsewhere too.
+        // If a host is no whole subtree, some of its ranks have children on other hosts too.
         let astray = u64::from(self.hosts > 1 && powers(base, self.here + 1).all(|power| power != self.here));
         let sends = rounds.saturating_mul(base.min(self.hosts).max(2) - 1) + astray;
         Terms {
@@ -251,8 +250,8 @@ impl<'a> Spread<'a> {
         }
     }
 
-    /// From rank to rank, `pieces` pieces of `bytes` one behind the other, each reduced as it goes. A processor takes
-    /// what comes in turn: the last rank of a host gets its pieces when the others have theirs, so hosts wait for each
+    /// From rank to rank, `pieces` pieces of `bytes` one behind the other, each reduced on the way. A processor handles
+    /// arrivals in turn: the last rank of a host gets its pieces when the others have theirs, so hosts wait for each
     /// other.
     fn chain(self, pieces: u64, bytes: u64, reduced: u64) -> Terms {
         if self.ranks == 1 || pieces == 0 {
@@ -279,8 +278,8 @@ impl<'a> Spread<'a> {
         first + self.longer(link, processor.repeated(pieces - 1).repeated(in_turn))
     }
 
-    /// Halves down two binary trees, in `pieces` pieces of `bytes` each. Of a host with several ranks about two have
-    /// children on others in either tree.
+    /// Halves down two binary trees, in `pieces` pieces of `bytes` each. On a host with several ranks about two ranks
+    /// have children on other hosts in either tree.
     fn two_trees(self, n: u64, pieces: u64, bytes: u64) -> Terms {
         if self.ranks == 1 || pieces == 0 {
             return Terms::default();
@@ -300,7 +299,7 @@ impl<'a> Spread<'a> {
         first + self.longer(link, processor)
     }
 
-    /// Ranks beyond the largest power of two hand their vectors to their neighbours before, and get the result behind.
+    /// Ranks beyond the largest power of two send their vectors to neighbours before, and get the result afterwards.
     fn folded(self, bytes: u64, back: bool) -> Terms {
         let pairs = (self.ranks - self.power_of_two().ranks).min(self.here.div_ceil(2));
         let out = if self.hosts > 1 { pairs.min(self.here % 2) } else { 0 };
@@ -315,8 +314,8 @@ impl<'a> Spread<'a> {
         if back { fold(bytes) + fold(0) } else { fold(bytes) }
     }
 
-    /// Half of the vector with the nearest partner, a quarter with one twice as far, ..., reduced at once if `reduce`;
-    /// or the way back.
+    /// Half of the vector with the nearest partner, a quarter with the one twice as far, and so on; reduced at once if
+    /// `reduce`. Also the way back.
     fn halving(self, n: u64, reduce: bool) -> Terms {
         self.power_of_two().doubling(|distance| {
             let part = n / (2 * distance);
@@ -324,7 +323,7 @@ impl<'a> Spread<'a> {
         })
     }
 
-    /// What halving leaves with each rank, brought to one: from the farthest first.
+    /// Gathers the parts that halving leaves with each rank on one rank, the farthest first.
     fn gathered(self, n: u64) -> Terms {
         let (rounds, elsewhere) = (rounds_of(self.hosts), n - n / self.hosts);
         Terms {
@@ -336,16 +335,16 @@ impl<'a> Spread<'a> {
         }
     }
 
-    /// The block of every rank to one, or from one, along a binomial tree: within a host half of the blocks move on in
-    /// each round, and those of inner ranks are copied once more.
+    /// Blocks of all ranks to or from one rank along a binomial tree. Within a host half of the blocks move on in each
+    /// round, and blocks of inner ranks are copied once more.
     fn blocks_of_a_tree(self, n: u64) -> Terms {
         let elsewhere = (self.ranks - self.here).saturating_mul(n);
         let copied = (self.here * (rounds_of(self.here) + 1)).div_ceil(2);
         Terms { sent: elsewhere, copied: copied.saturating_mul(n), ..self.tree(2, 0, 0) }
     }
 
-    /// Every rank's block to one, which asks for those of other hosts as they are announced; or a block of one rank for
-    /// every one, which other hosts ask for together.
+    /// Every rank's block to one rank, which requests the blocks of other hosts as they are announced. Or a block of
+    /// one rank for every rank; each other host requests its blocks together.
     fn pulled(self, to_one: bool, n: u64) -> Terms {
         let elsewhere = self.ranks - self.here;
         let asked = if to_one { elsewhere } else { self.hosts - 1 };
@@ -358,7 +357,7 @@ impl<'a> Spread<'a> {
         }
     }
 
-    /// Vectors of all ranks of a host, in `pieces` pieces, to one of them, which combines them.
+    /// Vectors of all ranks of a host, in `pieces` pieces, to the leader, which combines them.
     fn brought_to_leaders(self, pieces: u64, n: u64) -> Terms {
         let others = self.here - 1;
         Terms {
@@ -369,12 +368,12 @@ impl<'a> Spread<'a> {
         }
     }
 
-    /// Copies of every rank, of so many bytes.
+    /// A copy of this many bytes by every rank.
     fn copies(self, bytes: u64) -> Terms {
         Terms { copied: self.here.saturating_mul(bytes), ..Terms::default() }
     }
 
-    /// All ranks multicast `bytes`, or one alone.
+    /// All ranks multicast `bytes`, or one rank does.
     fn multicast(self, all: bool, bytes: u64) -> Terms {
         let roots = if all { self.ranks } else { u64::from(self.ranks > 1) };
         let mine = roots.min(self.here);
@@ -389,7 +388,7 @@ impl<'a> Spread<'a> {
     }
 }
 
-/// What is spent among all ranks, or among all leaders.
+/// The terms among all ranks, or among all leaders.
 fn among(shape: Spread<'_>, collective: Collective, algorithm: Algorithm, n: u64) -> Terms {
     match collective {
         Collective::Allgather => allgather(shape, algorithm, n),
@@ -405,12 +404,12 @@ fn among(shape: Spread<'_>, collective: Collective, algorithm: Algorithm, n: u64
     }
 }
 
-/// What is spent where the ranks of a host meet first, then leaders, and hosts have it from their leaders.
+/// The terms in three steps: within each host, among the leaders, and from the leaders back to their hosts.
 fn by_host(shape: Spread<'_>, choice: Choice, n: u64) -> Terms {
     let (collective, algorithm) = (choice.collective(), choice.algorithm());
     let (ranks, others, leaders) = (shape.ranks, shape.here - 1, shape.leaders());
     let between = |n| among(leaders, collective, algorithm.carried_out(shape.hosts as u32), n);
-    // Back, and to its place.
+    // From the leader back to the ranks and into place.
     let back = |n: u64| Terms { messages: others, copied: (2 * others).saturating_mul(n), ..Terms::default() };
     match collective {
         Collective::Allgather => {
@@ -459,23 +458,23 @@ fn alltoall(shape: Spread<'_>, algorithm: Algorithm, n: u64) -> Terms {
     let ranks = shape.ranks;
     let straight = shape.straight(n, 0);
     let moved = match algorithm {
-        // A host hears of every rank elsewhere, is heard of by every host from each of its ranks, and asks and is asked
-        // as often.
+        // A host gets an announcement from every rank elsewhere. Every other host gets one from each of its ranks.
+        // Requests are as many.
         Algorithm::Pull => {
             let told = 2 * (ranks - shape.here + shape.here * (shape.hosts - 1));
             straight + Terms { latencies: 2 * straight.latencies, messages: told, ..Terms::default() }
         }
         Algorithm::Pairwise { .. } => {
-            // Partners of a power of two that differ in low bits share a host.
+            // If ranks and ranks per host are powers of two, partners that differ in low bits share a host.
             let within = if ranks.is_power_of_two() && shape.here.is_power_of_two() { shape.here } else { 1 };
-            // Ranks of a full host come to be in different rounds: about half of the waiting of each goes by while
-            // others send.
+            // Ranks of a full host drift into different rounds: about half of each rank's waiting overlaps the sending
+            // of others.
             let waits = if shape.here < FULL { 1 } else { 2 };
             Terms { latencies: straight.latencies * (ranks - within) / waits, ..straight }
         }
         Algorithm::ScatterDestination { .. } => straight,
         Algorithm::Bruck { .. } => {
-            // How many of the distances to others have the bit.
+            // The number of distances to other ranks that have the bit.
             let with = |bit: u64| ranks / (2 * bit) * bit + (ranks % (2 * bit)).saturating_sub(bit);
             let all: u64 = powers(2, ranks).map(with).sum();
             shape.growing(2, |bit| (with(bit).saturating_mul(n), 0))
@@ -495,7 +494,7 @@ fn broadcast(shape: Spread<'_>, algorithm: Algorithm, n: u64) -> Terms {
             let half = n.div_ceil(2);
             shape.two_trees(n, half.div_ceil(segment.max(1)), half.min(segment))
         }
-        // Of fewer bytes than ranks most blocks are empty: what there is goes down the tree and on.
+        // With fewer bytes than ranks most blocks are empty: the non-empty ones go down the tree and on.
         Algorithm::ScatterAllgather if n < shape.ranks => {
             shape.tree(2, n.div_ceil(2), 0) + shape.chain(1, n.div_ceil(2), 0)
         }
@@ -507,7 +506,7 @@ fn broadcast(shape: Spread<'_>, algorithm: Algorithm, n: u64) -> Terms {
             if shape.ranks == 1 {
                 return Terms::default();
             }
-            // Who has a subtree's blocks already passes them on at once.
+            // Ranks that have a subtree's blocks already pass them on at once.
             scattered + Terms { latencies: shape.hosts / 2, ..gathered }
         }
         Algorithm::Multicast { .. } => shape.multicast(false, n),
@@ -528,7 +527,7 @@ fn reduce(shape: Spread<'_>, algorithm: Algorithm, n: u64) -> Terms {
     shape.copies(n) + moved
 }
 
-/// How many segments a vector of `n` bytes makes, and bytes of each.
+/// The number of segments of a vector of `n` bytes, and the bytes of each.
 fn segments(n: u64, segment: u64) -> (u64, u64) {
     let count = n.div_ceil(segment.max(1)).clamp(1, MAX_SEGMENTS);
     (count, n.div_ceil(count))
@@ -573,7 +572,7 @@ fn reduce_scatter(shape: Spread<'_>, algorithm: Algorithm, n: u64) -> Terms {
 
 fn scan(shape: Spread<'_>, algorithm: Algorithm, n: u64) -> Terms {
     let moved = match algorithm {
-        // The last ranks have nobody so far behind them.
+        // The last ranks have no rank this far behind them.
         Algorithm::RecursiveDoubling => shape.growing(2, |distance| {
             let part =
                 |bytes: u64| (u128::from(bytes) * u128::from(shape.ranks - distance) / u128::from(shape.ranks)) as u64;

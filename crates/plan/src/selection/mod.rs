@@ -1,9 +1,8 @@
-//! Which algorithm carries out a collective: what things cost on a cluster, what algorithms spend, what people have
-//! set.
+//! Chooses the algorithm of a collective from the costs on a cluster, the terms of each algorithm, and user settings.
 //!
-//! [`Tuning`] is what the members of a group agree on, by [`Tuning::digest`]; [`Tuning::choose`] is a pure function of
-//! it and of the call. [`terms()`] says in closed form what an algorithm spends, [`Cost::time`] how long that takes;
-//! the crate `outboard-plan-tools` plays the actual programs and so checks the closed forms.
+//! The members of a group agree on a [`Tuning`] by [`Tuning::digest`]. [`Tuning::choose`] is a pure function of the
+//! tuning and the call. [`terms()`] returns in closed form what an algorithm spends, and [`Cost::time`] how long that
+//! takes. The crate `outboard-plan-tools` plays the actual programs and so checks the closed forms.
 //!
 //! Invariant: integer arithmetic throughout, so that all machines choose alike. Never measures anything.
 

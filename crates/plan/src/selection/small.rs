@@ -1,4 +1,4 @@
-//! How a group carries out a call, small or not, with a tuning or without.
+//! The choice of an algorithm for a call, small or not, with a tuning or without.
 
 use std::sync::LazyLock;
 
@@ -6,10 +6,10 @@ use super::choice::all;
 use super::{Because, Candidate, Case, Choice, Chosen, Collective, Cost, Links, Tuning};
 use crate::algorithm::Algorithm;
 
-/// What groups choose by that have no tuning.
+/// The tunings of groups that have none.
 struct Untuned {
     large: Tuning,
-    /// Of small calls.
+    /// The tuning for small calls.
     small: Tuning,
 }
 
@@ -28,10 +28,10 @@ impl Untuned {
     }
 }
 
-/// The algorithm of a call, and whether the call is small (MC-9): it moves something, but at most `eager_bytes` in all,
-/// and neither is it multicast nor are its blocks pulled, so that its messages can carry their bytes and nobody waits
-/// for a barrier. A tuning that multicasts small calls is followed. Blocks of sizes of their own (`uneven`) go one by
-/// one, and such a call is never small: who has not called knows too little of it for messages that are the first news.
+/// The algorithm of a call, and whether the call is small (MC-9). A small call moves between 1 and `eager_bytes` bytes
+/// in all. It is not multicast and its blocks are not pulled, so its messages can carry their bytes and no rank waits
+/// for a barrier. A tuning that multicasts small calls is followed. Blocks of different sizes (`uneven`) go one by one,
+/// and such a call is never small: messages before the peer's call would need sizes that the peer does not know yet.
 pub fn chosen(tuning: Option<&Tuning>, case: &Case, eager_bytes: u64, uneven: bool) -> (Choice, bool) {
     let of_all = case.bytes.checked_mul(case.ranks.into());
     let moved = match case.collective {
@@ -41,10 +41,10 @@ pub fn chosen(tuning: Option<&Tuning>, case: &Case, eager_bytes: u64, uneven: bo
         | Collective::ReduceScatter
         | Collective::Scan => Some(case.bytes),
         Collective::Allgather | Collective::Alltoall => of_all,
-        // Where only the root is waited for blocks are pulled without a barrier, too, and a barrier is one.
+        // If ranks wait only for the root, blocks are pulled without a barrier, too; a barrier is itself one.
         Collective::Gather | Collective::Scatter | Collective::Barrier => None,
     };
-    // A call that moves nothing would end in silence, whatever others have called.
+    // A call that moves nothing would complete without noticing that other ranks called something else.
     let few = !uneven && moved.is_some_and(|bytes| bytes > 0 && bytes <= eager_bytes);
     let (tuning, case) = match tuning {
         Some(tuning) => (tuning, *case),
@@ -60,7 +60,7 @@ pub fn chosen(tuning: Option<&Tuning>, case: &Case, eager_bytes: u64, uneven: bo
     (choice, few && !choice.multicasts() && !choice.pulls())
 }
 
-/// How few bytes for each other rank reach them soonest: in a message each, all at once, or in few rounds.
+/// The fastest way for few bytes per rank: one message to each rank, all at once, or few rounds.
 fn exchanged(tuning: &Tuning, case: &Case) -> Choice {
     let algorithms = [Algorithm::ScatterDestination { batch: case.ranks }, Algorithm::Bruck { ports: 1 }];
     let candidates = algorithms.into_iter().filter_map(|one| tuning.candidate(case, all(case.collective, one)));

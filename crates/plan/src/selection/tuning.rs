@@ -1,4 +1,4 @@
-//! The tuning of a cluster as a file that people read and edit: what things cost, and algorithms that are set by hand.
+//! The tuning of a cluster as a file that users read and edit: costs, and algorithms set by hand.
 //!
 //! ```toml
 //! [cost]
@@ -16,10 +16,10 @@
 //! algorithm = "recursive-doubling"
 //! ```
 //!
-//! What `[cost]` leaves out is as in [`Cost::default`]. Of the choices of a collective the first counts whose bounds
-//! hold: `up-to` for the bytes of the call ([`Collective`] says which), `ranks` for the most ranks of the group; where
-//! none does, the cost model chooses. Invariant: [`Tuning::digest`] tells tunings apart by what they mean, not by how
-//! they are written, and what is shown is read back as an equal tuning. Never opens files.
+//! Parameters that `[cost]` leaves out have the values of [`Cost::default`]. The first choice of a collective whose
+//! bounds hold applies: `up-to` for the bytes of the call (as in [`Collective`]), `ranks` for the most ranks of the
+//! group. If none applies, the cost model chooses. Invariants: [`Tuning::digest`] depends on what tunings mean, not on
+//! how they are written. The shown form is read back as an equal tuning. Never opens files.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -37,33 +37,33 @@ use super::collective::{Collective, UnknownCollective};
 use super::cost::Cost;
 use outboard_units::{Rate, Size, UnitError};
 
-/// `multicast` of a cluster without.
+/// The value of `multicast` on a cluster without multicast.
 const NO_MULTICAST: &str = "none";
 
-/// What a group agrees on about the choice of algorithms.
+/// The tuning on which a group agrees to choose algorithms.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Tuning {
     pub cost: Cost,
-    /// What people have set, by collective; the first that applies counts.
+    /// The rules that users have set, by collective; the first that applies wins.
     pub rules: BTreeMap<Collective, Vec<Rule>>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rule {
-    /// Most bytes for which it applies; any by default.
+    /// The most bytes for which the rule applies; unlimited by default.
     pub up_to: Option<Size>,
-    /// Most ranks; any by default.
+    /// The most ranks for which the rule applies; unlimited by default.
     pub ranks: Option<u32>,
     pub choice: Choice,
 }
 
 impl Rule {
-    /// Whether it is for a call of `bytes` bytes among `ranks` ranks.
+    /// Whether the rule applies to a call of `bytes` bytes among `ranks` ranks.
     pub fn applies(&self, ranks: u32, bytes: u64) -> bool {
         self.up_to.is_none_or(|most| bytes <= most.0) && self.ranks.is_none_or(|most| ranks <= most)
     }
 
-    /// Whether it leaves nothing to `later`, also where there is no multicast.
+    /// Whether the rule always precedes `later`, also if there is no multicast.
     fn covers(&self, later: &Rule) -> bool {
         if self.choice.multicasts() {
             return false;
@@ -73,7 +73,7 @@ impl Rule {
     }
 }
 
-/// Why a text is no tuning: its line, counted from 1, and what is wrong there.
+/// The line of a text, counted from 1, at which it is no valid tuning, and the reason.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("line {line}: {reason}")]
 pub struct TuningError {
@@ -99,7 +99,7 @@ struct ChoiceTable {
     algorithm: Spanned<String>,
 }
 
-/// A quantity as people write it.
+/// Reads a quantity in the notation of `outboard-units`.
 pub(super) fn quantity<'de, D: Deserializer<'de>, T: FromStr<Err = UnitError>>(from: D) -> Result<T, D::Error> {
     String::deserialize(from)?.parse().map_err(D::Error::custom)
 }
@@ -108,7 +108,7 @@ fn some_quantity<'de, D: Deserializer<'de>, T: FromStr<Err = UnitError>>(from: D
     quantity(from).map(Some)
 }
 
-/// The rate of a network that may have no multicast.
+/// Reads the rate of multicasts, or `none`.
 pub(super) fn multicast<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Rate>, D::Error> {
     match String::deserialize(from)?.as_str() {
         NO_MULTICAST => Ok(None),
@@ -151,7 +151,7 @@ impl FromStr for Tuning {
     }
 }
 
-/// As a file that is read back as an equal tuning.
+/// Writes a file that is read back as an equal tuning.
 impl fmt::Display for Tuning {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Cost { latency, message, control, bandwidth, multicast, copy, reduce } = self.cost;
@@ -176,7 +176,7 @@ impl fmt::Display for Tuning {
 }
 
 impl Tuning {
-    /// Equal for tunings that mean the same; never 0.
+    /// A digest that is equal for tunings with the same meaning; never 0.
     pub fn digest(&self) -> u32 {
         let mut hasher = SipHasher13::new_with_keys(0x7475_6e69, 0x6e67_0001);
         hasher.write(self.to_string().as_bytes());

@@ -1,4 +1,4 @@
-/* A rank in C: everything in outboard.h once, with the results that are expected. Exits with the failing line. */
+/* A rank in C: uses everything in outboard.h once and checks the results. Exits with the failing line. */
 #define _POSIX_C_SOURCE 200809L
 #include "expect.h"
 
@@ -47,7 +47,7 @@ static void attaches_once(outboard_context **context) {
     EXPECT(strcmp(outboard_memory_tier(*context), "cross-memory attach") == 0);
 }
 
-/* Apart and in place, awaited in every way. */
+/* Out of place and in place, awaited in every way. */
 static void gathers_to_all(outboard_context *context, outboard_group *group, uint32_t rank) {
     static unsigned char send[BYTES], receive[2 * BYTES];
     outboard_request *requests[3] = {NULL, NULL, NULL};
@@ -118,7 +118,7 @@ static void reduces(outboard_group *group, uint32_t rank) {
     EXPECT(before[0] == (rank == 1 ? 0.5 : -1.0) && before[1] == (rank == 1 ? 4.0 : -1.0));
 }
 
-/* A group of this rank alone, out of its own offer. */
+/* A group of this rank alone, made from its own offer. */
 static void is_alone(outboard_context *context) {
     static unsigned char send[BYTES], receive[BYTES];
     unsigned char offer[OUTBOARD_OFFER_BYTES];

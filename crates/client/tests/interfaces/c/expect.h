@@ -1,4 +1,4 @@
-/* What the ranks in C share. A failing EXPECT ends the program with the line. */
+/* Shared by the ranks in C. A failing EXPECT ends the program with the line. */
 #ifndef EXPECT_H
 #define EXPECT_H
 

@@ -1,5 +1,4 @@
-/* Operators of the program's own in C: a product that does not commute, and what is refused. Exits with the failing
- * line. */
+/* Operators of the program in C: a product that does not commute, and rejected calls. Exits with the failing line. */
 #include "expect.h"
 
 enum { COUNT = 300 };
@@ -45,7 +44,7 @@ static int is(const struct matrix *found, struct matrix wanted) {
     return memcmp(found, &wanted, sizeof wanted) == 0;
 }
 
-/* Every kind once. */
+/* Every kind of reduction once. */
 static void all_kinds(outboard_group *group, int op, uint32_t rank, uint32_t ranks) {
     static struct matrix own[2 * COUNT], found[2 * COUNT];
     const uint64_t counts[2] = {1, COUNT};
