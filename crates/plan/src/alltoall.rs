@@ -5,8 +5,8 @@
 //! size, are pairwise: one message for each pair with bytes, `ranks - 1` at most. The engine announces messages and
 //! lets the receiving side request them (SP-5), or simply sends.
 //!
-//! Invariants: receives follow nothing (MC-4); two ranks exchange only message 0. In step `i` rank `r` sends to rank `r
-//! + i` and receives from `r - i`, or both with `r ^ i`. So all ranks send to different ranks at the same time (the
+//! Invariants: receives follow nothing (MC-4); two ranks exchange only message 0. In step `i` rank `r` sends to rank
+//! `r + i` and receives from `r - i`, or both with `r ^ i`. So all ranks send to different ranks at the same time (the
 //! scatter-destination order of GP-8).
 
 mod bruck;

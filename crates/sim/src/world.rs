@@ -174,6 +174,8 @@ impl<'a> World<'a> {
         let patience = self.scenario.patience();
         let deadline = Instant(0) + self.scenario.last_scripted() + patience;
         let bytes_bound = self.bytes_bound();
+        let ends = self.scenario.faults.stalls.iter().map(|stall| stall.at + stall.lasting);
+        let all_run = Instant(0) + ends.max().unwrap_or_default();
         let mut quiet_by = None;
         let mut steps = 0u64;
         while let Some(step) = self.cluster.step()? {
@@ -185,7 +187,7 @@ impl<'a> World<'a> {
             self.hear(now)?;
             steps += 1;
             if quiet_by.is_none() && may_end && self.is_over() {
-                quiet_by = Some(now + self.scenario.config.dead_after * 3 + Duration::from_secs(5));
+                quiet_by = Some(now.max(all_run) + self.scenario.config.dead_after * 3 + Duration::from_secs(5));
             }
             if quiet_by.is_some_and(|by| now > by) {
                 break;

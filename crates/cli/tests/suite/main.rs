@@ -13,3 +13,4 @@ mod requirements;
 mod sim;
 mod timeline;
 mod tune;
+mod words;

@@ -45,7 +45,7 @@ fn cited(text: &str, papers: &BTreeSet<String>) -> BTreeSet<Id> {
 }
 
 /// Every file of code below `folder`.
-fn files(folder: &Path, found: &mut Vec<PathBuf>) {
+pub(crate) fn files(folder: &Path, found: &mut Vec<PathBuf>) {
     let entries = fs::read_dir(folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
     for entry in entries {
         let entry = entry.expect("an entry of the folder");

@@ -1,6 +1,7 @@
 //! The links to other service processes, and the evidence that one of them is dead.
 //!
 //! A peer that owes an acknowledgement for too long is lost, with all its groups: a group lost by a silence stays lost.
+//! So is a peer that sends for a longer time and acknowledges nothing new; an event reports that peer.
 //! A peer that sends but acknowledges nothing new may be silent a second longer. So the end of a one-way cut that
 //! receives nothing reports first. The link stays for groups that were requested recently; otherwise it is lost, too.
 //! When packets flow again, the first new group makes a new link; an end that has not noticed the silence learns of it
@@ -344,6 +345,11 @@ impl Peers {
         dead
     }
 
+    /// Whether the peer sends, and has acknowledged nothing new for too long.
+    fn is_deaf(&self, peer: SpId) -> bool {
+        self.all.get(&peer).is_some_and(|peer| peer.is_deaf())
+    }
+
     pub(super) fn lose(&mut self, peer: SpId) -> Option<Peer> {
         let lost = *self.all.remove(&peer)?;
         let retransmissions = lost.standing.retransmissions;
@@ -413,6 +419,9 @@ impl Node {
 impl Endpoint {
     pub(super) fn time_peers(&mut self) {
         for peer in self.node.peers.handle_timeout(self.node.out.now) {
+            if self.node.peers.is_deaf(peer) {
+                self.node.out.violation(Some(peer), "the peer sends and acknowledges nothing: it is lost");
+            }
             self.lose_peer(peer, Loss::Silent);
         }
     }

@@ -10,6 +10,9 @@ use crate::ids::{GroupHandle, Instant};
 use crate::link::{Acked, Link, Received};
 use crate::wire::FrameHeader;
 
+/// A peer that sends for this many silence limits without a new acknowledgement is lost. Frames for the peer may wait behind
+/// much else, and be sent again and again.
+const DEAFNESS: u32 = 4;
 /// A peer that sends for this long without a new acknowledgement may not receive our frames.
 const DEAF_FROM: Duration = Duration::from_millis(100);
 /// Extra silence for such a peer. On a one-way cut the end that receives nothing then reports the other end first. So
@@ -88,10 +91,19 @@ impl Peer {
     }
 
     /// When the peer has owed an acknowledgement for too long.
-    pub(super) fn dies_at(&self) -> Option<Instant> {
+    fn overdue_at(&self) -> Option<Instant> {
         let grace = if self.deaf_for < DEAF_FROM { Duration::ZERO } else { DEAF_SILENCE };
-        (self.link.backlog() > 0 && self.address.is_some() && self.has_to_answer())
-            .then(|| self.link.last_owed() + self.dead_after + grace)
+        (self.link.backlog() > 0 && self.address.is_some()).then(|| self.link.last_owed() + self.dead_after + grace)
+    }
+
+    /// Whether the peer has acknowledged nothing new for too long, although it sends. Partitions make such peers, too.
+    pub(super) fn is_deaf(&self) -> bool {
+        self.deaf_for >= self.dead_after.saturating_mul(DEAFNESS)
+    }
+
+    pub(super) fn dies_at(&self) -> Option<Instant> {
+        let overdue_at = self.overdue_at().filter(|_| self.has_to_answer());
+        if self.is_deaf() { overdue_at.map(|_| self.link.last_owed()) } else { overdue_at }
     }
 
     /// Handles a frame of the peer. The silence before counts as deafness up to `dead_after`: we may have been stopped.
