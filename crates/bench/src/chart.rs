@@ -19,7 +19,7 @@ const OURS: &str = "Outboard";
 /// The bars of a row: systems and ratios.
 type Bars<'a> = Vec<(&'a str, f64)>;
 
-/// The chart of those rows of `table` that have a limit. Systems without a figure have no bar.
+/// Draws the rows of `table` that have a limit. A system without a figure has no bar.
 ///
 /// # Panics
 /// If the table has no column `limit`.

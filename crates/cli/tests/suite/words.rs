@@ -52,7 +52,8 @@ fn no_comment_opens_with_a_fragment_or_hides_who_does_what() {
 
 #[test]
 fn fragments_and_riddles_are_found_in_comments_alone() {
-    let text = "/// Of three.\nlet told = 1; // told\n//! A crate, untold.\n/* first\n * Whoever reads\n last */\nlet whose = 2;\n";
+    let text = "/// Of three.\nlet told = 1; // told\n//! A crate, untold.\n/* first\n * Whoever reads\n last */\n\
+                let whose = 2;\n";
     let lines = comments(text);
     assert_eq!(lines, ["Of three.", "A crate, untold.", "first", "Whoever reads", "last */"]);
     assert_eq!(lines.iter().filter(|line| is_read_twice(line)).count(), 2);
