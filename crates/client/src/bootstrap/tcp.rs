@@ -2,12 +2,16 @@
 //!
 //! Rank 0 tries to listen at the address. If that works, no other process serves there and rank 0 does from now on. If
 //! the address is taken (`outboard run` serves) or belongs to another host, rank 0 is a visitor like all other ranks.
+//! A process that holds the port and does not serve may go; so rank 0 tries again while it cannot reach a server.
 
 use super::{Bootstrap, check};
 use crate::error::Error;
 use crate::rendezvous::{self, LIMIT, RendezvousError, Token, Visitor};
 use std::net::{Ipv4Addr, TcpListener, ToSocketAddrs};
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+/// Time in which rank 0 tries to reach a server before it tries to listen again.
+const FIRST_REACH: Duration = Duration::from_secs(1);
 
 /// Bootstrap over one TCP server, which rank 0 may run itself.
 #[derive(Debug)]
@@ -40,10 +44,19 @@ impl Bootstrap for Tcp {
 
     fn exchange(&mut self, blob: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
         check(blob)?;
-        Ok(match &self.serving {
-            Some(listener) => rendezvous::host(listener, &self.visitor, blob, Instant::now() + LIMIT)?,
-            None => self.visitor.exchange(blob)?,
-        })
+        let deadline = Instant::now() + LIMIT;
+        let may_serve = self.visitor.rank == 0;
+        loop {
+            if let Some(listener) = &self.serving {
+                return Ok(rendezvous::host(listener, &self.visitor, blob, deadline)?);
+            }
+            match self.visitor.exchange_within(if may_serve { FIRST_REACH } else { LIMIT }, LIMIT, blob) {
+                Err(RendezvousError::Unreachable { .. }) if may_serve && Instant::now() < deadline => {
+                    self.serving = listen(&self.visitor.address)?;
+                }
+                exchanged => return Ok(exchanged?),
+            }
+        }
     }
 }
 

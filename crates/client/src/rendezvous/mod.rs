@@ -102,14 +102,16 @@ pub(crate) struct Visitor {
 }
 
 impl Visitor {
-    /// Sends this rank's blob and returns all blobs, in rank order. Collective; ends within three times [`LIMIT`].
-    pub(crate) fn exchange(&self, blob: &[u8]) -> Result<Vec<Vec<u8>>, RendezvousError> {
-        self.exchange_within(LIMIT, blob)
-    }
-
-    fn exchange_within(&self, limit: Duration, blob: &[u8]) -> Result<Vec<Vec<u8>>, RendezvousError> {
+    /// Sends this rank's blob and returns all blobs, in rank order. Collective; ends within `reach`, in which it tries
+    /// to reach the server, and twice `limit`, in which the other ranks may come.
+    pub(crate) fn exchange_within(
+        &self,
+        reach: Duration,
+        limit: Duration,
+        blob: &[u8],
+    ) -> Result<Vec<Vec<u8>>, RendezvousError> {
         assert!(blob.len() <= MOST_BYTES as usize, "checked by the caller");
-        let deadline = Instant::now() + limit;
+        let deadline = Instant::now() + reach;
         let broken = |reason| RendezvousError::Broken { rank: self.rank, reason };
         loop {
             let stream = self.connect(deadline)?;
@@ -121,7 +123,10 @@ impl Visitor {
                     return (0..self.ranks).map(|_| read_record(&mut server, &mut sealed).map_err(broken)).collect();
                 }
                 // The server of an earlier exchange was just closing; the next one will listen soon.
-                Err(reason) if turned_away(&reason) && Instant::now() < deadline => std::thread::sleep(FIRST_PAUSE),
+                Err(reason) if turned_away(&reason) => {
+                    self.may_try_again(deadline, FIRST_PAUSE, reason)?;
+                    std::thread::sleep(FIRST_PAUSE);
+                }
                 Err(reason) => return Err(broken(reason)),
             }
         }
@@ -156,14 +161,19 @@ impl Visitor {
         loop {
             match connect_until(&self.address, deadline) {
                 Ok(server) => return Ok(server),
-                Err(_) if Instant::now() + pause < deadline => std::thread::sleep(pause),
-                Err(reason) => {
-                    let (rank, address) = (self.rank, self.address.clone());
-                    return Err(RendezvousError::Unreachable { rank, address, reason });
-                }
+                Err(reason) => self.may_try_again(deadline, pause, reason)?,
             }
+            std::thread::sleep(pause);
             pause = (2 * pause).min(Duration::from_millis(500));
         }
+    }
+
+    /// An error if the deadline comes before the pause is over.
+    fn may_try_again(&self, deadline: Instant, pause: Duration, reason: io::Error) -> Result<(), RendezvousError> {
+        if Instant::now() + pause < deadline {
+            return Ok(());
+        }
+        Err(RendezvousError::Unreachable { rank: self.rank, address: self.address.clone(), reason })
     }
 }
 
@@ -262,6 +272,8 @@ mod tests {
         (listener, address)
     }
 
+    const SHORT: Duration = Duration::from_millis(200);
+
     fn token() -> Token {
         Token::new(b"secret", "job")
     }
@@ -280,7 +292,7 @@ mod tests {
             let ranks: Vec<_> = [2, 0, 1]
                 .map(|rank| {
                     let world = visitor(&address, rank, 3);
-                    scope.spawn(move || world.exchange(&vec![rank as u8; 1000 * rank as usize]))
+                    scope.spawn(move || world.exchange_within(LIMIT, LIMIT, &vec![rank as u8; 1000 * rank as usize]))
                 })
                 .into_iter()
                 .collect();
@@ -296,7 +308,7 @@ mod tests {
     fn missing_ranks_are_named_to_the_server_and_to_those_that_came() {
         let (listener, address) = server();
         std::thread::scope(|scope| {
-            let came = scope.spawn(|| visitor(&address, 1, 4).exchange(b"x"));
+            let came = scope.spawn(|| visitor(&address, 1, 4).exchange_within(LIMIT, LIMIT, b"x"));
             let served = serve(&listener, 4, &token(), Instant::now() + Duration::from_millis(500));
             let sentence = "ranks 0, 2, 3 of 4 did not come to the rendezvous in time";
             assert_eq!(served.unwrap_err().to_string(), sentence);
@@ -309,7 +321,7 @@ mod tests {
     fn a_server_that_speaks_slowly_holds_nobody_up() {
         let (listener, address) = server();
         std::thread::scope(|scope| {
-            let rank = scope.spawn(|| visitor(&address, 1, 2).exchange_within(Duration::from_millis(200), b"x"));
+            let rank = scope.spawn(|| visitor(&address, 1, 2).exchange_within(SHORT, SHORT, b"x"));
             let mut slow = listener.accept().unwrap().0;
             let words = [&HANDSHAKE.to_le_bytes()[..], &[0; GREETING]].concat();
             for byte in words {
@@ -345,7 +357,7 @@ mod tests {
             began.write_all(&record(&mut sealed, b"mine")).unwrap();
             crowd.iter_mut().for_each(closed);
             assert!(!serving.is_finished(), "rank 1 is waited for");
-            let blobs = visitor(&address, 1, 2).exchange(b"other").unwrap();
+            let blobs = visitor(&address, 1, 2).exchange_within(LIMIT, LIMIT, b"other").unwrap();
             assert_eq!(blobs, [&b"mine"[..], b"other"]);
             let told: Vec<_> = (0..3).map(|_| read_record(&mut began, &mut sealed).unwrap()).collect();
             assert_eq!(told, [&b""[..], b"mine", b"other"]);
@@ -359,10 +371,10 @@ mod tests {
         std::thread::scope(|scope| {
             let own = visitor(&address, 0, 2);
             let hosting = scope.spawn(move || host(&listener, &own, b"ours", Instant::now() + LIMIT));
-            let refused = |visitor: Visitor| visitor.exchange(b"theirs").unwrap_err().to_string();
+            let refused = |visitor: Visitor| visitor.exchange_within(LIMIT, LIMIT, b"theirs").unwrap_err().to_string();
             assert!(refused(visitor(&address, 1, 3)).contains("rank 1 has a world of 3 ranks, others of 2"));
             assert!(refused(visitor(&address, 0, 2)).contains("rank 0 came twice"));
-            let blobs = visitor(&address, 1, 2).exchange(b"own").unwrap();
+            let blobs = visitor(&address, 1, 2).exchange_within(LIMIT, LIMIT, b"own").unwrap();
             assert_eq!(blobs, [b"ours".to_vec(), b"own".to_vec()]);
             assert_eq!(hosting.join().unwrap().unwrap(), blobs);
         });

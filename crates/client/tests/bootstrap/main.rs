@@ -193,6 +193,22 @@ fn ranks_of_two_jobs_at_one_address_do_not_mix() {
     assert!((0..10_000).any(|_| TcpStream::connect(&address).is_err()), "the port is given back");
 }
 
+/// A process that held the port when rank 0 came, and has gone since.
+#[test]
+fn rank_0_serves_once_the_port_is_free() {
+    let holder = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = holder.local_addr().unwrap().to_string();
+    let own = Token::new(b"ours", "job");
+    std::thread::scope(|scope| {
+        let serving = scope.spawn(|| bootstrap::Tcp::new(0, 2, &address, own).unwrap().exchange(b"a"));
+        drop(holder.accept().unwrap());
+        drop(holder);
+        let met = bootstrap::Tcp::new(1, 2, &address, own).unwrap().exchange(b"b");
+        assert_eq!(met.unwrap(), [b"a", b"b"]);
+        assert_eq!(serving.join().unwrap().unwrap(), [b"a", b"b"]);
+    });
+}
+
 /// A process that listens at the meeting point before rank 0 does learns nothing and is rejected.
 #[test]
 fn nobody_serves_without_the_token() {

@@ -370,6 +370,7 @@ impl Group {
                 node.out.events.push_back(Event::GroupReady { group, rank, result: Ok(()) });
             }
             self.state = State::Ready;
+            self.members.others().for_each(|sp| node.peers.expect_answer(node.out.now, sp));
             self.mind_peers(node);
             self.move_window(node);
         }

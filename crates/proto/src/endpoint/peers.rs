@@ -8,7 +8,7 @@
 //! by the new number. `groups/anew.rs` decides which groups continue. Neighbours in the ring of a group are watched:
 //! when they are silent, they get a message to acknowledge. A peer need not know who watches it. A peer that has never
 //! sent may not know of the group yet. It may be silent until it has received an `Ask` with the offers of its ranks and
-//! our address. The last peers without a group are remembered (`past.rs`); a forgotten one gets a new link.
+//! our address, or until the group is made. The last peers without a group are remembered (`past.rs`); a forgotten one gets a new link.
 //!
 //! Invariant: totals over all peers ([`Standing`]) are updated when a peer changes, so that no event costs more with
 //! more peers.
@@ -300,7 +300,7 @@ impl Peers {
         self.change(peer, |peer| {
             peer.groups = if there { peer.groups + 1 } else { peer.groups - 1 };
             peer.asks &= !there;
-            peer.asked &= there || peer.groups > 0;
+            peer.has_address &= there || peer.groups > 0;
             if peer.groups == 0 {
                 peer.link.expect_answer(now);
             }
@@ -318,10 +318,10 @@ impl Peers {
         });
     }
 
-    /// A peer is sent an `Ask` with our address: from now on its silence means that it is dead.
+    /// A peer has our address, from an `Ask` or a group that is made. From now on its silence means that it is dead.
     pub(super) fn expect_answer(&mut self, now: Instant, peer: SpId) {
         self.change(peer, |peer| {
-            if !std::mem::replace(&mut peer.asked, true) {
+            if !std::mem::replace(&mut peer.has_address, true) {
                 peer.link.expect_answer(now);
             }
         });

@@ -123,6 +123,7 @@ fn seeds_of_hardships_that_found_something_stay_quiet() {
                 &[11_138, 13_149, 54_233, 61_204],
             ),
             ("a stop lasts from when a slow driver's timer was due", &[3111, 3336, 4667]),
+            ("a member of a made group dies before it has sent anything", &[35_313]),
             ("ranks that call after a dispute are told of different ones that left", &[1_213_654]),
             ("calls of a link before its other end is given up break a group", &[1_249_639, 1_301_537]),
             ("a question about a call comes with what ends it", &[1_411_951]),

@@ -34,8 +34,8 @@ pub(in crate::endpoint) struct Peer {
     pub(super) deaf_for: Duration,
     /// The peer knew of us over a link before this one.
     pub(super) knows_us: bool,
-    /// The peer was sent an `Ask` with its ranks' offers and our address.
-    pub(super) asked: bool,
+    /// The peer has our address from an `Ask`, or from a group that is made.
+    pub(super) has_address: bool,
     /// The peer waits for a local rank to request a group.
     pub(super) asks: bool,
     /// The group whose bulk was queued last for the peer.
@@ -77,17 +77,17 @@ impl Peer {
             dead_after: config.dead_after,
             deaf_for: Duration::ZERO,
             knows_us: false,
-            asked: false,
+            has_address: false,
             asks: false,
             served: None,
             standing: Standing::default(),
         }
     }
 
-    /// Whether silence means that the peer is dead. A member of a group that has never sent may not know of the group
-    /// yet. Without a group nothing waits for the peer.
+    /// Whether silence means that the peer is dead. Until a group is made, a member that has never sent may not know of
+    /// it. Without a group nothing waits for the peer.
     fn has_to_answer(&self) -> bool {
-        self.link.heard() || self.watched_by > 0 || self.knows_us || self.asked || self.groups == 0
+        self.link.heard() || self.watched_by > 0 || self.knows_us || self.has_address || self.groups == 0
     }
 
     /// When the peer has owed an acknowledgement for too long.
