@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Folders whose files cite IDs.
-const FOLDERS: [&str; 3] = ["crates", "bindings", "fuzz"];
+pub(crate) const FOLDERS: [&str; 6] = ["crates", "models", "tools", "bindings", "fuzz", "examples"];
 /// Folders of built files.
 const BUILT: [&str; 2] = ["target", "build"];
 /// Endings of files with code or settings.

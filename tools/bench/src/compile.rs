@@ -165,7 +165,7 @@ mod tests {
     fn sources_compile_without_warnings() {
         let workshop = Workshop::open().unwrap();
         assert!(workshop.calibrator().unwrap().is_file());
-        let header = concat!(env!("CARGO_MANIFEST_DIR"), "/../client/include");
+        let header = concat!(env!("CARGO_MANIFEST_DIR"), "/../../crates/client/include");
         let ours = ["collective.c", "batches.c", "messages.c", "transport_outboard.c", "transport_sockets.c"];
         for source in ours.into_iter().chain(PLAIN_SOURCES) {
             let arguments = ["-Werror", "-Wshadow", "-I", header, "-c", source].map(OsString::from);

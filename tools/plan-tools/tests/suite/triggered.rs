@@ -1,5 +1,5 @@
-//! Task lists: their printed form, their queue pairs, and rejected plans. `crates/sim/tests/suite/triggered.rs` tests
-//! that NICs carry them out, and `crates/cli/tests/suite/explain.rs` tests the tables of the paper.
+//! Task lists: their printed form, their queue pairs, and rejected plans. `tools/sim/tests/suite/triggered.rs` tests
+//! that NICs carry them out, and `tools/cli/tests/suite/explain.rs` tests the tables of the paper.
 
 use outboard_nic::triggered::list::{Action, HostStep, Place, Protocol, Template};
 use outboard_plan::selection::Collective;

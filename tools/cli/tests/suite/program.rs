@@ -30,7 +30,7 @@ pub(crate) fn compiled(compiler: &str, source: &str, libraries: &[&str]) -> Path
     let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(source.file_stem().expect("a file"));
     let output = Command::new(compiler)
         .args(["-std=gnu11", "-O2", "-g", "-Wall", "-Wextra", "-Werror", "-I"])
-        .arg(sources.join("../client/include"))
+        .arg(sources.join("../../crates/client/include"))
         .args([Path::new("-o"), &program, &source, Path::new("-L"), home()])
         .args(libraries)
         .output()

@@ -5,7 +5,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::requirements::files;
+use crate::requirements::{FOLDERS, files};
 
 /// Words that open a fragment.
 const OPENINGS: [&str; 5] = ["Of ", "The same ", "What ", "Who ", "Where "];
@@ -38,7 +38,7 @@ fn is_read_twice(comment: &str) -> bool {
 fn no_comment_opens_with_a_fragment_or_hides_who_does_what() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let mut paths = Vec::new();
-    ["crates", "bindings", "fuzz", "examples"].iter().for_each(|folder| files(&root.join(folder), &mut paths));
+    FOLDERS.iter().for_each(|folder| files(&root.join(folder), &mut paths));
     let is_code =
         |path: &&PathBuf| path.extension().is_some_and(|end| ["rs", "c", "h"].iter().any(|code| end == *code));
     let mut found = Vec::new();

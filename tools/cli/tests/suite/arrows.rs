@@ -1,5 +1,4 @@
-//! Crates depend on each other only as the architecture allows: arrows go down its table. This keeps protocol logic
-//! free of IO (ST-1).
+//! Crates depend on each other only as the architecture allows: arrows go down its table, and never up a floor.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
@@ -33,6 +32,9 @@ const ALLOWED: [(&str, &[&str]); 19] = [
     ("fuzz", &["call", "plan", "nic", "plan-tools", "proto", "sim", "shm", "fabric", "service"]),
 ];
 
+/// Folders from the ground: crates that run on a cluster, models of NICs, tools of developers.
+const FLOORS: [&str; 3] = ["crates", "models", "tools"];
+
 /// The metadata of the workspace from cargo.
 fn workspace() -> Value {
     let output = Command::new(env!("CARGO"))
@@ -53,12 +55,22 @@ fn directory(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or(path)
 }
 
+/// Directory and metadata of each package of the workspace.
+fn packages(workspace: &Value) -> impl Iterator<Item = (&str, &Value)> {
+    let packages = workspace["packages"].as_array().expect("packages").iter();
+    packages.map(|package| (text(&package["manifest_path"]).strip_suffix("/Cargo.toml").expect("a manifest"), package))
+}
+
+/// The floor of a directory, from the ground. Fuzz targets lie beside the floors and may use all of them.
+fn floor(path: &str) -> usize {
+    let above = path.rsplit('/').nth(1).expect("a directory in a directory");
+    FLOORS.iter().position(|floor| *floor == above).unwrap_or(FLOORS.len())
+}
+
 /// Crates of this workspace on which each crate depends, normally or for its build; both by directory.
 fn arrows(workspace: &Value) -> BTreeMap<String, BTreeSet<String>> {
-    let packages = workspace["packages"].as_array().expect("packages");
-    let one = |package: &Value| {
-        let manifest = text(&package["manifest_path"]);
-        let from = directory(manifest.strip_suffix("/Cargo.toml").expect("a manifest"));
+    let one = |(path, package): (&str, &Value)| {
+        let from = directory(path);
         let dependencies = package["dependencies"].as_array().expect("dependencies").iter();
         // Cargo writes null for a normal dependency; only dependencies of this workspace have a path.
         let to = dependencies
@@ -67,7 +79,7 @@ fn arrows(workspace: &Value) -> BTreeMap<String, BTreeSet<String>> {
             .map(|path| directory(path).to_owned());
         (from.to_owned(), to.collect())
     };
-    packages.iter().map(one).collect()
+    packages(workspace).map(one).collect()
 }
 
 #[test]
@@ -92,16 +104,15 @@ fn arrows_go_down_the_table() {
     assert!(wrong.is_empty(), "not allowed: {}", wrong.join(", "));
 }
 
-/// Verifier, text formats and task lists are for people; daemons and ranks have no use for them.
+/// A crate that runs on a cluster needs no model, and a model needs no tool.
 #[test]
-fn neither_daemon_nor_liboutboard_links_the_tools_of_plans() {
-    let arrows = arrows(&workspace());
-    for linked in ["service", "client"] {
-        let mut reached = BTreeSet::from([linked]);
-        let mut next = vec![linked];
-        while let Some(from) = next.pop() {
-            next.extend(arrows[from].iter().map(String::as_str).filter(|to| reached.insert(to)));
-        }
-        assert!(reached.contains("plan") && !reached.contains("plan-tools"), "{linked} reaches {reached:?}");
-    }
+fn arrows_go_to_the_same_floor_or_a_lower_one() {
+    let workspace = workspace();
+    let floors: BTreeMap<String, usize> =
+        packages(&workspace).map(|(path, _)| (directory(path).to_owned(), floor(path))).collect();
+    assert!(FLOORS.iter().enumerate().all(|(at, _)| floors.values().any(|floor| *floor == at)), "{floors:?}");
+    let arrows = arrows(&workspace);
+    let all = arrows.iter().flat_map(|(from, to)| to.iter().map(move |to| (from, to)));
+    let up: Vec<_> = all.filter(|(from, to)| floors[*to] > floors[*from]).collect();
+    assert!(up.is_empty(), "arrows to a higher floor: {up:?}");
 }
