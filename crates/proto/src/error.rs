@@ -9,6 +9,34 @@ use crate::group::lateness::DeadlineMissed;
 use crate::ids::{GroupHandle, SpId};
 use crate::interface::Signature;
 
+/// Why a message of another service process, or the call that the message names, is rejected: the group breaks.
+#[derive(Debug)]
+pub(crate) enum Rejection {
+    /// No service process sends such a message now.
+    Violation(&'static str),
+    /// Members disagree, or a resource is missing.
+    Error(CollectiveError),
+}
+
+impl Rejection {
+    /// A violation unless `sound`.
+    pub(crate) fn unless(sound: bool, violation: &'static str) -> Result<(), Rejection> {
+        if sound { Ok(()) } else { Err(Rejection::Violation(violation)) }
+    }
+}
+
+impl From<&'static str> for Rejection {
+    fn from(violation: &'static str) -> Self {
+        Rejection::Violation(violation)
+    }
+}
+
+impl From<CollectiveError> for Rejection {
+    fn from(error: CollectiveError) -> Self {
+        Rejection::Error(error)
+    }
+}
+
 /// Why a collective ended without its bytes.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CollectiveError {

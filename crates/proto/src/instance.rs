@@ -31,7 +31,7 @@ use outboard_plan::{Extents, OpId, Rank};
 
 use crate::config::Config;
 use crate::deadlines::Deadlines;
-use crate::error::CollectiveError;
+use crate::error::{CollectiveError, Rejection};
 use crate::group::barrier::Barrier;
 use crate::group::members::Members;
 use crate::ids::{CallId, InstanceId, Instant, SpId};
@@ -60,7 +60,6 @@ mod steps;
 pub(crate) mod tagged;
 
 use layout::Layout;
-pub(crate) use layout::Unplanned;
 use local::{Local, Presence};
 use offloaded::Handed;
 pub(crate) use recovery::Batch;
@@ -68,6 +67,9 @@ use recovery::Multicasts;
 pub(crate) use scratch::ALIGN;
 use scratch::Scratch;
 use sizes::Unsized;
+
+/// The violation of an offer that comes for a call with a barrier, or has another form.
+const NO_OFFER: &str = "an offer for a call that takes none";
 
 /// The environment of an instance while it handles an event.
 pub(crate) struct Context<'a> {
@@ -148,7 +150,7 @@ impl Instance {
         id: InstanceId,
         (signer, signature): (Rank, Signature),
         sizes: Option<Extents>,
-    ) -> Result<Self, Unplanned> {
+    ) -> Result<Self, Rejection> {
         let mut instance = Instance {
             id,
             signature,
@@ -190,7 +192,7 @@ impl Instance {
     }
 
     /// The sizes are known: chooses the plan and the policy.
-    fn plan(&mut self, cx: &mut Context<'_>, extents: Extents) -> Result<(), Unplanned> {
+    fn plan(&mut self, cx: &mut Context<'_>, extents: Extents) -> Result<(), Rejection> {
         let layout = Layout::choose(self.signature, cx.members, cx.config);
         if layout.pulls() {
             return Ok(self.exchange(cx)?);
@@ -208,7 +210,7 @@ impl Instance {
         let programs: u64 = self.locals.iter().map(|local| run::kept(local.run.program())).sum();
         let first = &self.locals[0];
         let (rank, blocks) = (first.rank, Multicasts::kept(cx, &first.run));
-        self.keep(cx, rank, programs.saturating_add(blocks)).map_err(Unplanned::Room)?;
+        self.keep(cx, rank, programs.saturating_add(blocks)).map_err(Rejection::Error)?;
         self.multicast = Multicasts::new(cx, &self.locals[0].run, self.signature.kind, &extents);
         self.extents = Some(extents);
         self.phase = Phase::Gathering;
@@ -384,20 +386,20 @@ impl Instance {
         StepOf { owner: Owner::Instance { instance: self.id, local }, op }
     }
 
-    /// An offer for a call without a barrier. False when it cannot come; an error breaks the group.
+    /// An offer for a call without a barrier.
     pub(crate) fn handle_offer(
         &mut self,
         cx: &mut Context<'_>,
         from: SpId,
         offer: TransferMessage,
         payload_len: u32,
-    ) -> Result<bool, CollectiveError> {
+    ) -> Result<(), Rejection> {
         match self.policy {
-            _ if !self.alive() => Ok(true),
+            _ if !self.alive() => Ok(()),
             Policy::Pairs => self.handle_offer_of_pairs(cx, from, offer, payload_len),
             Policy::Eager => self.handle_small(cx, from, offer, payload_len),
             // All members agree on the policy, so no offer can come for these.
-            Policy::Barrier | Policy::Offloaded => Ok(false),
+            Policy::Barrier | Policy::Offloaded => Err(NO_OFFER.into()),
         }
     }
 

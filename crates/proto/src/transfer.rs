@@ -22,7 +22,7 @@ use std::collections::{BTreeSet, VecDeque};
 use outboard_plan::{OpId, Rank};
 
 use crate::config::Config;
-use crate::error::CollectiveError;
+use crate::error::{CollectiveError, Rejection};
 use crate::group::members::Members;
 use crate::ids::{CallId, InstanceId, SpId};
 use crate::interface::{MemRef, Order};
@@ -43,6 +43,9 @@ use outgoing::{EAGER, Outgoing};
 
 /// Messages that may wait for their receives at one service process. A peer that sends more misbehaves.
 const MAX_WAITING: usize = 1 << 20;
+
+/// The violation of bytes without a place.
+const UNEXPECTED: &str = "bytes that no receive expects";
 
 /// The owner of the program that a step belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -316,47 +319,60 @@ impl Transfer {
         pieces.iter().map(place).collect::<Option<_>>().filter(|_| sound)
     }
 
-    /// Handles a message of another service process. False when it cannot come now; an error breaks the group.
+    /// Handles a message of another service process.
     pub(crate) fn handle(
         &mut self,
         site: &mut Site<'_>,
         from: SpId,
         message: TransferMessage,
         payload_len: u32,
-    ) -> Result<bool, CollectiveError> {
-        let sound = match message {
+    ) -> Result<(), Rejection> {
+        let handled = match message {
             TransferMessage::Offer { origin, rank, first_ready, ready, first_early, early } => {
                 let scope = origin.scope();
-                self.handle_ready(site, (from, scope, rank), first_ready, &ready, payload_len)
-                    && self.handle_early(site, (from, scope, rank), first_early, &early)?
+                let ready = self.handle_ready(site, (from, scope, rank), first_ready, &ready, payload_len);
+                ready.and_then(|()| self.handle_early(site, (from, scope, rank), first_early, &early))
             }
-            TransferMessage::Cts(all) => all.into_iter().all(|cts| self.outgoing.handle_cts(from, cts)),
+            TransferMessage::Cts(all) => all.into_iter().try_for_each(|cts| self.outgoing.handle_cts(from, cts)),
             TransferMessage::Data(pieces) => self.handle_data(site, from, &pieces, payload_len),
             TransferMessage::Expected(fragment) => self.handle_fragment(site, from, fragment, payload_len),
-            TransferMessage::Done(numbers) => numbers.into_iter().all(|number| {
-                let done = self.outgoing.handle_done(from, number);
-                done.into_iter().for_each(|step| self.end(step, Ok(())));
-                done.is_some()
+            TransferMessage::Done(numbers) => numbers.into_iter().try_for_each(|number| {
+                let step = self.outgoing.handle_done(from, number).ok_or("the end of a message that was not sent")?;
+                self.end(step, Ok(()));
+                Ok(())
             }),
         };
-        // After the loss of a rank, messages that were under way have no receiver.
-        Ok(sound || !self.lost.is_empty())
+        match handled {
+            // After the loss of a rank, messages that were under way have no receiver.
+            Err(Rejection::Violation(_)) if !self.lost.is_empty() => Ok(()),
+            handled => handled,
+        }
     }
 
-    fn handle_fragment(&mut self, site: &mut Site<'_>, from: SpId, fragment: Fragment, payload_len: u32) -> bool {
+    fn handle_fragment(
+        &mut self,
+        site: &mut Site<'_>,
+        from: SpId,
+        fragment: Fragment,
+        payload_len: u32,
+    ) -> Result<(), Rejection> {
         let name = Name::of(&fragment);
-        if site.members.sp_of_member(fragment.source) != Some(from) {
-            return false;
-        }
+        let is_source = site.members.sp_of_member(fragment.source) == Some(from);
+        Rejection::unless(is_source, "bytes of a rank that their sender does not serve")?;
         let handled = self.incoming.handle_fragment(site, &name, fragment, payload_len.into());
         self.ended.extend(handled.iter().flatten().cloned());
-        handled.is_some()
+        Rejection::unless(handled.is_some(), UNEXPECTED)
     }
 
-    fn handle_data(&mut self, site: &mut Site<'_>, from: SpId, pieces: &[Piece], payload_len: u32) -> bool {
-        if pieces.iter().map(|piece| u64::from(piece.bytes)).sum::<u64>() != u64::from(payload_len) {
-            return false;
-        }
+    fn handle_data(
+        &mut self,
+        site: &mut Site<'_>,
+        from: SpId,
+        pieces: &[Piece],
+        payload_len: u32,
+    ) -> Result<(), Rejection> {
+        let carried = pieces.iter().map(|piece| u64::from(piece.bytes)).sum::<u64>();
+        Rejection::unless(carried == u64::from(payload_len), "a payload of another length than its pieces")?;
         let (mut at, mut sound) = (0, true);
         for &Piece { number, offset, bytes } in pieces {
             let handled = self.incoming.handle_bytes(site, Key { from, number }, (offset, bytes.into()), at);
@@ -364,7 +380,7 @@ impl Transfer {
             self.ended.extend(handled.flatten());
             at += bytes;
         }
-        sound
+        Rejection::unless(sound, UNEXPECTED)
     }
 
     /// RTS of one call of `rank`, the eager ones with their bytes.
@@ -375,19 +391,19 @@ impl Transfer {
         first: u64,
         ready: &[Rts],
         payload_len: u32,
-    ) -> bool {
+    ) -> Result<(), Rejection> {
         let here = |rts: &Rts| site.members.local(rts.destination).is_some();
         let eager = ready.iter().filter(|rts| rts.eager).try_fold(0u64, |sum, rts| sum.checked_add(rts.bytes));
         let tagged = !matches!(scope, Scope::Instance(_));
-        if !site.members.has_rank(source)
-            || site.members.sp_of(source) != from
-            || !ready.iter().all(here)
-            || eager != Some(payload_len.into())
-            || self.incoming.matching.messages() + ready.len() > MAX_WAITING
-            || !self.incoming.numbered(from, first, ready.len())
-        {
-            return false;
-        }
+        Rejection::unless(
+            site.members.sp_of_member(source) == Some(from),
+            "an RTS of a rank that is served elsewhere",
+        )?;
+        Rejection::unless(ready.iter().all(here), "an RTS for a rank that is served elsewhere")?;
+        Rejection::unless(eager == Some(payload_len.into()), "a payload of another length than its eager messages")?;
+        let has_room = self.incoming.matching.messages() + ready.len() <= MAX_WAITING;
+        Rejection::unless(has_room, "more messages than may wait for their receives")?;
+        Rejection::unless(self.incoming.numbered(from, first, ready.len()), "an RTS with a number that was used")?;
         let mut end = 0;
         for (rts, number) in ready.iter().zip(first..) {
             let &Rts { destination, tag, occurrence, bytes, eager } = rts;
@@ -395,9 +411,8 @@ impl Transfer {
             end += if eager { bytes as u32 } else { 0 };
             let name = Name { scope, destination, source, tag, occurrence };
             let key = Key { from, number: Number::Rts(number) };
-            if (scope != Scope::Single && self.incoming.matching.has_message(&name)) || (bytes == 0 && !eager) {
-                return false;
-            }
+            let twice = scope != Scope::Single && self.incoming.matching.has_message(&name);
+            Rejection::unless(!twice && (bytes > 0 || eager), "an RTS that came before, or without bytes")?;
             if tagged && self.lost.contains(&destination) {
                 // Its source learns of the loss by itself.
             } else if eager {
@@ -411,26 +426,27 @@ impl Transfer {
             }
         }
         self.settle_instance(site, scope);
-        true
+        Ok(())
     }
 
-    /// Early CTS of one call of `rank`. False when they are invalid; an error when the ends disagree.
+    /// Early CTS of one call of `rank`.
     fn handle_early(
         &mut self,
         site: &Site<'_>,
         (from, scope, destination): (SpId, Scope, Rank),
         first: u64,
         early: &[EarlyCts],
-    ) -> Result<bool, CollectiveError> {
+    ) -> Result<(), Rejection> {
         let here = |cts: &EarlyCts| site.members.local(cts.source).is_some();
-        if !site.members.has_rank(destination)
-            || site.members.sp_of(destination) != from
-            || !early.iter().all(here)
-            || self.outgoing.cleared() + early.len() > MAX_WAITING
-            || !self.outgoing.numbered(from, first, early.len())
-        {
-            return Ok(false);
-        }
+        let is_served = site.members.sp_of_member(destination) == Some(from);
+        Rejection::unless(is_served, "an early CTS of a rank that is served elsewhere")?;
+        Rejection::unless(early.iter().all(here), "an early CTS for a rank that is served elsewhere")?;
+        let has_room = self.outgoing.cleared() + early.len() <= MAX_WAITING;
+        Rejection::unless(has_room, "more early CTS than may wait for their messages")?;
+        Rejection::unless(
+            self.outgoing.numbered(from, first, early.len()),
+            "an early CTS with a number that was used",
+        )?;
         for (cts, number) in early.iter().zip(first..) {
             let &EarlyCts { source, tag, occurrence, bytes, up_to } = cts;
             let name = Name { scope, destination, source, tag, occurrence };
@@ -440,11 +456,12 @@ impl Transfer {
             };
             let lost = self.lost.contains(&source) || self.lost.contains(&destination);
             let gone = lost && !matches!(scope, Scope::Instance(_));
-            if !sound || (!gone && !self.outgoing.handle_early(from, name, (number, *cts))?) {
-                return Ok(false);
+            Rejection::unless(sound, "an early CTS for a message that needs none")?;
+            if !gone {
+                self.outgoing.handle_early(from, name, (number, *cts))?;
             }
         }
-        Ok(true)
+        Ok(())
     }
 
     /// A message whose bytes lie at `offset` of the payload: delivers them to the receive, or to staging.

@@ -71,7 +71,7 @@ impl Endpoint {
             cx.out.counters.datagrams_early += 1;
             return Err("a datagram before the ready barrier");
         };
-        let known = found.handle_datagram(&mut cx, source, header.chunk.into(), (payload, datagram.payload_len));
-        if known { Ok(Some(header.group)) } else { Err("a datagram that cannot belong to its collective") }
+        found.handle_datagram(&mut cx, source, header.chunk.into(), (payload, datagram.payload_len))?;
+        Ok(Some(header.group))
     }
 }

@@ -19,7 +19,7 @@ use outboard_call::MOST_IN_FLIGHT;
 use outboard_plan::Rank;
 
 use crate::config::Config;
-use crate::error::{CollectiveError, GroupError};
+use crate::error::{CollectiveError, GroupError, Rejection};
 use crate::group::barrier::Barrier;
 use crate::group::lateness::Watch;
 use crate::group::members::Members;
@@ -267,29 +267,30 @@ impl Group {
 }
 
 impl Group {
-    /// Handles a message of a member. False when it cannot come now.
+    /// Handles a message of a member. An error names the violation of the protocol.
     fn handle_message(
         &mut self,
         node: &mut Node,
         (from, from_index): (SpId, u32),
         body: GroupMessage,
         payload_len: u32,
-    ) -> bool {
-        let known = match body {
-            // A call cannot precede the barrier that makes the group.
-            GroupMessage::Instance { .. } | GroupMessage::Transfer(_) if self.has_not_entered() => false,
+    ) -> Result<(), &'static str> {
+        let handled = match body {
+            GroupMessage::Instance { .. } | GroupMessage::Transfer(_) if self.has_not_entered() => {
+                Err("a call before the barrier that makes the group".into())
+            }
             GroupMessage::Ask { .. } => {
                 self.handle_ask(node, from_index);
-                true
+                Ok(())
             }
-            GroupMessage::Refuse { error, .. } => self.handle_refuse(node, from, error),
+            GroupMessage::Refuse { error, .. } => self.handle_refuse(from, error),
             GroupMessage::Create { step, digest, .. } => self.handle_create(node, (from, from_index, step), digest),
             GroupMessage::Lost { rank, after, cause } => self.handle_lost(node, from, rank, Lost { after, cause }),
             GroupMessage::Waits { newest, oldest, .. } => self.handle_waits(node, from, newest, oldest),
             GroupMessage::Fails { after, cause, .. } => self.handle_fails(node, after, cause),
             GroupMessage::Abort { error, .. } => {
                 self.handle_abort(node, error);
-                true
+                Ok(())
             }
             GroupMessage::Instance { instance, body } => {
                 self.heard_calls[from_index as usize] = true;
@@ -300,8 +301,16 @@ impl Group {
                 self.handle_transfer(node, from, transfer, payload_len)
             }
         };
+        let handled = match handled {
+            Ok(()) => Ok(()),
+            Err(Rejection::Violation(violation)) => Err(violation),
+            Err(Rejection::Error(error)) => {
+                self.break_up(node, error, true);
+                Ok(())
+            }
+        };
         self.run_steps(node);
-        known
+        handled
     }
 
     fn handle_instance_message(
@@ -311,12 +320,15 @@ impl Group {
         (from, from_index): (SpId, u32),
         body: InstanceMessage,
         payload_len: u32,
-    ) -> bool {
+    ) -> Result<(), Rejection> {
         match body {
-            InstanceMessage::Inquire => self.handle_inquiry(&mut node.out, instance, from),
+            InstanceMessage::Inquire => {
+                self.handle_inquiry(&mut node.out, instance, from);
+                Ok(())
+            }
             InstanceMessage::Absent(ranks) => {
                 self.handle_absent(&mut node.out, instance, from, &ranks);
-                true
+                Ok(())
             }
             InstanceMessage::Ready { step, signature, rank } => {
                 self.handle_ready(node, instance, (from_index, step), (signature, rank))
@@ -376,12 +388,15 @@ impl Group {
         }
     }
 
-    fn handle_create(&mut self, node: &mut Node, (sp, from, step): (SpId, u32, u8), theirs: u64) -> bool {
+    fn handle_create(
+        &mut self,
+        node: &mut Node,
+        (sp, from, step): (SpId, u32, u8),
+        theirs: u64,
+    ) -> Result<(), Rejection> {
         let digest = node.config.digest();
         if theirs != digest {
-            let error = CollectiveError::Configuration { a: node.id, a_digest: digest, b: sp, b_digest: theirs };
-            self.break_up(node, error, true);
-            return true;
+            return Err(CollectiveError::Configuration { a: node.id, a_digest: digest, b: sp, b_digest: theirs }.into());
         }
         let mut steps = Vec::new();
         let known = match &mut self.state {
@@ -394,7 +409,7 @@ impl Group {
             State::Ready => Barrier::round_between(self.members.sps.len() as u32, from, self.members.me) == Some(step),
         };
         self.send_create(node, steps);
-        known
+        Rejection::unless(known, "a step of the barrier that makes the group, which another member sends")
     }
 
     /// Fails the instances after this one; all of them, after 0.

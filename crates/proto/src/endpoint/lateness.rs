@@ -33,10 +33,9 @@ impl Group {
         self.watches.get(&instance)?.poll_timeout()
     }
 
-    pub(super) fn handle_inquiry(&self, out: &mut Outbox, instance: InstanceId, from: SpId) -> bool {
+    pub(super) fn handle_inquiry(&self, out: &mut Outbox, instance: InstanceId, from: SpId) {
         let (group, ranks) = (self.members.handle, self.absent(instance));
         out.messages.push_back((from, Message::instance(group, instance, InstanceMessage::Absent(ranks))));
-        true
     }
 
     pub(super) fn handle_absent(&mut self, out: &mut Outbox, instance: InstanceId, from: SpId, ranks: &Absentees) {

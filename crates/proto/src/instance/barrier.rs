@@ -1,10 +1,13 @@
 //! The ready barrier of an instance (MC-4): behind it every rank has called or has a stand-in.
 
 use super::{Context, Instance, Phase, Policy};
-use crate::error::CollectiveError;
+use crate::error::{CollectiveError, Rejection};
 use crate::ids::SpId;
 use crate::interface::Step;
 use crate::wire::{InstanceMessage, MAX_BLOCKS, Message};
+
+/// The violation of a step that its sender does not send to this member.
+pub(super) const OTHER_STEP: &str = "a step of the ready barrier that another member sends";
 
 impl Instance {
     /// Enters the barrier if all is ready here. An error breaks the group.
@@ -22,28 +25,26 @@ impl Instance {
         Ok(())
     }
 
-    /// A step of another service process, with the same signature. False when it cannot come.
-    pub(crate) fn handle_ready(&mut self, cx: &mut Context<'_>, from: u32, step: u8) -> bool {
+    /// A step of another service process, with the same signature.
+    pub(crate) fn handle_ready(&mut self, cx: &mut Context<'_>, from: u32, step: u8) -> Result<(), Rejection> {
         if !self.alive() {
-            return true;
+            return Ok(());
         }
         if let Phase::Unsized(call) = &mut self.phase {
             return call.handle_ready(cx.members, (from, step));
         }
         if self.policy == Policy::Offloaded {
             // The caller has compared the signatures; nothing else is needed.
-            return true;
+            return Ok(());
         }
-        if self.policy != Policy::Barrier {
-            // All members agree on whether there is a barrier.
-            return false;
-        }
+        // All members agree on whether there is a barrier.
+        Rejection::unless(self.policy == Policy::Barrier, "a step of the ready barrier for a call without one")?;
         self.heard_of(cx);
         let mut out = Vec::new();
         let known = self.barrier.handle(from, step, &mut out);
         self.send_ready(cx, out);
         self.advance(cx);
-        known
+        Rejection::unless(known, OTHER_STEP)
     }
 
     fn send_ready(&mut self, cx: &mut Context<'_>, steps: Vec<(u32, u8)>) {
@@ -63,13 +64,13 @@ impl Instance {
     }
 
     /// Sends `to` the sizes of the blocks, so that it can stand in for its ranks. False without agreed sizes.
-    pub(crate) fn tell_sizes(&self, cx: &mut Context<'_>, to: SpId) -> bool {
-        let Some(extents) = &self.extents else { return false };
+    pub(crate) fn tell_sizes(&self, cx: &mut Context<'_>, to: SpId) -> Result<(), Rejection> {
+        let extents = self.extents.as_ref().ok_or("a request for sizes that are not known here")?;
         let sizes: Vec<u64> = extents.sizes().collect();
         for (at, sizes) in sizes.chunks(MAX_BLOCKS).enumerate() {
             let sizes = InstanceMessage::Sizes { first: (at * MAX_BLOCKS) as u32, sizes: sizes.to_vec() };
             cx.out.messages.push_back((to, Message::instance(cx.members.handle, self.id, sizes)));
         }
-        true
+        Ok(())
     }
 }

@@ -6,8 +6,8 @@
 
 use outboard_plan::Rank;
 
-use super::{Context, Instance, Phase};
-use crate::error::CollectiveError;
+use super::{Context, Instance, NO_OFFER, Phase};
+use crate::error::{CollectiveError, Rejection};
 use crate::ids::SpId;
 use crate::interface::{Sizes, Step};
 use crate::wire::{Rts, TransferMessage};
@@ -42,15 +42,15 @@ impl Instance {
         Some(error)
     }
 
-    /// Handles messages of `rank`, whose signature the caller has compared. False when no local rank receives them.
+    /// Handles messages of `rank`, whose signature the caller has compared.
     pub(super) fn handle_small(
         &mut self,
         cx: &mut Context<'_>,
         from: SpId,
         offer: TransferMessage,
         payload_len: u32,
-    ) -> Result<bool, CollectiveError> {
-        let TransferMessage::Offer { rank, ready, early, .. } = &offer else { return Ok(false) };
+    ) -> Result<(), Rejection> {
+        let TransferMessage::Offer { rank, ready, early, .. } = &offer else { return Err(NO_OFFER.into()) };
         let awaited = |rts: &Rts| {
             let Some(local) = cx.members.local(rts.destination).map(|i| &self.locals[i]) else { return false };
             let open =
@@ -59,9 +59,8 @@ impl Instance {
             let sent = receives.find(|(_, (source, index, _))| (source, index) == (rank, &rts.tag));
             sent.is_some_and(|(op, (.., span))| span.len == rts.bytes && open(op))
         };
-        if !early.is_empty() || !ready.iter().all(awaited) {
-            return Ok(false);
-        }
+        let expected = early.is_empty() && ready.iter().all(awaited);
+        Rejection::unless(expected, "messages that a small call does not receive, or has received")?;
         // A rank without a stand-in bounds how far others get ahead.
         if self.running() {
             self.heard_of(cx);

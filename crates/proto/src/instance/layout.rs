@@ -7,24 +7,8 @@ use outboard_plan::{
 
 use super::Policy;
 use crate::config::Config;
-use crate::error::CollectiveError;
 use crate::group::members::Members;
 use crate::interface::{CallKind, Signature};
-
-/// Why a call cannot be executed: its group breaks.
-#[derive(Debug)]
-pub(crate) enum Unplanned {
-    /// No rank can have made such a call.
-    Unsound(&'static str),
-    /// Its tables exceed the quota of the job.
-    Room(CollectiveError),
-}
-
-impl From<&'static str> for Unplanned {
-    fn from(what: &'static str) -> Self {
-        Unplanned::Unsound(what)
-    }
-}
 
 /// The layout of a group, equal on all members.
 #[derive(Debug, Clone, Copy)]

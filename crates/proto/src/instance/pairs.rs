@@ -10,8 +10,8 @@ use std::sync::Arc;
 use outboard_plan::alltoall::Blocks;
 use outboard_plan::{Algorithm, Op, Program, Rank, alltoall};
 
-use super::{Context, Instance, Phase, Presence};
-use crate::error::CollectiveError;
+use super::{Context, Instance, NO_OFFER, Phase, Presence};
+use crate::error::{CollectiveError, Rejection};
 use crate::ids::SpId;
 use crate::interface::{Class, Moves, Pairs, PostedCall, Signature, Sizes, Step};
 use crate::transfer::Name;
@@ -112,48 +112,50 @@ impl Instance {
         self.advance(cx);
     }
 
-    /// Handles an offer of `rank` for local ranks. False when it cannot come; an error breaks the group.
+    /// Handles an offer of `rank` for local ranks.
     pub(super) fn handle_offer_of_pairs(
         &mut self,
         cx: &mut Context<'_>,
         from: SpId,
         offer: TransferMessage,
         payload_len: u32,
-    ) -> Result<bool, CollectiveError> {
-        let TransferMessage::Offer { rank, ready, early, .. } = &offer else { return Ok(false) };
+    ) -> Result<(), Rejection> {
+        const ELSEWHERE: &str = "an offer for a rank that is not served here, or with a tag";
+        let TransferMessage::Offer { rank, ready, early, .. } = &offer else { return Err(NO_OFFER.into()) };
         let (rank, asked): (Rank, Vec<Rank>) = (*rank, early.iter().map(|cts| cts.source).collect());
         for &Rts { destination, tag, bytes, eager, .. } in ready {
-            let Some(i) = cx.members.local(destination).filter(|_| tag == 0 && !eager) else { return Ok(false) };
+            let i = cx.members.local(destination).filter(|_| tag == 0 && !eager).ok_or(ELSEWHERE)?;
             let name = Name { scope: Scope::Instance(self.id), destination, source: rank, tag, occurrence: 0 };
             match &self.locals[i].presence {
                 Presence::Absent { .. } | Presence::StoodIn(_) => self.want(cx, destination),
                 Presence::Called(..) if !self.running() => {}
                 Presence::Called(..) if self.receives_from(i, rank) => {
-                    if !cx.transfer.waits_for(&name) {
-                        return Ok(false);
-                    }
+                    Rejection::unless(cx.transfer.waits_for(&name), "a block that has been offered before")?;
                 }
-                Presence::Called(..) | Presence::Ended => return Err(name.mismatch(bytes, 0)),
+                Presence::Called(..) | Presence::Ended => return Err(name.mismatch(bytes, 0).into()),
             }
         }
         for &EarlyCts { source, tag, bytes: expected, .. } in early {
-            let Some(i) = cx.members.local(source).filter(|_| tag == 0) else { return Ok(false) };
+            let i = cx.members.local(source).filter(|_| tag == 0).ok_or(ELSEWHERE)?;
             if matches!(self.locals[i].presence, Presence::Ended) {
-                return Err(CollectiveError::Block { source_rank: source, sent: 0, destination: rank, expected });
+                return Err(CollectiveError::Block { source_rank: source, sent: 0, destination: rank, expected }.into());
             }
         }
         let (transfer, mut site) = cx.transfer();
-        let sound = transfer.handle(&mut site, from, offer, payload_len)?;
+        let handled = match transfer.handle(&mut site, from, offer, payload_len) {
+            Err(Rejection::Error(error)) => return Err(error.into()),
+            handled => handled,
+        };
         let called = |source: &Rank| cx.members.local(*source).is_some_and(|i| self.locals[i].call().is_some());
         let unmet = |source| cx.transfer.unmet(self.id, source);
         if self.running()
             && let Some(error) = asked.into_iter().filter(called).find_map(unmet)
         {
-            return Err(error);
+            return Err(error.into());
         }
         self.mind_absent(cx);
         self.advance(cx);
-        Ok(sound)
+        handled
     }
 
     fn receives_from(&self, i: usize, rank: Rank) -> bool {

@@ -11,6 +11,7 @@ use super::run::Run;
 use super::shares::Shares;
 use super::{Context, Instance, Local, Phase};
 use crate::deadlines::Deadlines;
+use crate::error::Rejection;
 use crate::group::members::Members;
 use crate::ids::{Channel, Instant, SpId};
 use crate::interface::{CallKind, MemRef, Order, payload_bytes};
@@ -193,27 +194,28 @@ impl Instance {
         self.advance(cx);
     }
 
-    /// A datagram with a checked tag, after [`Self::has_entered`]. False when it cannot belong here.
+    /// A datagram with a checked tag, after [`Self::has_entered`].
     pub(crate) fn handle_datagram(
         &mut self,
         cx: &mut Context<'_>,
         source: Rank,
         chunk: u64,
         (payload, len): (u32, u32),
-    ) -> bool {
-        let Some(patience) = self.patience(cx, source) else { return false };
+    ) -> Result<(), &'static str> {
+        const NOTHING: &str = "a datagram of a rank that multicasts nothing here";
+        let patience = self.patience(cx, source).ok_or(NOTHING)?;
         let now = cx.out.now;
-        let Some(block) = self.multicast.blocks.get_mut(source).filter(|b| !b.is_root()) else { return false };
+        let block = self.multicast.blocks.get_mut(source).filter(|b| !b.is_root()).ok_or(NOTHING)?;
         if chunk >= block.chunks() {
-            return false;
+            return Err("a datagram behind the end of its block");
         }
         let bytes = block.byte_range(chunk..chunk + 1);
         if bytes.end - bytes.start != u64::from(len) {
-            return false;
+            return Err("a datagram of another length than its chunk");
         }
         if !block.handle_chunk(now, chunk) {
             cx.out.counters.datagrams_stale += 1;
-            return true;
+            return Ok(());
         }
         cx.out.counters.datagrams_new += 1;
         let (full, repair) = (block.is_full(), block.has_repair());
@@ -226,7 +228,7 @@ impl Instance {
         if full {
             self.leaf_is_full(cx, source);
         }
-        true
+        Ok(())
     }
 
     /// New chunks may be requested by the right neighbour.
@@ -270,19 +272,20 @@ impl Instance {
         cx.out.messages.push_back((to, message));
     }
 
-    /// Handles another service process's message about the multicast blocks. False when it cannot come.
+    /// Handles another service process's message about the multicast blocks.
     pub(crate) fn handle_multicast(
         &mut self,
         cx: &mut Context<'_>,
         from: SpId,
         message: &MulticastMessage,
         payload_len: u32,
-    ) -> bool {
+    ) -> Result<(), Rejection> {
         match message {
             MulticastMessage::Nak { source, ranges } => self.handle_nak(cx, from, *source, ranges),
             MulticastMessage::NakRoot { source, ranges } => self.handle_nak_root(cx, *source, ranges),
             MulticastMessage::Repair { source, ranges } => {
-                cx.members.left() == from && self.handle_repair(cx, *source, ranges, payload_len)
+                Rejection::unless(cx.members.left() == from, "a repair of another than the left neighbour")?;
+                self.handle_repair(cx, *source, ranges, payload_len)
             }
             MulticastMessage::Whole { sources } => self.handle_whole(cx, from, sources),
             MulticastMessage::Complete => self.handle_complete(cx, from),
@@ -351,24 +354,27 @@ impl Instance {
         self.multicast.asks_unanswered -= 1;
     }
 
-    /// Whether a peer can miss these chunks. As for datagrams, none does before the barrier was entered.
-    fn valid_ranges(&self, source: Rank, ranges: &[(u32, u32)]) -> bool {
-        let sent = !matches!(self.phase, Phase::Gathering);
+    /// Checks that a peer can miss these chunks. As for datagrams, none does before the barrier was entered.
+    fn check_ranges(&self, source: Rank, ranges: &[(u32, u32)]) -> Result<(), Rejection> {
+        Rejection::unless(!matches!(self.phase, Phase::Gathering), "chunks before the ready barrier")?;
+        let block = self.multicast.blocks.get(source).ok_or("chunks of a rank that multicasts nothing here")?;
         // The decoder has checked order and overflow of the ranges.
-        sent && self
-            .multicast
-            .blocks
-            .get(source)
-            .is_some_and(|b| ranges.iter().all(|(f, n)| u64::from(*f) + u64::from(*n) <= b.chunks()))
+        let within = ranges.iter().all(|(first, count)| u64::from(*first) + u64::from(*count) <= block.chunks());
+        Rejection::unless(within, "chunks behind the end of their block")
     }
 
-    /// The right neighbour lacks chunks. False when the request is invalid.
-    fn handle_nak(&mut self, cx: &mut Context<'_>, from: SpId, source: Rank, ranges: &[(u32, u32)]) -> bool {
-        if cx.members.right() != from || !self.valid_ranges(source, ranges) {
-            return false;
-        }
+    /// The right neighbour lacks chunks.
+    fn handle_nak(
+        &mut self,
+        cx: &mut Context<'_>,
+        from: SpId,
+        source: Rank,
+        ranges: &[(u32, u32)],
+    ) -> Result<(), Rejection> {
+        Rejection::unless(cx.members.right() == from, "a NAK of another than the right neighbour")?;
+        self.check_ranges(source, ranges)?;
         if !self.multicast.right_lacks {
-            return true;
+            return Ok(());
         }
         let mut lacking = Vec::new();
         let block = self.block(source);
@@ -386,33 +392,36 @@ impl Instance {
             self.multicast.asks_unanswered += 1;
             self.tell(cx, root, MulticastMessage::NakRoot { source, ranges: ranges.to_vec() });
         }
-        true
+        Ok(())
     }
 
-    /// A leaf and its right neighbour lack chunks of a local rank. False when the report is invalid.
-    fn handle_nak_root(&mut self, cx: &mut Context<'_>, source: Rank, ranges: &[(u32, u32)]) -> bool {
-        if cx.members.local(source).is_none() || !self.valid_ranges(source, ranges) {
-            return false;
-        }
+    /// A leaf and its right neighbour lack chunks of a local rank.
+    fn handle_nak_root(&mut self, cx: &mut Context<'_>, source: Rank, ranges: &[(u32, u32)]) -> Result<(), Rejection> {
+        Rejection::unless(cx.members.local(source).is_some(), "a NAK for another service process's rank")?;
+        self.check_ranges(source, ranges)?;
         let enough = (cx.members.sps.len() as u32 - 1).div_ceil(2).max(2);
         for (first, count) in ranges {
             let first = u64::from(*first);
             self.block(source).handle_miss(first..first + u64::from(*count), enough);
         }
-        true
+        Ok(())
     }
 
-    /// Chunks of the left neighbour, run after run in one payload. False when the repair is invalid.
-    fn handle_repair(&mut self, cx: &mut Context<'_>, source: Rank, ranges: &[(u32, u32)], payload_len: u32) -> bool {
-        if !self.valid_ranges(source, ranges) || self.block(source).is_root() {
-            return false;
-        }
+    /// Chunks of the left neighbour, run after run in one payload.
+    fn handle_repair(
+        &mut self,
+        cx: &mut Context<'_>,
+        source: Rank,
+        ranges: &[(u32, u32)],
+        payload_len: u32,
+    ) -> Result<(), Rejection> {
+        self.check_ranges(source, ranges)?;
         let block = self.block(source);
+        Rejection::unless(!block.is_root(), "a repair of a local rank's block")?;
         let runs = || ranges.iter().map(|(first, count)| u64::from(*first)..u64::from(*first) + u64::from(*count));
         let length = |bytes: &Range<u64>| bytes.end - bytes.start;
-        if runs().map(|run| length(&block.byte_range(run))).sum::<u64>() != u64::from(payload_len) {
-            return false;
-        }
+        let carried = runs().map(|run| length(&block.byte_range(run))).sum::<u64>();
+        Rejection::unless(carried == u64::from(payload_len), "a repair of another length than its chunks")?;
         let was_full = block.is_full();
         let (mut pieces, mut start) = (Vec::new(), 0);
         for run in runs() {
@@ -439,33 +448,32 @@ impl Instance {
             self.mind_check(cx, source);
             self.leaf_is_full(cx, source);
         }
-        true
+        Ok(())
     }
 
-    /// The left neighbour has these blocks whole. False when the sender or a block is wrong.
-    fn handle_whole(&mut self, cx: &mut Context<'_>, from: SpId, sources: &[Rank]) -> bool {
-        if cx.members.left() != from || sources.iter().any(|s| self.multicast.blocks.get(*s).is_none()) {
-            return false;
-        }
+    /// The left neighbour has these blocks whole.
+    fn handle_whole(&mut self, cx: &mut Context<'_>, from: SpId, sources: &[Rank]) -> Result<(), Rejection> {
+        Rejection::unless(cx.members.left() == from, "whole blocks of another than the left neighbour")?;
+        let known = sources.iter().all(|source| self.multicast.blocks.get(*source).is_some());
+        Rejection::unless(known, "the whole block of a rank that multicasts nothing here")?;
         for source in sources {
             self.block(*source).handle_have(cx.out.now);
             self.mind_check(cx, *source);
         }
-        true
+        Ok(())
     }
 
-    /// The right neighbour lacks nothing (MC-7). False when the sender is wrong.
-    fn handle_complete(&mut self, cx: &mut Context<'_>, from: SpId) -> bool {
-        if cx.members.right() != from || self.multicast.blocks.is_empty() {
-            return false;
-        }
+    /// The right neighbour lacks nothing (MC-7).
+    fn handle_complete(&mut self, cx: &mut Context<'_>, from: SpId) -> Result<(), Rejection> {
+        Rejection::unless(cx.members.right() == from, "completeness of another than the right neighbour")?;
+        Rejection::unless(!self.multicast.blocks.is_empty(), "completeness of a call without multicast")?;
         self.multicast.right_lacks = false;
         self.multicast.whole_at = None;
         self.multicast.whole_pending.clear();
         self.multicast.serving.clear();
         self.multicast.blocks.values_mut().for_each(Block::stop_serving);
         self.advance(cx);
-        true
+        Ok(())
     }
 
     pub(crate) fn has_repair(&self) -> bool {

@@ -15,7 +15,9 @@ use std::collections::BTreeSet;
 
 use outboard_plan::Extents;
 
-use super::{Context, Instance, Phase, Unplanned};
+use super::barrier::OTHER_STEP;
+use super::{Context, Instance, Phase};
+use crate::error::Rejection;
 use crate::group::barrier::Barrier;
 use crate::group::members::Members;
 use crate::ids::{Instant, SpId};
@@ -43,14 +45,13 @@ impl Unsized {
         (self.knows.is_some() && self.asked.is_none()).then_some(self.ask_at)
     }
 
-    /// Keeps a step of the ready barrier. False when `from` cannot send it.
-    pub(super) fn handle_ready(&mut self, members: &Members, (from, step): (u32, u8)) -> bool {
-        let sound = Barrier::round_between(members.sps.len() as u32, from, members.me) == Some(step);
-        if sound {
-            self.knows.get_or_insert(members.sps[from as usize]);
-            self.readies.insert((from, step));
-        }
-        sound
+    /// Keeps a step of the ready barrier.
+    pub(super) fn handle_ready(&mut self, members: &Members, (from, step): (u32, u8)) -> Result<(), Rejection> {
+        let round = Barrier::round_between(members.sps.len() as u32, from, members.me);
+        Rejection::unless(round == Some(step), OTHER_STEP)?;
+        self.knows.get_or_insert(members.sps[from as usize]);
+        self.readies.insert((from, step));
+        Ok(())
     }
 }
 
@@ -74,23 +75,22 @@ impl Instance {
         ranks: u32,
         (from, first): (SpId, u32),
         more: &[u64],
-    ) -> Result<Option<Extents>, ()> {
+    ) -> Result<Option<Extents>, Rejection> {
         let Phase::Unsized(call) = &mut self.phase else { return Ok(None) };
-        let (sizes, ranks) = (call.asked.as_mut().ok_or(())?, ranks as usize);
-        if call.knows != Some(from) || first as usize != sizes.len() || more.len() > ranks - sizes.len() {
-            return Err(());
-        }
+        let (sizes, ranks) = (call.asked.as_mut().ok_or("sizes without a request")?, ranks as usize);
+        let next = call.knows == Some(from) && first as usize == sizes.len() && more.len() <= ranks - sizes.len();
+        Rejection::unless(next, "sizes that were not requested")?;
         sizes.extend_from_slice(more);
         if sizes.len() < ranks {
             return Ok(None);
         }
         let is_called = self.signature.kind.sizes() == Some(sizes_digest(sizes.iter().copied()));
         let extents = Extents::uneven(sizes.iter().copied()).filter(|extents| extents.total() == self.signature.bytes);
-        extents.filter(|_| is_called).map(Some).ok_or(())
+        extents.filter(|_| is_called).map(Some).ok_or(Rejection::Violation("sizes that differ from their call"))
     }
 
     /// The sizes are known now. Does nothing if they were known before.
-    pub(crate) fn set_sizes(&mut self, cx: &mut Context<'_>, sizes: Extents) -> Result<(), Unplanned> {
+    pub(crate) fn set_sizes(&mut self, cx: &mut Context<'_>, sizes: Extents) -> Result<(), Rejection> {
         let Phase::Unsized(call) = &mut self.phase else { return Ok(()) };
         let readies = std::mem::take(&mut call.readies);
         self.plan(cx, sizes)?;

@@ -26,7 +26,7 @@ use smallvec::SmallVec;
 use super::matching::Name;
 use super::queues::Queues;
 use super::{Outbound, StepOf};
-use crate::error::CollectiveError;
+use crate::error::{CollectiveError, Rejection};
 use crate::ids::{GroupHandle, InstanceId, SpId};
 use crate::instance::tagged::TAGGED;
 use crate::interface::{MemRef, Payload};
@@ -262,26 +262,26 @@ impl Outgoing {
         fresh(self.last_early.entry(from).or_insert(0), first, count)
     }
 
-    /// An early CTS of `from`. False when it is invalid; an error when the ends disagree.
+    /// An early CTS of `from`.
     pub(super) fn handle_early(
         &mut self,
         from: SpId,
         name: Name,
         (number, cts): (u64, EarlyCts),
-    ) -> Result<bool, CollectiveError> {
+    ) -> Result<(), Rejection> {
         let EarlyCts { bytes, up_to, .. } = cts;
         let cleared = Cleared { from, number, bytes, up_to };
         if let Some(id) = self.crossing.remove(&name) {
-            let Some(flow) = self.flows.get(&id) else { return Ok(false) };
+            let flow = self.flows.get(&id).ok_or("an early CTS for a message that has left")?;
             if flow.message.from.len != bytes {
-                return Err(name.mismatch(flow.message.from.len, bytes));
+                return Err(name.mismatch(flow.message.from.len, bytes).into());
             }
             self.clear(id, cleared);
-            return Ok(true);
+            return Ok(());
         }
         match self.held.remove(&name) {
-            Some(message) => self.send_cleared(message, cleared).map(|()| true),
-            None => Ok(self.cleared.insert(name, cleared).is_none()),
+            Some(message) => Ok(self.send_cleared(message, cleared)?),
+            None => Rejection::unless(self.cleared.insert(name, cleared).is_none(), "an early CTS that came before"),
         }
     }
 
@@ -295,22 +295,20 @@ impl Outgoing {
         of_scope.find(|(name, _)| name.source == source).map(|(name, cleared)| (name.destination, cleared.bytes))
     }
 
-    /// `from` grants more bytes of a message. False for an invalid CTS.
-    pub(super) fn handle_cts(&mut self, from: SpId, Cts { number, up_to }: Cts) -> bool {
+    /// `from` grants more bytes of a message.
+    pub(super) fn handle_cts(&mut self, from: SpId, Cts { number, up_to }: Cts) -> Result<(), Rejection> {
+        const NOTHING: &str = "a CTS that grants nothing";
         let id = match number {
             Number::Rts(number) => number,
-            Number::Early(number) => match self.early.get(&(from, number)) {
-                Some(id) => *id,
-                None => return false,
-            },
+            Number::Early(number) => *self.early.get(&(from, number)).ok_or(NOTHING)?,
         };
         let allows = |flow: &&Flow| {
             flow.to == from && flow.number == Some(number) && up_to > flow.granted && up_to <= flow.message.from.len
         };
-        let Some(flow) = self.flows.get(&id).filter(allows) else { return false };
+        let flow = self.flows.get(&id).filter(allows).ok_or(NOTHING)?;
         self.crossing.remove(&flow.message.name);
         self.grant(id, up_to);
-        true
+        Ok(())
     }
 
     /// The message that is done because `from` has accepted its eager bytes.

@@ -4,14 +4,15 @@
 
 use outboard_plan::{Extents, Rank};
 
+use super::losses::UNKNOWN_RANK;
 use super::{Group, State};
 use crate::endpoint::turns::Load;
 use crate::endpoint::{Endpoint, Node};
-use crate::error::CollectiveError;
+use crate::error::{CollectiveError, Rejection};
 use crate::group::lateness::Watch;
 use crate::ids::{CallId, GroupHandle, InstanceId, SpId};
 use crate::instance::tagged::TAGGED;
-use crate::instance::{Context, Instance, Unplanned};
+use crate::instance::{Context, Instance};
 use crate::interface::{Class, Moves, Pairs, PostedCall, Signature, Sizes, Step};
 use crate::outbox::Completion;
 use crate::transfer::{Owner, StepOf};
@@ -196,25 +197,31 @@ impl Group {
         }
     }
 
-    /// Handles requested sizes. False when they are invalid.
-    pub(super) fn handle_sizes(&mut self, node: &mut Node, id: InstanceId, from: (SpId, u32), sizes: &[u64]) -> bool {
+    /// Handles requested sizes.
+    pub(super) fn handle_sizes(
+        &mut self,
+        node: &mut Node,
+        id: InstanceId,
+        from: (SpId, u32),
+        sizes: &[u64],
+    ) -> Result<(), Rejection> {
         let (cx, instance) = self.parts((&node.config, &mut node.out), id);
         // A local rank may have called in the meantime, and ended.
-        let Some(instance) = instance else { return true };
-        let Ok(whole) = instance.handle_sizes(cx.members.ranks(), from, sizes) else { return false };
+        let Some(instance) = instance else { return Ok(()) };
+        let whole = instance.handle_sizes(cx.members.ranks(), from, sizes)?;
         // An error has been sent to all members already, and no local rank has called.
         whole.into_iter().for_each(|sizes| _ = self.size_instance(node, from.0, id, sizes));
-        true
+        Ok(())
     }
 
     /// An instance from `teller` cannot be executed: the group breaks.
-    fn refuse_instance(&mut self, node: &mut Node, teller: SpId, why: Unplanned) -> CollectiveError {
+    fn refuse_instance(&mut self, node: &mut Node, teller: SpId, why: Rejection) -> CollectiveError {
         let error = match why {
-            Unplanned::Unsound(what) => {
+            Rejection::Violation(what) => {
                 node.out.violation(Some(teller), what);
                 CollectiveError::Protocol(teller)
             }
-            Unplanned::Room(error) => error,
+            Rejection::Error(error) => error,
         };
         self.break_up(node, error.clone(), true);
         error
@@ -226,49 +233,44 @@ impl Group {
         instance: InstanceId,
         (from, step): (u32, u8),
         (signature, rank): (Signature, Rank),
-    ) -> bool {
-        if !self.members.has_rank(rank) {
-            return false;
-        }
+    ) -> Result<(), Rejection> {
+        Rejection::unless(self.members.has_rank(rank), UNKNOWN_RANK)?;
         if self.doom(instance).is_some() {
-            return true;
+            return Ok(());
         }
         if self.has_ended(instance) {
             // A mismatch has been sent to all members already.
             drop(self.compare_with_known(node, instance, signature, rank));
-            return true;
+            return Ok(());
         }
-        if !self.may_open(instance) {
-            return false;
-        }
+        self.check_room(instance)?;
         if self.know_instance(node, self.members.sps[from as usize], instance, (signature, rank), None).is_err() {
-            return true;
+            return Ok(());
         }
-        let known = self.with_instance(node, instance, |i, cx| i.handle_ready(cx, from, step)).unwrap_or(true);
+        let handled = self.with_instance(node, instance, |i, cx| i.handle_ready(cx, from, step));
         self.compare_with_left(node, instance);
-        known
+        handled.unwrap_or(Ok(()))
     }
 
-    /// Handles a message about messages from rank to rank. False when it cannot come now.
+    /// Handles a message about messages from rank to rank.
     pub(super) fn handle_transfer(
         &mut self,
         node: &mut Node,
         from: SpId,
         message: TransferMessage,
         payload_len: u32,
-    ) -> bool {
+    ) -> Result<(), Rejection> {
         match &message {
             &TransferMessage::Offer { origin: Origin::Instance { instance, signature, signer }, rank, .. } => {
                 return self.handle_offer(node, instance, (from, rank), (signature, signer), (message, payload_len));
             }
             TransferMessage::Expected(fragment) => {
                 if self.has_ended(fragment.instance) || self.doom(fragment.instance).is_some() {
-                    return true;
+                    return Ok(());
                 }
                 // No peer passes the barrier before this service process has entered it (MC-4).
-                if self.instance(fragment.instance).is_none_or(|i| i.alive() && !i.has_entered()) {
-                    return false;
-                }
+                let entered = self.instance(fragment.instance).is_some_and(|i| !i.alive() || i.has_entered());
+                Rejection::unless(entered, "bytes before the ready barrier")?;
             }
             TransferMessage::Offer { .. }
             | TransferMessage::Cts(_)
@@ -276,17 +278,14 @@ impl Group {
             | TransferMessage::Done(_) => {}
         }
         if self.broken().is_some() {
-            return true;
+            return Ok(());
         }
-        // After a failure, messages of the failed calls may still come and have no receiver.
         let failed = self.failing.is_some();
         let (transfer, mut site) = self.transfer(node);
         match transfer.handle(&mut site, from, message, payload_len) {
-            Ok(sound) => sound || failed,
-            Err(error) => {
-                self.break_up(node, error, true);
-                true
-            }
+            // After a failure, messages of the failed calls may still come and have no receiver.
+            Err(Rejection::Violation(_)) if failed => Ok(()),
+            handled => handled,
         }
     }
 
@@ -298,33 +297,28 @@ impl Group {
         (from, rank): (SpId, Rank),
         (signature, signer): (Signature, Rank),
         (offer, payload_len): (TransferMessage, u32),
-    ) -> bool {
-        let known = self.members.has_rank(rank) && self.members.has_rank(signer);
-        if !known || self.members.sp_of(rank) != from {
-            return false;
-        }
+    ) -> Result<(), Rejection> {
+        self.check_served(rank, from)?;
+        Rejection::unless(self.members.has_rank(signer), UNKNOWN_RANK)?;
         if self.doom(instance).is_some() {
-            return true;
+            return Ok(());
         }
         if self.has_ended(instance) {
             // A mismatch has been sent to all members already.
             drop(self.compare_with_known(node, instance, signature, signer));
-            if let Some(error) = unmet(&offer) {
-                self.break_up(node, error, true);
-            }
-            return true;
+            return unmet(&offer).map_or(Ok(()), |error| Err(error.into()));
         }
-        if !self.may_open(instance) {
-            return false;
-        }
+        self.check_room(instance)?;
         if self.know_instance(node, from, instance, (signature, signer), None).is_err() {
-            return true;
+            return Ok(());
         }
         let offered = self.with_instance(node, instance, |i, cx| i.handle_offer(cx, from, offer, payload_len));
-        offered.unwrap_or(Ok(true)).unwrap_or_else(|error| {
-            self.break_up(node, error, true);
-            true
-        })
+        offered.unwrap_or(Ok(()))
+    }
+
+    /// Checks that one more instance may be open.
+    fn check_room(&self, instance: InstanceId) -> Result<(), Rejection> {
+        Rejection::unless(self.may_open(instance), "more open calls than ranks can have")
     }
 
     /// Compares a call with a known or ended instance. Only exchanges end without all ranks.
@@ -343,19 +337,22 @@ impl Group {
         Err(error)
     }
 
-    /// Runs `f` on an instance for a message sent behind its barrier. False when no such message can come.
+    /// Runs `f` on an instance for a message sent behind its barrier.
     pub(super) fn with_known(
         &mut self,
         node: &mut Node,
         instance: InstanceId,
-        f: impl FnOnce(&mut Instance, &mut Context<'_>) -> bool,
-    ) -> bool {
+        f: impl FnOnce(&mut Instance, &mut Context<'_>) -> Result<(), Rejection>,
+    ) -> Result<(), Rejection> {
         match self.instance(instance) {
-            Some(i) if i.alive() => self.with_instance(node, instance, f).unwrap_or(false),
+            Some(i) if i.alive() => self.with_instance(node, instance, f).unwrap_or(Ok(())),
             // The acknowledgement in the same frame may have ended the instance, which is not removed yet.
-            Some(_) => true,
+            Some(_) => Ok(()),
             // Behind the barrier all concerned know the instance, so an unknown one has ended.
-            None => self.has_ended(instance) || self.doom(instance).is_some(),
+            None => {
+                let over = self.has_ended(instance) || self.doom(instance).is_some();
+                Rejection::unless(over, "a message of a call that is not known here")
+            }
         }
     }
 

@@ -10,10 +10,13 @@ use outboard_plan::Rank;
 
 use super::{Group, State};
 use crate::endpoint::Node;
-use crate::error::CollectiveError;
+use crate::error::{CollectiveError, Rejection};
 use crate::ids::{InstanceId, SpId};
 use crate::interface::Signature;
 use crate::wire::{GroupMessage, Message};
+
+/// The violation of a message that names a rank which is not in the group.
+pub(super) const UNKNOWN_RANK: &str = "a rank that is not in the group";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Lost {
@@ -24,21 +27,19 @@ pub(super) struct Lost {
 }
 
 impl Group {
-    /// A member reports a lost rank, perhaps again over another link. False unless the member serves that rank.
-    pub(super) fn handle_lost(&mut self, node: &mut Node, from: SpId, rank: Rank, lost: Lost) -> bool {
-        let known = [rank, lost.cause].iter().all(|rank| self.members.has_rank(*rank));
-        if !known || self.members.sp_of(rank) != from {
-            return false;
-        }
+    /// A member reports a lost rank, perhaps again over another link.
+    pub(super) fn handle_lost(&mut self, node: &mut Node, from: SpId, rank: Rank, lost: Lost) -> Result<(), Rejection> {
+        self.check_served(rank, from)?;
+        Rejection::unless(self.members.has_rank(lost.cause), UNKNOWN_RANK)?;
         if let Some(said) = self.lost.get(&rank) {
-            return *said == lost;
+            return Rejection::unless(*said == lost, "two reports of a lost rank that differ");
         }
         self.lose_rank(node, rank, lost);
         match self.state {
             State::Ready => self.mind_lost(node, self.members.of_rank[rank.0 as usize] as usize),
             State::Creating { .. } | State::Broken(_) => self.mind_peers(node),
         }
-        true
+        Ok(())
     }
 
     /// Fails the instances after the last that `rank` took part in: they need the rank.
@@ -55,42 +56,37 @@ impl Group {
     }
 
     /// A member waits long. It gets the reason for failures here, since a lost link may have lost the news. Its oldest
-    /// call is compared with the call here, since some mismatched calls only wait for each other. False for an invalid
-    /// call.
+    /// call is compared with the call here, since some mismatched calls only wait for each other.
     pub(super) fn handle_waits(
         &mut self,
         node: &mut Node,
         from: SpId,
         newest: InstanceId,
         oldest: Option<(InstanceId, Signature, Rank)>,
-    ) -> bool {
+    ) -> Result<(), Rejection> {
         if let Some(error) = self.broken() {
             self.say_broken(node, from, error);
-            return true;
+            return Ok(());
         }
         if let Some((after, cause)) = self.failing.filter(|(after, _)| *after < newest) {
             let body = GroupMessage::Fails { fingerprint: self.members.fingerprint, after, cause };
             node.out.messages.push_back((from, Message::Group { group: self.members.handle, body }));
         }
-        let Some((instance, signature, rank)) = oldest else { return true };
-        if !self.members.has_rank(rank) {
-            return false;
-        }
+        let Some((instance, signature, rank)) = oldest else { return Ok(()) };
+        Rejection::unless(self.members.has_rank(rank), UNKNOWN_RANK)?;
         if self.doom(instance).is_none() {
             // A mismatch has been sent to all members already.
             drop(self.compare_with_known(node, instance, signature, rank));
         }
-        true
+        Ok(())
     }
 
     /// The answer: an instance that fails at a member fails here, too. Nothing else follows, since the messages that a
-    /// lost rank owes come from its own service process. False for an unknown rank.
-    pub(super) fn handle_fails(&mut self, node: &mut Node, after: InstanceId, cause: Rank) -> bool {
-        let known = self.members.has_rank(cause);
-        if known {
-            self.fail_after(node, after, cause);
-        }
-        known
+    /// lost rank owes come from its own service process.
+    pub(super) fn handle_fails(&mut self, node: &mut Node, after: InstanceId, cause: Rank) -> Result<(), Rejection> {
+        Rejection::unless(self.members.has_rank(cause), UNKNOWN_RANK)?;
+        self.fail_after(node, after, cause);
+        Ok(())
     }
 
     /// Fails the instances after this one because of this rank.

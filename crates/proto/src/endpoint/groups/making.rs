@@ -10,7 +10,7 @@ use outboard_plan::Rank;
 use super::{Addresses, FailedGroup, Group, State};
 use crate::endpoint::offers::{Asker, Withdrawn};
 use crate::endpoint::{Endpoint, MAX_FAILED, MAX_RETIRED, Node};
-use crate::error::{CollectiveError, GroupError, Refusal};
+use crate::error::{CollectiveError, GroupError, Refusal, Rejection};
 use crate::group::barrier::Barrier;
 use crate::group::members::Members;
 use crate::ids::{GroupHandle, Instant, OfferId, SpId};
@@ -188,9 +188,13 @@ impl Endpoint {
         let Some(from_index) = g.members.index_of(from).filter(|at| *at != g.members.me) else {
             return self.node.out.violation(Some(from), "a message for a group it is not in");
         };
-        let fits = payload_len == 0 || body.carries();
-        if !fits || !g.handle_message(&mut self.node, (from, from_index), body, payload_len) {
-            self.node.out.violation(Some(from), "a message that cannot come now");
+        let handled = if payload_len == 0 || body.carries() {
+            g.handle_message(&mut self.node, (from, from_index), body, payload_len)
+        } else {
+            Err("a payload with a message that carries none")
+        };
+        if let Err(violation) = handled {
+            self.node.out.violation(Some(from), violation);
             // The link does not send the message again, and its contents may matter to other members.
             g.break_up(&mut self.node, CollectiveError::Protocol(from), true);
         }
@@ -391,14 +395,19 @@ impl Group {
         }
     }
 
-    /// A member reports that its rank cannot request the group any more. False unless the member serves the rank.
-    pub(super) fn handle_refuse(&mut self, node: &mut Node, from: SpId, error: CollectiveError) -> bool {
-        let (CollectiveError::RankLost(rank) | CollectiveError::Refused { rank, .. }) = error else { return false };
-        if !self.members.has_rank(rank) || self.members.sp_of(rank) != from {
-            return false;
-        }
-        self.break_up(node, error, true);
-        true
+    /// A member reports that its rank cannot request the group any more.
+    pub(super) fn handle_refuse(&self, from: SpId, error: CollectiveError) -> Result<(), Rejection> {
+        let (CollectiveError::RankLost(rank) | CollectiveError::Refused { rank, .. }) = error else {
+            return Err("a refusal without a rank".into());
+        };
+        self.check_served(rank, from)?;
+        Err(error.into())
+    }
+
+    /// Checks that `from` serves the rank.
+    pub(super) fn check_served(&self, rank: Rank, from: SpId) -> Result<(), Rejection> {
+        let served = self.members.has_rank(rank) && self.members.sp_of(rank) == from;
+        Rejection::unless(served, "news of a rank that its sender does not serve")
     }
 
     /// A member is still making the group. If it does not know that the group has broken, the news was not sent or was
