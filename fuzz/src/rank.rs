@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 
 use clap::{Args, Command, FromArgMatches};
 use outboard_service::{Settings, StartError, attach_socket};
-use outboard_shm::attach::{OFFER_BYTES, Reply, Request};
+use outboard_shm::attach::{AttachReply, AttachRequest, OFFER_BYTES};
 use outboard_shm::region::seal_bytes;
 use outboard_sim::Tape;
 use rustix::event::{EventfdFlags, eventfd};
@@ -168,15 +168,17 @@ pub fn play(script: &[u8]) {
 fn make_group(pair: &mut [Honest; 2]) -> [u64; 2] {
     let mut offers = Vec::with_capacity(2 * OFFER_BYTES);
     for rank in pair.iter_mut() {
-        let Reply::Offer(offer) = rank.ask(&Request::Offer, &[]) else { panic!("an honest rank gets its offer") };
+        let AttachReply::Offer(offer) = rank.ask(&AttachRequest::Offer, &[]) else {
+            panic!("an honest rank gets its offer")
+        };
         offers.extend_from_slice(&offer[..]);
     }
     let offers = seal_bytes("offers", &offers).expect("memory");
     for (rank, me) in pair.iter_mut().zip(0..) {
-        rank.say(&Request::CreateGroup { ranks: 2, rank: me }, &[offers.as_fd()]);
+        rank.say(&AttachRequest::CreateGroup { ranks: 2, rank: me }, &[offers.as_fd()]);
     }
     pair.each_mut().map(|rank| match rank.hear() {
-        Reply::GroupReady(ready) => ready.group,
+        AttachReply::GroupReady(ready) => ready.group,
         other => panic!("an honest group is made, not {other:?}"),
     })
 }

@@ -9,7 +9,9 @@
 
 use crate::error::Error;
 use crate::own_daemon;
-use outboard_shm::attach::{Channel, ChannelError, DecodeError, Received, Reply, Request};
+use outboard_shm::attach::{
+    AttachChannel, AttachDecodeError, AttachReply, AttachRequest, ChannelError, ReceivedMessage,
+};
 use rustix::io::Errno;
 use std::collections::HashMap;
 use std::os::fd::BorrowedFd;
@@ -26,7 +28,7 @@ const FAREWELL_LOOKS: u32 = 8;
 #[derive(Debug)]
 pub(crate) struct Connection {
     path: PathBuf,
-    channel: Channel,
+    channel: AttachChannel,
     exchange: Mutex<Exchange>,
     changed: Condvar,
 }
@@ -35,7 +37,7 @@ pub(crate) struct Connection {
 struct Exchange {
     last_token: u64,
     /// For each request under way its reply, once it has arrived.
-    replies: HashMap<u64, Option<Received<Reply>>>,
+    replies: HashMap<u64, Option<ReceivedMessage<AttachReply>>>,
     reading: bool,
     ended: Option<Error>,
 }
@@ -52,7 +54,7 @@ impl Connection {
             }
             errno => Error::NoService { path: path.to_owned(), reason: errno.to_string() },
         };
-        let channel = Channel::connect(path).map_err(failed)?;
+        let channel = AttachChannel::connect(path).map_err(failed)?;
         let (own, theirs) = (rustix::process::geteuid().as_raw(), channel.peer().map_err(failed)?.uid);
         if theirs != own {
             let reason = format!("user {theirs} listens there, and a service process serves its own user alone");
@@ -82,10 +84,10 @@ impl Connection {
     /// Sends a request and waits for its reply, until `limit` at most. A reply that reports a failure is an error.
     pub(crate) fn call(
         &self,
-        request: &Request,
+        request: &AttachRequest,
         descriptors: &[BorrowedFd<'_>],
         limit: Option<Duration>,
-    ) -> Result<Received<Reply>, Error> {
+    ) -> Result<ReceivedMessage<AttachReply>, Error> {
         let token = {
             let mut exchange = self.exchange();
             exchange.last_token += 1;
@@ -100,12 +102,12 @@ impl Connection {
         self.exchange().replies.remove(&token);
         let reply = reply?;
         match reply.message {
-            Reply::Error { status, text } => Err(Error::Service { status, text }),
+            AttachReply::Error { status, text } => Err(Error::Service { status, text }),
             _ => Ok(reply),
         }
     }
 
-    fn reply_to(&self, token: u64, deadline: Option<Instant>) -> Result<Received<Reply>, Error> {
+    fn reply_to(&self, token: u64, deadline: Option<Instant>) -> Result<ReceivedMessage<AttachReply>, Error> {
         let mut exchange = self.exchange();
         loop {
             if let Some(reply) = exchange.replies.get_mut(&token).and_then(Option::take) {
@@ -132,10 +134,10 @@ impl Connection {
         }
     }
 
-    fn hand_out(&self, exchange: &mut Exchange, received: Result<Option<Received<Reply>>, ChannelError>) {
+    fn hand_out(&self, exchange: &mut Exchange, received: Result<Option<ReceivedMessage<AttachReply>>, ChannelError>) {
         match received {
             Ok(None) => {}
-            Ok(Some(Received { token: 0, message: Reply::Error { status, text }, .. })) => {
+            Ok(Some(ReceivedMessage { token: 0, message: AttachReply::Error { status, text }, .. })) => {
                 exchange.ended = Some(Error::Service { status, text });
             }
             Ok(Some(reply)) => match exchange.replies.get_mut(&reply.token) {
@@ -151,7 +153,7 @@ impl Connection {
     fn failure(&self, error: ChannelError) -> Error {
         match error {
             ChannelError::Closed => self.farewell().unwrap_or_else(|| self.lost()),
-            ChannelError::Decode(DecodeError::Version { .. }) => Error::Version(error.to_string()),
+            ChannelError::Decode(AttachDecodeError::Version { .. }) => Error::Version(error.to_string()),
             ChannelError::Decode(_) => Error::Protocol(error.to_string()),
             ChannelError::Backlogged | ChannelError::Descriptors | ChannelError::Kernel(_) => {
                 Error::Resource(error.to_string())
@@ -163,7 +165,8 @@ impl Connection {
     fn farewell(&self) -> Option<Error> {
         // The kernel reports the end of the connection once before it delivers the remaining messages.
         for _ in 0..FAREWELL_LOOKS {
-            if let Ok(Some(Received { token: 0, message: Reply::Error { status, text }, .. })) = self.channel.receive()
+            if let Ok(Some(ReceivedMessage { token: 0, message: AttachReply::Error { status, text }, .. })) =
+                self.channel.receive()
             {
                 return Some(Error::Service { status, text });
             }
@@ -171,14 +174,14 @@ impl Connection {
         None
     }
 
-    pub(crate) fn unexpected(reply: &Reply) -> Error {
+    pub(crate) fn unexpected(reply: &AttachReply) -> Error {
         Error::Protocol(format!("unexpected reply {reply:?}"))
     }
 
     /// A call whose reply only confirms that the request was carried out.
-    pub(crate) fn order(&self, request: &Request, descriptors: &[BorrowedFd<'_>]) -> Result<(), Error> {
+    pub(crate) fn order(&self, request: &AttachRequest, descriptors: &[BorrowedFd<'_>]) -> Result<(), Error> {
         match self.call(request, descriptors, None)?.message {
-            Reply::Done => Ok(()),
+            AttachReply::Done => Ok(()),
             other => Err(Connection::unexpected(&other)),
         }
     }

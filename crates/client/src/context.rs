@@ -13,11 +13,11 @@ use crate::segments::Segments;
 use crate::slots::{Delivery, InPlace, Lent, Slots};
 use crate::staging::{Buffers, StagingPool, Tables};
 use crate::trace::Trace;
-use outboard_shm::attach::{self, Hello, OFFER_BYTES, Reply, Request, Restaged};
+use outboard_shm::attach::{self, AttachReply, AttachRequest, Hello, OFFER_BYTES, RestagedBuffers};
 use outboard_shm::control::{LAYOUT_VERSION, RankSide};
 use outboard_shm::fork::ForkGuard;
 use outboard_shm::memory::{MemoryDescriptor, ProbePage, Tier};
-use outboard_shm::region::{Region, seal_bytes};
+use outboard_shm::region::{MemfdRegion, seal_bytes};
 use outboard_shm::status::Status;
 use std::collections::BTreeMap;
 use std::mem::ManuallyDrop;
@@ -58,7 +58,7 @@ pub(crate) struct Parts {
     delivered: Condvar,
     pub(crate) staging: Mutex<StagingPool>,
     pub(crate) tables: Mutex<Tables>,
-    allocations: Mutex<BTreeMap<usize, Region>>,
+    allocations: Mutex<BTreeMap<usize, MemfdRegion>>,
     /// The address range of the program's large allocations, if the service process maps it.
     heap: Option<Range<usize>>,
     /// Kept at the address that the service process knows.
@@ -78,7 +78,7 @@ impl Drop for Attachment {
     fn drop(&mut self) {
         if !self.guard.forked() {
             // The program still has the addresses of these regions.
-            std::mem::take(&mut *lock(&self.parts.allocations)).into_values().for_each(Region::leave_mapped);
+            std::mem::take(&mut *lock(&self.parts.allocations)).into_values().for_each(MemfdRegion::leave_mapped);
             // SAFETY: dropped once, here, and not used after.
             unsafe { ManuallyDrop::drop(&mut self.parts) }
         }
@@ -132,7 +132,7 @@ impl Context {
         let mut probe = ProbePage::new().map_err(|errno| kernel("make a page for a probe", errno))?;
         // Without a descriptor, as on hosts without /proc, the service process has one way less.
         let own_memory = MemoryDescriptor::of_this_process().ok();
-        let hello = Request::Hello(Hello {
+        let hello = AttachRequest::Hello(Hello {
             layout_version: LAYOUT_VERSION,
             pid: std::process::id(),
             probe_address: &raw mut *probe as u64,
@@ -142,7 +142,7 @@ impl Context {
         let descriptors: Vec<_> = own_memory.iter().map(AsFd::as_fd).collect();
         let reply = connection.call(&hello, &descriptors, Some(ATTACH_LIMIT))?;
         drop(own_memory);
-        let Reply::Welcome(welcome) = reply.message else { return Err(Connection::unexpected(&reply.message)) };
+        let AttachReply::Welcome(welcome) = reply.message else { return Err(Connection::unexpected(&reply.message)) };
         let Ok([region, doorbell]) = <[_; 2]>::try_from(reply.descriptors) else {
             return Err(Error::Protocol("welcome without two descriptors".to_owned()));
         };
@@ -179,7 +179,7 @@ impl Context {
     /// [`Error::Busy`] while groups exist, and nothing happens; [`Error::Forked`].
     pub fn detach(self) -> Result<(), Error> {
         self.detachable()?;
-        match self.0.parts()?.connection.order(&Request::Detach, &[]) {
+        match self.0.parts()?.connection.order(&AttachRequest::Detach, &[]) {
             // The service process is gone, so the attachment has ended.
             Err(Error::ServiceLost { .. }) => Ok(()),
             other => other,
@@ -204,8 +204,8 @@ impl Context {
     /// # Errors
     /// [`Error::Forked`], [`Error::ServiceLost`], or the error that the service process reports.
     pub fn offer(&self) -> Result<Box<[u8; OFFER_BYTES]>, Error> {
-        match self.0.parts()?.connection.call(&Request::Offer, &[], None)?.message {
-            Reply::Offer(offer) => Ok(offer),
+        match self.0.parts()?.connection.call(&AttachRequest::Offer, &[], None)?.message {
+            AttachReply::Offer(offer) => Ok(offer),
             other => Err(Connection::unexpected(&other)),
         }
     }
@@ -228,10 +228,10 @@ impl Context {
         let sealed = seal_bytes("outboard-offers", offers)?;
         // Counted before, so that no other thread detaches meanwhile.
         *lock(&parts.groups) += 1;
-        let made = parts.connection.call(&Request::CreateGroup { ranks, rank }, &[sealed.as_fd()], None);
+        let made = parts.connection.call(&AttachRequest::CreateGroup { ranks, rank }, &[sealed.as_fd()], None);
         let failure = match made {
             Ok(reply) => match reply.message {
-                Reply::GroupReady(ready) => {
+                AttachReply::GroupReady(ready) => {
                     parts.trace.iter().for_each(|trace| trace.name(rank, ready.handle));
                     let group = Group::new(self.0.clone(), ready, ranks, rank);
                     return if wanted.is_some() { group.set_deadline(wanted).map(|()| group) } else { Ok(group) };
@@ -387,9 +387,9 @@ impl Parts {
         if done() {
             return Ok(true);
         }
-        self.control.enter();
+        self.control.begin_wait();
         let waited = self.sleep_in_slices(slot, limit, || self.errands.run(&self.control, &mut done));
-        self.control.leave();
+        self.control.end_wait();
         waited
     }
 
@@ -558,8 +558,8 @@ impl Parts {
             // service process announced the withdrawal after its last access.
             let Ok(staged) = (unsafe { staging.restage(&self.connection, buffers) }) else { return false };
             let (send, receive) = (staged.send_address(), staged.receive_address());
-            let restaged = Restaged { group, instance, slot, send, receive };
-            let lent = match self.connection.order(&Request::Restage(restaged), &[]) {
+            let restaged = RestagedBuffers { group, instance, slot, send, receive };
+            let lent = match self.connection.order(&AttachRequest::Restage(restaged), &[]) {
                 Ok(()) => Lent::Staged(staged),
                 // The request has completed.
                 Err(Error::Service { .. }) => {
@@ -576,8 +576,8 @@ impl Parts {
 
     /// The error of a failed request, with the text of the service process.
     pub(crate) fn explain(&self, slot: u32, status: Status) -> Error {
-        match self.connection.call(&Request::ErrorText { slot }, &[], None).map(|reply| reply.message) {
-            Ok(Reply::ErrorText { status: said, text }) if said == status => Error::Service { status, text },
+        match self.connection.call(&AttachRequest::ErrorText { slot }, &[], None).map(|reply| reply.message) {
+            Ok(AttachReply::ErrorText { status: said, text }) if said == status => Error::Service { status, text },
             _ => Error::Service { status, text: status.meaning().to_owned() },
         }
     }

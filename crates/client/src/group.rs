@@ -102,7 +102,7 @@ impl Group {
         let parts = self.attachment.parts()?;
         let milliseconds = after.map_or(0, |after| u64::try_from(after.as_millis()).unwrap_or(u64::MAX).max(1));
         let group = self.ready.group;
-        parts.connection.order(&attach::Request::SetDeadline { group, milliseconds }, &[])
+        parts.connection.order(&attach::AttachRequest::SetDeadline { group, milliseconds }, &[])
     }
 
     /// Whether the group's agreed configuration offloads calls of this size: bytes that a rank contributes (allgathers,
@@ -275,7 +275,7 @@ impl Group {
         parts.settle(self.ready.group, &calls);
         *lock(&parts.groups) -= 1;
         waited?;
-        parts.connection.order(&attach::Request::DestroyGroup { group: self.ready.group }, &[])
+        parts.connection.order(&attach::AttachRequest::DestroyGroup { group: self.ready.group }, &[])
     }
 }
 

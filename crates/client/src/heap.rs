@@ -4,7 +4,7 @@
 use crate::connection::Connection;
 use crate::error::Error;
 use libloading::os::unix::Library;
-use outboard_shm::attach::Request;
+use outboard_shm::attach::AttachRequest;
 use std::ffi::c_int;
 use std::io::Write;
 use std::ops::Range;
@@ -19,7 +19,7 @@ const SYMBOL: &[u8] = b"outboard_heap\0";
 pub(crate) fn register(connection: &Connection) -> Result<Option<Range<usize>>, Error> {
     let Some((addresses, memfd)) = find() else { return Ok(None) };
     let (address, bytes) = (addresses.start as u64, addresses.len() as u64);
-    match connection.order(&Request::RegisterMemory { address, bytes }, &[memfd]) {
+    match connection.order(&AttachRequest::RegisterMemory { address, bytes }, &[memfd]) {
         Ok(()) => Ok(Some(addresses)),
         Err(Error::Service { text, .. }) => {
             let _ = writeln!(

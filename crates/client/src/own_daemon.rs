@@ -20,7 +20,7 @@
 use crate::bootstrap::environment;
 use crate::error::Error;
 use crate::placement;
-use outboard_shm::attach::{Channel, user_socket};
+use outboard_shm::attach::{AttachChannel, user_socket};
 use outboard_shm::lock::LockError;
 use rustix::io::Errno;
 use std::ffi::{CStr, OsStr, c_void};
@@ -142,7 +142,7 @@ impl Home {
     fn start(&self, deadline: Instant) -> Result<Step, Error> {
         self.make_directory()?;
         let Some(_lock) = self.lock(deadline)? else { return Ok(Step::Again) };
-        if Channel::connect(&self.socket()).is_ok() {
+        if AttachChannel::connect(&self.socket()).is_ok() {
             return Ok(Step::Again);
         }
         let log = File::options().create(true).append(true).mode(0o600).custom_flags(libc::O_NOFOLLOW).open(self.log());

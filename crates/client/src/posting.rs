@@ -9,7 +9,7 @@ use crate::request::Request;
 use crate::slots::Lent;
 use crate::staging::{Buffers, StagingPool};
 use outboard_call::Call;
-use outboard_shm::entry::Entry;
+use outboard_shm::entry::SubmissionEntry;
 use outboard_shm::memory::Tier;
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -68,7 +68,8 @@ impl Posting {
                 return Err(error);
             }
         };
-        let entry = Entry { group, instance: *instance + 1, slot, call: Call { send, receive, table, ..call } };
+        let entry =
+            SubmissionEntry { group, instance: *instance + 1, slot, call: Call { send, receive, table, ..call } };
         parts.control.arm(slot);
         // Held until the call is posted, so that no thread notifies the service process of a call unknown to it.
         let mut slots = lock(&parts.slots);

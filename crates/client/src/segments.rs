@@ -12,8 +12,8 @@
 
 use crate::connection::Connection;
 use crate::error::Error;
-use outboard_shm::attach::Request;
-use outboard_shm::region::Region;
+use outboard_shm::attach::AttachRequest;
+use outboard_shm::region::MemfdRegion;
 use std::collections::VecDeque;
 
 /// The most bytes of segments kept for their next use.
@@ -33,7 +33,7 @@ fn exhausted(most: usize) -> Error {
 #[derive(Debug)]
 pub(crate) struct Segments {
     /// Segments not in use; the least recently used first.
-    kept: VecDeque<Region>,
+    kept: VecDeque<MemfdRegion>,
     kept_bytes: usize,
     registered: usize,
     most: usize,
@@ -46,7 +46,7 @@ impl Segments {
     }
 
     /// As [`take`](Self::take), for the program and without a time limit. Some segments stay reserved for the library.
-    pub(crate) fn allocate(&mut self, connection: &Connection, bytes: usize) -> Result<Region, Error> {
+    pub(crate) fn allocate(&mut self, connection: &Connection, bytes: usize) -> Result<MemfdRegion, Error> {
         let room = self.most - self.most / RESERVED;
         if self.registered - self.kept.len() >= room {
             return Err(exhausted(room));
@@ -55,8 +55,8 @@ impl Segments {
     }
 
     /// A registered segment of at least `needed` bytes, of undefined content; a fresh one has `fresh` bytes.
-    pub(crate) fn take(&mut self, connection: &Connection, needed: usize, fresh: usize) -> Result<Region, Error> {
-        let fits = |kept: &Region| kept.bytes() >= needed && kept.bytes() / WASTE <= fresh;
+    pub(crate) fn take(&mut self, connection: &Connection, needed: usize, fresh: usize) -> Result<MemfdRegion, Error> {
+        let fits = |kept: &MemfdRegion| kept.bytes() >= needed && kept.bytes() / WASTE <= fresh;
         if let Some(at) = self.kept.iter().rposition(fits)
             && let Some(segment) = self.kept.remove(at)
         {
@@ -68,16 +68,16 @@ impl Segments {
                 return Err(exhausted(self.most));
             }
         }
-        let segment = Region::create("outboard-memory", fresh)?;
+        let segment = MemfdRegion::create("outboard-memory", fresh)?;
         segment.keep_from_children()?;
         let address = segment.start().as_ptr() as u64;
-        connection.order(&Request::RegisterMemory { address, bytes: fresh as u64 }, &[segment.fd()])?;
+        connection.order(&AttachRequest::RegisterMemory { address, bytes: fresh as u64 }, &[segment.fd()])?;
         self.registered += 1;
         Ok(segment)
     }
 
     /// Takes back an unused segment. Without a service process nothing needs to be unregistered.
-    pub(crate) fn give_back(&mut self, connection: &Connection, segment: Region) -> Result<(), Error> {
+    pub(crate) fn give_back(&mut self, connection: &Connection, segment: MemfdRegion) -> Result<(), Error> {
         self.kept_bytes += segment.bytes();
         self.kept.push_back(segment);
         while self.kept_bytes > MOST_KEPT {
@@ -90,7 +90,8 @@ impl Segments {
     fn unregister_oldest(&mut self, connection: &Connection) -> Result<bool, Error> {
         let Some(segment) = self.kept.pop_front() else { return Ok(false) };
         self.kept_bytes -= segment.bytes();
-        let ordered = connection.order(&Request::UnregisterMemory { address: segment.start().as_ptr() as u64 }, &[]);
+        let ordered =
+            connection.order(&AttachRequest::UnregisterMemory { address: segment.start().as_ptr() as u64 }, &[]);
         match ordered {
             Ok(()) => {
                 self.registered -= 1;

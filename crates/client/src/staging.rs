@@ -13,7 +13,7 @@ use crate::context::lock;
 use crate::error::Error;
 use crate::segments::Segments;
 use outboard_call::{Blocks, Footprint, Span};
-use outboard_shm::region::Region;
+use outboard_shm::region::MemfdRegion;
 use std::sync::{Arc, Mutex};
 
 const MOST_STAGED: usize = 1 << 30;
@@ -32,7 +32,7 @@ pub(crate) struct StagingPool {
 /// Stands in for the buffers of a request, or of all starts of one recording. Shared only under the pool's lock.
 #[derive(Debug)]
 pub(crate) struct Staged {
-    segment: Region,
+    segment: MemfdRegion,
     buffers: Buffers,
     /// The last of the calls that use this segment.
     last: Mutex<u64>,
@@ -85,7 +85,7 @@ impl RecordedPieces {
 #[derive(Debug, Default)]
 pub(crate) struct Tables {
     /// The last region is in use; the others may still hold tables of earlier submissions, of smaller groups.
-    regions: Vec<Region>,
+    regions: Vec<MemfdRegion>,
     bytes_per_word: usize,
 }
 
@@ -93,7 +93,7 @@ impl Tables {
     /// Copies `table` to the place of word `slot` of `slots`; returns its address. `region` makes a shared region.
     pub(crate) fn put(
         &mut self,
-        region: impl FnOnce(usize) -> Result<Region, Error>,
+        region: impl FnOnce(usize) -> Result<MemfdRegion, Error>,
         (slot, slots): (u32, u32),
         table: &[u64],
     ) -> Result<u64, Error> {
@@ -283,7 +283,7 @@ impl StagingPool {
         Ok(staged)
     }
 
-    fn segment(&mut self, connection: &Connection, needed: usize) -> Result<Region, Error> {
+    fn segment(&mut self, connection: &Connection, needed: usize) -> Result<MemfdRegion, Error> {
         let bytes = needed.checked_next_power_of_two().unwrap_or(usize::MAX).max(LEAST_SEGMENT);
         if !fits_beside(self.bytes, bytes) {
             return Err(Error::Resource(format!(

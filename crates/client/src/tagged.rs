@@ -221,7 +221,7 @@ impl Recorder {
             *last += 1;
             let (group, recording) = (tagged.posting.group, *last);
             let sealed = seal_bytes("outboard-recording", &encoded)?;
-            let request = attach::Request::Record { group, recording, bytes: encoded.len() as u64 };
+            let request = attach::AttachRequest::Record { group, recording, bytes: encoded.len() as u64 };
             // The lock is held, so that recordings of several threads arrive in the order of their numbers.
             parts.connection.order(&request, &[sealed.as_fd()])?;
             recording
@@ -354,7 +354,7 @@ impl Recorded {
         parts.tend();
         let (group, recording) = (self.tagged.posting.group, self.number);
         parts.settle(group, &calls);
-        match parts.connection.order(&attach::Request::FreeRecording { group, recording }, &[]) {
+        match parts.connection.order(&attach::AttachRequest::FreeRecording { group, recording }, &[]) {
             // The recording went with its group.
             Err(Error::Service { status: outboard_shm::status::Status::Argument, .. }) => Ok(()),
             other => other,

@@ -10,9 +10,9 @@
 //! encodes to the same bytes. This module does no IO.
 
 use outboard_call::codec::{DecodeError, Reader, Writer};
-use outboard_fabric::secured::{Forged, Sealed, Unsealing};
+use outboard_fabric::secured::{ForgedRecord, RecordReader, SealedRecord};
 use outboard_service::topology::Seat;
-use outboard_shm::ring::{ENTRY_WORDS, Words};
+use outboard_shm::ring::{ENTRY_WORDS, EntryWords};
 use outboard_shm::status::Status;
 
 /// Version of the frames; both ends must have the same.
@@ -40,20 +40,20 @@ pub(crate) enum Frame<'a> {
     /// Relay, first on a rank's connection: the rank's process on its host, and its seat (SP-1).
     Greeting { pid: u32, seat: Seat },
     /// Relay: a request of the attach socket that has no descriptors.
-    Request(&'a [u8]),
+    AttachRequest(&'a [u8]),
     /// Relay: the request to make a group; its `ranks` offers follow.
     CreateGroup { token: u64, ranks: u32, rank: u32 },
     /// Relay: more content of the last request, which was in shared memory: offers or a recording.
     Handed(&'a [u8]),
     /// Relay: a submission as it lay in the ring, with meaningless addresses. [`Frame::Data`] follows with the rank's
     /// `input` bytes, then `table` bytes. The rank receives `output` bytes.
-    Call { words: Words, input: u64, table: u64, output: u64 },
+    Call { words: EntryWords, input: u64, table: u64, output: u64 },
     /// Relay: the missing bytes of the last call cannot be read; the call must fail on all ranks.
     Unreadable { slot: u32 },
     /// Both: bytes of a call, at most [`DATA_BYTES`], from `offset` of its input and table, or of its output.
     Data { slot: u32, offset: u64, bytes: &'a [u8] },
     /// Service process: a reply of the attach socket.
-    Reply(&'a [u8]),
+    AttachReply(&'a [u8]),
     /// Service process: the call has ended; all of its output was sent before.
     Complete { slot: u32, status: Status },
     /// Relay: the request to store a recording of this many encoded bytes, which follow (GP-5).
@@ -86,7 +86,7 @@ impl Frame<'_> {
                 seat.encode(w.u8(13).u32(*pid));
                 &mut w
             }
-            Frame::Request(bytes) => w.u8(2).bytes(bytes),
+            Frame::AttachRequest(bytes) => w.u8(2).bytes(bytes),
             Frame::CreateGroup { token, ranks, rank } => w.u8(3).u64(*token).u32(*ranks).u32(*rank),
             Frame::Call { words, input, table, output } => {
                 words.iter().chain([input, table, output]).fold(w.u8(5), |w, word| w.u64(*word))
@@ -94,7 +94,7 @@ impl Frame<'_> {
             Frame::Handed(bytes) => w.u8(4).bytes(bytes),
             Frame::Unreadable { slot } => w.u8(6).u32(*slot),
             Frame::Data { slot, offset, bytes } => w.u8(7).u32(*slot).u64(*offset).bytes(bytes),
-            Frame::Reply(bytes) => w.u8(8).bytes(bytes),
+            Frame::AttachReply(bytes) => w.u8(8).bytes(bytes),
             Frame::Complete { slot, status } => w.u8(9).u32(*slot).u32(status.code().cast_unsigned()),
             Frame::Refused { text } => w.u8(10).text(text, TEXT_BYTES),
             Frame::Record { token, group, recording, bytes } => {
@@ -120,7 +120,7 @@ fn decode(frame: &[u8]) -> Result<Frame<'_>, FrameError> {
             }
             Frame::Open
         }
-        2 => Frame::Request(rest(&mut r, DATA_BYTES)?),
+        2 => Frame::AttachRequest(rest(&mut r, DATA_BYTES)?),
         3 => Frame::CreateGroup { token: r.u64()?, ranks: r.u32()?, rank: r.u32()? },
         4 => Frame::Handed(rest(&mut r, DATA_BYTES)?),
         5 => {
@@ -132,7 +132,7 @@ fn decode(frame: &[u8]) -> Result<Frame<'_>, FrameError> {
         }
         6 => Frame::Unreadable { slot: r.u32()? },
         7 => Frame::Data { slot: r.u32()?, offset: r.u64()?, bytes: rest(&mut r, DATA_BYTES)? },
-        8 => Frame::Reply(rest(&mut r, DATA_BYTES)?),
+        8 => Frame::AttachReply(rest(&mut r, DATA_BYTES)?),
         9 => {
             let (slot, status) = (r.u32()?, Status::from_code(r.u32()?.cast_signed()));
             Frame::Complete { slot, status: status.ok_or(DecodeError::Value("status"))? }
@@ -163,7 +163,7 @@ pub(crate) struct Decoder {
 impl Decoder {
     /// Opens a record behind the bytes that have arrived. After [`Decoder::next`] has returned `None` there is room for
     /// every record that [`READ`] bytes complete.
-    pub(crate) fn take(&mut self, sealed: Sealed<'_>) -> Result<(), Forged> {
+    pub(crate) fn take(&mut self, sealed: SealedRecord<'_>) -> Result<(), ForgedRecord> {
         let length = sealed.len();
         sealed.open(&mut self.room()[..length])?;
         self.filled(length);
@@ -175,7 +175,7 @@ impl Decoder {
             self.bytes.copy_within(self.start..self.end, 0);
             (self.start, self.end) = (0, self.end - self.start);
         }
-        self.bytes.resize(LENGTH_BYTES + MOST_BYTES + Unsealing::MOST + READ, 0);
+        self.bytes.resize(LENGTH_BYTES + MOST_BYTES + RecordReader::MAX_PLAIN + READ, 0);
         &mut self.bytes[self.end..]
     }
 
@@ -211,13 +211,13 @@ mod tests {
     }
 
     /// Content for any frame: numbers, bytes, a text.
-    fn parts() -> impl Strategy<Value = (u8, [u64; 3], u32, Words, Vec<u8>, String)> {
+    fn parts() -> impl Strategy<Value = (u8, [u64; 3], u32, EntryWords, Vec<u8>, String)> {
         let bytes = proptest::collection::vec(any::<u8>(), 0..600);
-        (0..13u8, any::<[u64; 3]>(), any::<u32>(), any::<Words>(), bytes, text())
+        (0..13u8, any::<[u64; 3]>(), any::<u32>(), any::<EntryWords>(), bytes, text())
     }
 
     fn frame<'a>(
-        (kind, numbers, slot, words, bytes, text): &'a (u8, [u64; 3], u32, Words, Vec<u8>, String),
+        (kind, numbers, slot, words, bytes, text): &'a (u8, [u64; 3], u32, EntryWords, Vec<u8>, String),
     ) -> Frame<'a> {
         let (&[input, table, output], &slot) = (numbers, slot);
         match kind {
@@ -225,13 +225,13 @@ mod tests {
                 pid: slot,
                 seat: Seat { node: text.as_str().into(), place: Place { socket: None, core: Some(slot / 2) } },
             },
-            1 => Frame::Request(bytes),
+            1 => Frame::AttachRequest(bytes),
             2 => Frame::CreateGroup { token: input, ranks: slot, rank: table as u32 },
             3 => Frame::Handed(bytes),
             4 => Frame::Call { words: *words, input, table, output },
             5 => Frame::Unreadable { slot },
             6 => Frame::Data { slot, offset: input, bytes },
-            7 => Frame::Reply(bytes),
+            7 => Frame::AttachReply(bytes),
             8 => Frame::Complete { slot, status: Status::RankLost },
             9 => Frame::Record { token: input, group: table, recording: slot, bytes: output },
             10 => Frame::Open,

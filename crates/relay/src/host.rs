@@ -35,9 +35,9 @@ use outboard_service::topology::{self, Place, Seat, Topology};
 use outboard_service::{
     NamedSocket, Poller, Process, Refused, Settings, StartError, Token, Trigger, admit, dismiss, pin, tell,
 };
-use outboard_shm::attach::message::Message;
-use outboard_shm::attach::{Channel, ChannelError, Hello, Received, Reply, Request, Welcome};
-use outboard_shm::closer::REFUSALS;
+use outboard_shm::attach::message::AttachMessage;
+use outboard_shm::attach::{AttachChannel, AttachReply, AttachRequest, ChannelError, Hello, ReceivedMessage, Welcome};
+use outboard_shm::closer::REFUSAL_CLOSER;
 use outboard_shm::control::ServiceSide;
 use outboard_shm::memory::MOST_RANGES;
 use outboard_shm::status::Status;
@@ -146,7 +146,7 @@ fn accept(
                     Ok(Some(connection)) => strangers.take_in(connection.into()),
                     Err(errno) => {
                         limited!(error, %errno, "a rank is turned away; raise the limit on descriptors");
-                        socket.turn_away(|connection| REFUSALS.act(move || drop(connection)));
+                        socket.turn_away(|connection| REFUSAL_CLOSER.submit(move || drop(connection)));
                     }
                 },
                 Token::Channel(id) => {
@@ -165,7 +165,7 @@ fn accept(
 /// Connections that have not sent a greeting.
 struct Strangers {
     poller: Poller,
-    channels: HashMap<u64, Channel>,
+    channels: HashMap<u64, AttachChannel>,
     last: u64,
 }
 
@@ -175,7 +175,7 @@ impl Strangers {
     }
 
     /// Adds a connection of a user who may attach.
-    fn take_in(&mut self, channel: Channel) {
+    fn take_in(&mut self, channel: AttachChannel) {
         self.last += 1;
         let user = match channel.peer() {
             Ok(peer) => peer.uid,
@@ -192,7 +192,7 @@ impl Strangers {
     }
 
     /// The connection is readable or has ended.
-    fn remove(&mut self, id: u64) -> Option<Channel> {
+    fn remove(&mut self, id: u64) -> Option<AttachChannel> {
         let channel = self.channels.remove(&id)?;
         self.poller.unwatch(&channel);
         Some(channel)
@@ -200,7 +200,7 @@ impl Strangers {
 }
 
 /// Reports to a rank that it attaches too late.
-fn farewell(rank: &Channel) {
+fn farewell(rank: &AttachChannel) {
     let why = "the relay of this host was told to end and takes no more ranks; attach when it is back";
     tell(rank, Status::NoService, why.to_owned());
 }
@@ -237,7 +237,7 @@ fn drain(
         }
         match rank.then(|| socket.accept()) {
             Some(Ok(Some(connection))) => farewell(&connection.into()),
-            Some(Err(_)) => socket.turn_away(|connection| REFUSALS.act(move || drop(connection))),
+            Some(Err(_)) => socket.turn_away(|connection| REFUSAL_CLOSER.submit(move || drop(connection))),
             Some(Ok(None)) | None => {}
         }
     }
@@ -247,7 +247,7 @@ fn drain(
 type Greeting = (u64, Hello, Vec<OwnedFd>);
 
 /// Serves a rank on its own thread, which holds `present`.
-fn take_in(channel: Channel, greeting: Greeting, terms: &Arc<Terms>, present: &Arc<()>, flights: &Arc<Flights>) {
+fn take_in(channel: AttachChannel, greeting: Greeting, terms: &Arc<Terms>, present: &Arc<()>, flights: &Arc<Flights>) {
     let most = terms.settings.max_ranks;
     if Arc::strong_count(present) > most as usize {
         let text = format!("{most} ranks are attached through this relay already; raise its --max-ranks");
@@ -265,10 +265,10 @@ fn take_in(channel: Channel, greeting: Greeting, terms: &Arc<Terms>, present: &A
 }
 
 /// Serves one rank to its end.
-fn serve_rank(channel: Channel, (token, hello, descriptors): Greeting, terms: &Terms, flights: Arc<Flights>) {
+fn serve_rank(channel: AttachChannel, (token, hello, descriptors): Greeting, terms: &Terms, flights: Arc<Flights>) {
     match attach(&channel, &hello, descriptors, terms) {
         Ok((session, side, welcome, decoder, pidfd)) => {
-            let sent = channel.send(token, &Reply::Welcome(welcome), &side.descriptors());
+            let sent = channel.send(token, &AttachReply::Welcome(welcome), &side.descriptors());
             if sent.is_ok() {
                 Relayed::start(channel, session, (side, flights), decoder, pidfd);
             }
@@ -276,18 +276,20 @@ fn serve_rank(channel: Channel, (token, hello, descriptors): Greeting, terms: &T
         Err(Refused { status, text }) => {
             limited!(warn, pid = hello.pid, text, "a process may not attach");
             // The rank may be gone meanwhile.
-            let _ = channel.send(token, &Reply::Error { status, text }, &[]);
+            let _ = channel.send(token, &AttachReply::Error { status, text }, &[]);
         }
     }
 }
 
 /// The first message of a connection.
-fn greeted(channel: &Channel) -> Result<Greeting, ChannelError> {
-    match channel.receive::<Request>()? {
-        Some(Received { token, message: Request::Hello(hello), descriptors }) => Ok((token, hello, descriptors)),
-        Some(Received { token, .. }) => {
+fn greeted(channel: &AttachChannel) -> Result<Greeting, ChannelError> {
+    match channel.receive::<AttachRequest>()? {
+        Some(ReceivedMessage { token, message: AttachRequest::Hello(hello), descriptors }) => {
+            Ok((token, hello, descriptors))
+        }
+        Some(ReceivedMessage { token, .. }) => {
             let text = "the first message of a connection is a greeting".to_owned();
-            channel.send(token, &Reply::Error { status: Status::Protocol, text }, &[])?;
+            channel.send(token, &AttachReply::Error { status: Status::Protocol, text }, &[])?;
             Err(ChannelError::Closed)
         }
         None => Err(ChannelError::Backlogged),
@@ -297,7 +299,12 @@ fn greeted(channel: &Channel) -> Result<Greeting, ChannelError> {
 type Attached = (Session, ServiceSide, Welcome, Decoder, Option<OwnedFd>);
 
 /// Finds out how the rank's memory is accessed, and attaches the rank to the service process.
-fn attach(channel: &Channel, hello: &Hello, descriptors: Vec<OwnedFd>, terms: &Terms) -> Result<Attached, Refused> {
+fn attach(
+    channel: &AttachChannel,
+    hello: &Hello,
+    descriptors: Vec<OwnedFd>,
+    terms: &Terms,
+) -> Result<Attached, Refused> {
     let Process { pid, seen, pidfd, memory, .. } = pin(channel, hello, descriptors)?;
     let unreachable = |why: &dyn std::fmt::Display| Refused {
         status: Status::NoService,
@@ -332,8 +339,8 @@ fn greet(wire: &Wire, greeting: &Frame<'_>) -> Result<(Decoder, Welcome), Box<dy
     let mut decoder = Decoder::default();
     let answer = wire.first(&mut decoder, ANSWER_LIMIT, |frame| match frame {
         // The codec refuses a tier that only a rank of the same host can have; the caller replaces the tier.
-        Frame::Reply(bytes) => match Reply::decode(bytes) {
-            Ok((_, Reply::Welcome(welcome))) => Ok(welcome),
+        Frame::AttachReply(bytes) => match AttachReply::decode(bytes) {
+            Ok((_, AttachReply::Welcome(welcome))) => Ok(welcome),
             _ => Err(NONSENSE.to_owned()),
         },
         Frame::Refused { text } => Err(text.to_owned()),

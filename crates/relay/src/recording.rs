@@ -13,14 +13,14 @@ use outboard_proto::RecordError;
 use outboard_proto::wire::{DecodeError, RecordedMemory};
 
 use outboard_service::Pieces;
-use outboard_shm::entry::Entry;
+use outboard_shm::entry::SubmissionEntry;
 
 use crate::spans::Spans;
 
 /// Group and number of a recording, in the rank's numbering.
 pub(super) type RecordingName = (u64, u32);
 
-pub(super) fn started(entry: &Entry) -> Option<RecordingName> {
+pub(super) fn started(entry: &SubmissionEntry) -> Option<RecordingName> {
     match entry.call.kind {
         CallKind::Tagged(TaggedCall::Recorded { recording }) => Some((entry.group, recording)),
         _ => None,

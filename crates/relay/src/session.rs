@@ -9,10 +9,10 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use outboard_service::Pieces;
-use outboard_shm::attach::message::Message;
-use outboard_shm::attach::{Channel, OFFER_BYTES, Reply, Restaged};
-use outboard_shm::control::Completions;
-use outboard_shm::entry::Entry;
+use outboard_shm::attach::message::AttachMessage;
+use outboard_shm::attach::{AttachChannel, AttachReply, OFFER_BYTES, RestagedBuffers};
+use outboard_shm::control::Completer;
+use outboard_shm::entry::SubmissionEntry;
 use outboard_shm::memory::{AccessError, RankMemory, TieredMemory};
 use outboard_shm::status::Status;
 
@@ -30,7 +30,7 @@ pub(super) struct Membership {
 
 #[derive(Debug)]
 pub(super) struct Outgoing {
-    pub(super) entry: Entry,
+    pub(super) entry: SubmissionEntry,
     pub(super) input: u64,
     pub(super) output: u64,
     pub(super) table: Vec<u8>,
@@ -83,7 +83,7 @@ pub(super) struct InFlight {
 
 impl InFlight {
     pub(super) fn new(
-        entry: &Entry,
+        entry: &SubmissionEntry,
         recording: Option<RecordingName>,
         submission: Submission,
         counted: Option<Counted>,
@@ -136,7 +136,7 @@ pub(super) struct Session {
     pub(super) pid: u32,
     pub(super) wire: Wire,
     pub(super) memory: TieredMemory,
-    pub(super) completions: Completions,
+    pub(super) completions: Completer,
     pub(super) books: Mutex<Books>,
     /// Rung when the connection has ended, when output waits for the rank, and when a recording may start again.
     pub(super) bell: OwnedFd,
@@ -147,7 +147,7 @@ impl Session {
         lock(&self.books)
     }
 
-    pub(super) fn receive(&self, channel: &Channel, mut decoder: Decoder) {
+    pub(super) fn receive(&self, channel: &AttachChannel, mut decoder: Decoder) {
         let why = loop {
             match self.drain(channel, &mut decoder) {
                 Ok(()) => {}
@@ -162,12 +162,12 @@ impl Session {
         self.ring();
     }
 
-    fn drain(&self, channel: &Channel, decoder: &mut Decoder) -> Result<(), String> {
+    fn drain(&self, channel: &AttachChannel, decoder: &mut Decoder) -> Result<(), String> {
         let nonsense = |what: &str| format!("the service process at {} sent {what}", self.service);
         while let Some(frame) = decoder.next().map_err(|error| nonsense(&error.to_string()))? {
             match frame {
-                Frame::Reply(bytes) => {
-                    let (token, reply) = Reply::decode(bytes).map_err(|error| nonsense(&error.to_string()))?;
+                Frame::AttachReply(bytes) => {
+                    let (token, reply) = AttachReply::decode(bytes).map_err(|error| nonsense(&error.to_string()))?;
                     self.reply(channel, token, &reply);
                 }
                 Frame::Data { slot, offset, bytes } => self.write(slot, offset, bytes),
@@ -178,7 +178,7 @@ impl Session {
                 Frame::Open
                 | Frame::Opened { .. }
                 | Frame::Greeting { .. }
-                | Frame::Request(_)
+                | Frame::AttachRequest(_)
                 | Frame::CreateGroup { .. }
                 | Frame::Record { .. }
                 | Frame::Handed(_)
@@ -189,17 +189,17 @@ impl Session {
         Ok(())
     }
 
-    fn reply(&self, channel: &Channel, token: u64, reply: &Reply) {
+    fn reply(&self, channel: &AttachChannel, token: u64, reply: &AttachReply) {
         let mut books = self.books();
         match (books.asked.remove(&token), reply) {
-            (Some(Asked::CreateGroup(ranks, me)), Reply::GroupReady(ready)) => {
+            (Some(Asked::CreateGroup(ranks, me)), AttachReply::GroupReady(ready)) => {
                 books.groups.insert(ready.group, Membership { ranks, me });
             }
-            (Some(Asked::DestroyGroup(group)), Reply::Done) => {
+            (Some(Asked::DestroyGroup(group)), AttachReply::Done) => {
                 books.groups.remove(&group);
                 books.recordings.retain(|name, _| name.0 != group);
             }
-            (Some(Asked::Record(name, recorded, _)), Reply::Done) => {
+            (Some(Asked::Record(name, recorded, _)), AttachReply::Done) => {
                 books.recordings.insert(name, Kept { recorded, busy: None, behind: VecDeque::new() });
             }
             _ => {}
@@ -209,7 +209,7 @@ impl Session {
     }
 
     /// Sends a reply. If it fails, the other thread notices that the rank is gone.
-    pub(super) fn answer(&self, channel: &Channel, token: u64, reply: &Reply) {
+    pub(super) fn answer(&self, channel: &AttachChannel, token: u64, reply: &AttachReply) {
         if let Err(error) = channel.send(token, reply, &[]) {
             tracing::debug!(pid = self.pid, %error, "a rank does not take a reply");
         }
@@ -273,8 +273,8 @@ impl Session {
     }
 
     /// The rank has copied the buffers of a call (GP-9): writes the held output. Returns false if the call has ended.
-    pub(super) fn restage(&self, restaged: &Restaged) -> bool {
-        let Restaged { group, instance, slot, send, receive } = *restaged;
+    pub(super) fn restage(&self, restaged: &RestagedBuffers) -> bool {
+        let RestagedBuffers { group, instance, slot, send, receive } = *restaged;
         // The lock is held during the write, so that the completion cannot come first.
         let mut books = self.books();
         let Some(call) = books.in_flight.get_mut(&slot) else { return false };
@@ -324,11 +324,11 @@ fn scatter(memory: &dyn RankMemory, pieces: &Pieces, offset: u64, bytes: &[u8]) 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use outboard_shm::region::Region;
+    use outboard_shm::region::MemfdRegion;
 
     #[test]
     fn output_goes_to_its_pieces_and_nowhere_else() {
-        let region = Region::create("test", 4096).expect("memory");
+        let region = MemfdRegion::create("test", 4096).expect("memory");
         let memory = TieredMemory::default();
         memory.ranges().register(0x1000, 4096, region.fd().try_clone_to_owned().expect("a descriptor")).expect("free");
         let pieces = Pieces::new([(0x1010, 3), (0x1020, 4), (0x1001, 2)]);

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use outboard_shm::region::{Region, RegionError};
+use outboard_shm::region::{MemfdRegion, RegionError};
 
 use crate::spans::Spans;
 
@@ -24,7 +24,7 @@ pub(crate) struct QuotaError {
 
 #[derive(Debug)]
 pub(crate) struct Shadow {
-    region: Arc<Region>,
+    region: Arc<MemfdRegion>,
     offset: u64,
     bytes: u64,
 }
@@ -59,7 +59,7 @@ impl Shadow {
 #[derive(Debug)]
 pub(crate) struct Shadows {
     /// Memory to be registered at [`START`].
-    pub(crate) region: Arc<Region>,
+    pub(crate) region: Arc<MemfdRegion>,
     quota: u64,
     /// Offsets without a shadow.
     free: Spans,
@@ -68,7 +68,7 @@ pub(crate) struct Shadows {
 impl Shadows {
     pub(crate) fn new(quota: u64) -> Result<Shadows, RegionError> {
         let length = usize::try_from(quota).expect("a quota of an address space");
-        let region = Arc::new(Region::create("outboard-shadows", length)?);
+        let region = Arc::new(MemfdRegion::create("outboard-shadows", length)?);
         let mut free = Spans::default();
         free.insert(0, quota);
         Ok(Shadows { region, quota, free })

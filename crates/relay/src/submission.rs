@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use outboard_call::{Call, CallError, CallKind, MOST_BYTES, Rank, TaggedCall};
 use outboard_service::{Pieces, Refusal, footprint};
-use outboard_shm::entry::Entry;
+use outboard_shm::entry::SubmissionEntry;
 use outboard_shm::memory::RankMemory;
 
 use crate::recording::Recorded;
@@ -13,7 +13,7 @@ use crate::recording::Recorded;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Submission {
     /// The call with input and output apart. Its addresses are meaningless.
-    pub(super) entry: Entry,
+    pub(super) entry: SubmissionEntry,
     /// Pieces that are read, one after another.
     pub(super) input: Arc<Pieces>,
     /// Pieces that are written, one after another.
@@ -30,7 +30,7 @@ impl Submission {
     /// Finds the bytes that a submission of rank `me` among `ranks` moves. `recorded` is the recording that it starts,
     /// if any. A table is read from the rank's memory.
     pub(super) fn of(
-        entry: &Entry,
+        entry: &SubmissionEntry,
         (ranks, me): (u32, u32),
         recorded: Option<Arc<Recorded>>,
         memory: &dyn RankMemory,
@@ -49,20 +49,20 @@ impl Submission {
         let table = packed.iter().flat_map(|number| number.to_le_bytes()).collect();
         // Input that is read in place is carried as input. A block that stays in its place does not move there, either.
         let in_place = call.in_place && footprint.in_place_at.is_none();
-        let entry = Entry { call: Call { in_place, ..call }, ..entry };
+        let entry = SubmissionEntry { call: Call { in_place, ..call }, ..entry };
         Submission::within_space(entry, [input, output], table, bases, None)
     }
 
     /// A collective that moves nothing, and that every service process refuses because its number is never the next.
-    pub(super) fn out_of_turn(entry: &Entry) -> Submission {
-        let entry = Entry { instance: u64::MAX, call: Call::new(CallKind::Barrier), ..*entry };
+    pub(super) fn out_of_turn(entry: &SubmissionEntry) -> Submission {
+        let entry = SubmissionEntry { instance: u64::MAX, call: Call::new(CallKind::Barrier), ..*entry };
         let (input, output) = (Arc::default(), Arc::default());
         Submission { entry, input, output, table: Vec::new(), bases: (0, 0), recorded: None }
     }
 
     /// A submission whose pieces (address and bytes in `sides`), input and output together, fit the address space.
     fn within_space(
-        entry: Entry,
+        entry: SubmissionEntry,
         sides: [Vec<(u64, u64)>; 2],
         table: Vec<u8>,
         bases: (u64, u64),
@@ -99,10 +99,10 @@ impl Submission {
 mod tests {
     use super::*;
     use outboard_shm::memory::TieredMemory;
-    use outboard_shm::region::Region;
+    use outboard_shm::region::MemfdRegion;
 
     fn memory(numbers: &[u64]) -> TieredMemory {
-        let region = Region::create("test", 4096).expect("memory");
+        let region = MemfdRegion::create("test", 4096).expect("memory");
         region.write(0, &numbers.iter().flat_map(|number| number.to_le_bytes()).collect::<Vec<u8>>());
         let memory = TieredMemory::default();
         memory.ranges().register(0x1000, 4096, region.fd().try_clone_to_owned().expect("a descriptor")).expect("free");
@@ -111,7 +111,7 @@ mod tests {
 
     fn of(kind: CallKind, in_place: bool, table: u64, numbers: &[u64]) -> Result<Submission, Refusal> {
         let call = Call { in_place, bytes: 7, send: 0x8000, receive: 0x9000, table, ..Call::new(kind) };
-        Submission::of(&Entry { group: 1, instance: 1, slot: 0, call }, (3, 2), None, &memory(numbers))
+        Submission::of(&SubmissionEntry { group: 1, instance: 1, slot: 0, call }, (3, 2), None, &memory(numbers))
     }
 
     fn list(pieces: &Pieces) -> Vec<(u64, u64)> {

@@ -8,7 +8,8 @@ use std::time::Instant;
 use outboard_fabric::multicast::{Interface, InterfaceError, MulticastSettings};
 use outboard_fabric::ofi::OfiError;
 use outboard_fabric::{
-    Fabric, Identity, Limits, Loopback, Tcp, TcpSettings, Ucx, UcxError, UcxSettings, rdma_device, rdma_is_asked_for,
+    Fabric, FabricLimits, Identity, Loopback, Tcp, TcpSettings, Ucx, UcxError, UcxSettings, rdma_device,
+    rdma_is_asked_for,
 };
 use outboard_proto::SpId;
 use rustix::net::SocketType;
@@ -170,7 +171,7 @@ const MORE_PEERS: usize = 1024;
 
 fn fabric(settings: &Settings) -> Result<Box<dyn Fabric>, StartError> {
     let identity = Identity::generate();
-    let limits = Limits { peers: settings.max_peers as usize + MORE_PEERS, ..Limits::default() };
+    let limits = FabricLimits { peers: settings.max_peers as usize + MORE_PEERS, ..FabricLimits::default() };
     let interface = || settings.interface.as_deref().ok_or(StartError::NoInterface(settings.fabric()));
     Ok(match settings.fabric() {
         FabricChoice::Loopback => Box::new(Loopback::new(identity.id()).map_err(kernel("make the loopback fabric"))?),

@@ -5,9 +5,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use outboard_call::{Call, CallKind};
-use outboard_shm::attach::{Channel, Hello, Reply, Request};
+use outboard_shm::attach::{AttachChannel, AttachReply, AttachRequest, Hello};
 use outboard_shm::control::{LAYOUT_VERSION, RankSide};
-use outboard_shm::entry::Entry;
+use outboard_shm::entry::SubmissionEntry;
 use outboard_shm::memory::{MemoryDescriptor, Probe, Tier};
 use outboard_shm::status::Status;
 
@@ -20,7 +20,7 @@ const SLOT: u32 = 0;
 const OWED_SLOT: u32 = 1;
 
 pub(super) struct Honest {
-    channel: Channel,
+    channel: AttachChannel,
     side: RankSide,
     /// Allgathers of the honest group so far.
     pub(super) rounds: u64,
@@ -34,16 +34,16 @@ pub(super) struct Honest {
 
 impl Honest {
     pub(super) fn attach(socket: &Path) -> Honest {
-        let channel = Channel::connect(socket).expect("the daemon listens");
+        let channel = AttachChannel::connect(socket).expect("the daemon listens");
         let mut probe = Box::new(Probe::new().expect("random bytes"));
         let probe_address = (&raw const *probe).addr() as u64;
         let (layout_version, nonce) = (LAYOUT_VERSION, probe.nonce());
         let hello = Hello { layout_version, pid: std::process::id(), probe_address, nonce, descriptor: true };
         let memory = MemoryDescriptor::of_this_process().expect("our own");
-        channel.send(1, &Request::Hello(hello), &[memory.as_fd()]).expect("sent");
+        channel.send(1, &AttachRequest::Hello(hello), &[memory.as_fd()]).expect("sent");
         assert!(channel.wait(LIMIT).expect("poll"), "an honest rank is welcomed");
-        let mut received = channel.receive::<Reply>().expect("a reply").expect("it waits");
-        let Reply::Welcome(welcome) = received.message else { panic!("a welcome, not {:?}", received.message) };
+        let mut received = channel.receive::<AttachReply>().expect("a reply").expect("it waits");
+        let AttachReply::Welcome(welcome) = received.message else { panic!("a welcome, not {:?}", received.message) };
         assert!(welcome.tier == Tier::CrossMemory && probe.answered(), "the daemon reaches its own process");
         let doorbell = received.descriptors.pop().expect("two descriptors");
         let region = received.descriptors.pop().expect("two descriptors");
@@ -53,19 +53,19 @@ impl Honest {
         Honest { channel, side, rounds: 0, owed: 0, owing: false, token: 1, input, output, owed_output }
     }
 
-    pub(super) fn say(&mut self, request: &Request, descriptors: &[BorrowedFd<'_>]) {
+    pub(super) fn say(&mut self, request: &AttachRequest, descriptors: &[BorrowedFd<'_>]) {
         self.token += 1;
         self.channel.send(self.token, request, descriptors).expect("sent");
     }
 
-    pub(super) fn hear(&mut self) -> Reply {
+    pub(super) fn hear(&mut self) -> AttachReply {
         assert!(self.channel.wait(LIMIT).expect("poll"), "an honest rank is answered");
-        let received = self.channel.receive::<Reply>().expect("a reply").expect("it waits");
+        let received = self.channel.receive::<AttachReply>().expect("a reply").expect("it waits");
         assert_eq!(received.token, self.token, "the answer to what was asked");
         received.message
     }
 
-    pub(super) fn ask(&mut self, request: &Request, descriptors: &[BorrowedFd<'_>]) -> Reply {
+    pub(super) fn ask(&mut self, request: &AttachRequest, descriptors: &[BorrowedFd<'_>]) -> AttachReply {
         self.say(request, descriptors);
         self.hear()
     }
@@ -109,7 +109,7 @@ impl Honest {
     fn post(&self, (group, instance, slot): (u64, u64, u32), send: u64, receive: u64) {
         let call = Call { bytes: BLOCK as u64, send, receive, ..Call::new(CallKind::Allgather) };
         self.side.arm(slot);
-        self.side.post(&Entry { group, instance, slot, call }).expect("room in the ring");
+        self.side.post(&SubmissionEntry { group, instance, slot, call }).expect("room in the ring");
     }
 
     fn result(&self, slot: u32) -> Status {
@@ -121,7 +121,7 @@ impl Honest {
     }
 
     pub(super) fn detach(mut self) {
-        assert_eq!(self.ask(&Request::Detach, &[]), Reply::Done, "an honest rank may go");
+        assert_eq!(self.ask(&AttachRequest::Detach, &[]), AttachReply::Done, "an honest rank may go");
     }
 }
 

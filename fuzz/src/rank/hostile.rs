@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use outboard_call::{Call, CallKind, Element, Operator, Rank, Reduction, TaggedCall};
 use outboard_proto::wire::RecordedMemory;
-use outboard_shm::attach::message::Message;
-use outboard_shm::attach::{Channel, Hello, OFFER_BYTES, Reply, Request, Restaged};
+use outboard_shm::attach::message::AttachMessage;
+use outboard_shm::attach::{AttachChannel, AttachReply, AttachRequest, Hello, OFFER_BYTES, RestagedBuffers};
 use outboard_shm::control::{COMPLETION_WORDS, LAYOUT_VERSION, RankSide};
-use outboard_shm::entry::Entry;
-use outboard_shm::region::{Region, seal_bytes};
+use outboard_shm::entry::SubmissionEntry;
+use outboard_shm::region::{MemfdRegion, seal_bytes};
 use outboard_sim::{Tape, sequences};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
@@ -29,12 +29,12 @@ const SLOT_BYTES: u64 = 128;
 /// The resources that a welcome brought.
 struct Attached {
     side: RankSide,
-    region: Region,
+    region: MemfdRegion,
     doorbell: OwnedFd,
 }
 
 pub(super) struct Hostile {
-    channel: Channel,
+    channel: AttachChannel,
     attached: Option<Attached>,
     paid: u64,
     recorded: u32,
@@ -49,7 +49,7 @@ pub(super) struct Hostile {
 
 impl Hostile {
     pub(super) fn connect(socket: &Path) -> Hostile {
-        let channel = Channel::connect(socket).expect("the daemon listens");
+        let channel = AttachChannel::connect(socket).expect("the daemon listens");
         Hostile { channel, attached: None, paid: 0, recorded: 0, called: 0, token: 0, good: true, scribbled: false }
     }
 
@@ -71,29 +71,29 @@ impl Hostile {
 
     /// Greets like a rank whose memory cannot be reached.
     pub(super) fn attach(&mut self) {
-        let hello = Request::Hello(self.hello(&mut Tape::new(&[1])));
+        let hello = AttachRequest::Hello(self.hello(&mut Tape::new(&[1])));
         if self.send(&hello, &[]) {
             self.hear(LIMIT);
         }
     }
 
-    fn send(&mut self, request: &Request, descriptors: &[BorrowedFd<'_>]) -> bool {
+    fn send(&mut self, request: &AttachRequest, descriptors: &[BorrowedFd<'_>]) -> bool {
         self.token += 1;
         self.channel.send(self.token, request, descriptors).is_ok()
     }
 
     /// The next reply, if one comes within `limit`. Keeps the first welcome.
-    fn hear(&mut self, limit: Duration) -> Option<Reply> {
+    fn hear(&mut self, limit: Duration) -> Option<AttachReply> {
         if !self.channel.wait(limit).ok()? {
             return None;
         }
-        let mut received = self.channel.receive::<Reply>().ok()??;
-        if let (Reply::Welcome(_), None) = (&received.message, &self.attached) {
+        let mut received = self.channel.receive::<AttachReply>().ok()??;
+        if let (AttachReply::Welcome(_), None) = (&received.message, &self.attached) {
             let mut descriptor = || received.descriptors.pop().expect("two descriptors");
             let (doorbell, region) = (descriptor(), descriptor());
             let size = rustix::fs::fstat(&region).expect("a file").st_size as usize;
             let copy = |fd: &OwnedFd| fd.try_clone().expect("a descriptor");
-            let mapped = Region::attach(copy(&region), size).expect("a control region");
+            let mapped = MemfdRegion::attach(copy(&region), size).expect("a control region");
             let side = RankSide::attach(region, copy(&doorbell)).expect("a control region");
             self.attached = Some(Attached { side, region: mapped, doorbell });
         }
@@ -107,21 +107,26 @@ impl Hostile {
 
     /// Makes a group with an honest rank, which is rank 0. Each rank has its own identifier of the group.
     pub(super) fn group_with(&mut self, honest: &mut Honest) -> Option<(u64, u64)> {
-        let region = Region::create("buffers", BYTES).expect("memory");
-        let register = Request::RegisterMemory { address: ADDRESS, bytes: BYTES as u64 };
-        let registered = self.send(&register, &[region.fd()]) && self.hear(LIMIT) == Some(Reply::Done);
-        if !registered || !self.send(&Request::Offer, &[]) {
+        let region = MemfdRegion::create("buffers", BYTES).expect("memory");
+        let register = AttachRequest::RegisterMemory { address: ADDRESS, bytes: BYTES as u64 };
+        let registered = self.send(&register, &[region.fd()]) && self.hear(LIMIT) == Some(AttachReply::Done);
+        if !registered || !self.send(&AttachRequest::Offer, &[]) {
             return None;
         }
-        let Some(Reply::Offer(own)) = self.hear(LIMIT) else { return None };
-        let Reply::Offer(first) = honest.ask(&Request::Offer, &[]) else { panic!("an honest rank gets its offer") };
+        let Some(AttachReply::Offer(own)) = self.hear(LIMIT) else { return None };
+        let AttachReply::Offer(first) = honest.ask(&AttachRequest::Offer, &[]) else {
+            panic!("an honest rank gets its offer")
+        };
         let mut offers = first[..].to_vec();
         offers.extend_from_slice(&own[..]);
         let offers = seal_bytes("offers", &offers).expect("memory");
-        assert!(self.send(&Request::CreateGroup { ranks: 2, rank: 1 }, &[offers.as_fd()]), "it is attached and good");
-        honest.say(&Request::CreateGroup { ranks: 2, rank: 0 }, &[offers.as_fd()]);
+        assert!(
+            self.send(&AttachRequest::CreateGroup { ranks: 2, rank: 1 }, &[offers.as_fd()]),
+            "it is attached and good"
+        );
+        honest.say(&AttachRequest::CreateGroup { ranks: 2, rank: 0 }, &[offers.as_fd()]);
         match (self.hear(LIMIT), honest.hear()) {
-            (Some(Reply::GroupReady(mine)), Reply::GroupReady(theirs)) => Some((theirs.group, mine.group)),
+            (Some(AttachReply::GroupReady(mine)), AttachReply::GroupReady(theirs)) => Some((theirs.group, mine.group)),
             others => panic!("two good ranks make a group, not {others:?}"),
         }
     }
@@ -131,7 +136,7 @@ impl Hostile {
         let Some(attached) = self.attached.as_ref().filter(|_| !self.scribbled) else { return };
         self.paid += 1;
         let call = Call { bytes: 64, send: ADDRESS, receive: ADDRESS + 64, ..Call::new(CallKind::Allgather) };
-        let entry = Entry { group, instance: self.paid, slot: 2 + (self.paid % 64) as u32, call };
+        let entry = SubmissionEntry { group, instance: self.paid, slot: 2 + (self.paid % 64) as u32, call };
         // The ring is full if the daemon is slow.
         let _ = attached.side.post(&entry);
     }
@@ -177,7 +182,7 @@ impl Hostile {
         call.bytes = if tape.flip() { 64 } else { tape.number() };
         (call.send, call.table) = (address(tape), address(tape));
         call.receive = if tape.below(8) == 0 { 0 } else { address(tape) };
-        let _ = attached.side.post(&Entry { group, instance, slot, call });
+        let _ = attached.side.post(&SubmissionEntry { group, instance, slot, call });
     }
 
     /// Writes words somewhere into the control region.
@@ -220,26 +225,32 @@ impl Hostile {
     pub(super) fn request(&mut self, tape: &mut Tape<'_>) {
         self.good = false;
         let request = match tape.below(13) {
-            0 => Request::Hello(self.hello(tape)),
-            1 => Request::Offer,
-            2 => Request::CreateGroup { ranks: tape.number32(), rank: tape.number32() },
-            3 => Request::DestroyGroup { group: tape.number() },
+            0 => AttachRequest::Hello(self.hello(tape)),
+            1 => AttachRequest::Offer,
+            2 => AttachRequest::CreateGroup { ranks: tape.number32(), rank: tape.number32() },
+            3 => AttachRequest::DestroyGroup { group: tape.number() },
             4 | 5 => {
                 let address = if tape.flip() { tape.number() } else { u64::from(tape.byte()) * 4096 };
                 let bytes = if tape.flip() { tape.number() } else { 4096 };
-                Request::RegisterMemory { address, bytes }
+                AttachRequest::RegisterMemory { address, bytes }
             }
-            6 => Request::UnregisterMemory { address: u64::from(tape.byte()) * 4096 },
+            6 => AttachRequest::UnregisterMemory { address: u64::from(tape.byte()) * 4096 },
             8 => {
                 let (group, instance, slot) = (tape.number(), tape.number(), tape.number32());
                 let address = |tape: &mut Tape<'_>| ADDRESS + u64::from(tape.byte()) * 64;
-                Request::Restage(Restaged { group, instance, slot, send: address(tape), receive: address(tape) })
+                AttachRequest::Restage(RestagedBuffers {
+                    group,
+                    instance,
+                    slot,
+                    send: address(tape),
+                    receive: address(tape),
+                })
             }
-            7 => Request::ErrorText { slot: tape.number32() },
-            10 => Request::Record { group: tape.number(), recording: tape.number32(), bytes: tape.number() },
-            11 => Request::FreeRecording { group: tape.number(), recording: tape.number32() },
-            12 => Request::SetDeadline { group: tape.number(), milliseconds: tape.number() },
-            _ => Request::Detach,
+            7 => AttachRequest::ErrorText { slot: tape.number32() },
+            10 => AttachRequest::Record { group: tape.number(), recording: tape.number32(), bytes: tape.number() },
+            11 => AttachRequest::FreeRecording { group: tape.number(), recording: tape.number32() },
+            12 => AttachRequest::SetDeadline { group: tape.number(), milliseconds: tape.number() },
+            _ => AttachRequest::Detach,
         };
         let mut bytes = request.encode(tape.number());
         let mut count = request.descriptors();
@@ -268,7 +279,7 @@ impl Hostile {
         self.recorded += 1;
         let recording = if tape.byte() < 0xf0 { self.recorded } else { tape.number32() };
         let sealed = seal_bytes("recording", &encoded).expect("memory");
-        let request = Request::Record { group, recording, bytes: encoded.len() as u64 };
+        let request = AttachRequest::Record { group, recording, bytes: encoded.len() as u64 };
         let sent = self.send(&request, &[sealed.as_fd()]);
         let Some(attached) = self.attached.as_ref().filter(|_| sent && !self.scribbled) else { return };
         for _ in 0..=tape.below(3) {
@@ -276,7 +287,7 @@ impl Hostile {
             let slot = 128 + (self.called % 64) as u32;
             let call = Call::new(CallKind::Tagged(TaggedCall::Recorded { recording }));
             // The ring is full if the daemon is slow.
-            let _ = attached.side.post(&Entry { group, instance: self.called, slot, call });
+            let _ = attached.side.post(&SubmissionEntry { group, instance: self.called, slot, call });
         }
     }
 
@@ -310,7 +321,7 @@ fn descriptor(tape: &mut Tape<'_>) -> OwnedFd {
         fd
     };
     match tape.below(6) {
-        0 | 1 => Region::create("sealed", 4096).expect("memory").fd().try_clone_to_owned().expect("a descriptor"),
+        0 | 1 => MemfdRegion::create("sealed", 4096).expect("memory").fd().try_clone_to_owned().expect("a descriptor"),
         2 => seal_bytes("offers", &[tape.byte(); OFFER_BYTES]).expect("memory"),
         3 => memfd(4096),
         4 => memfd(0),

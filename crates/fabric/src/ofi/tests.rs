@@ -25,11 +25,11 @@ impl Bytes {
         Bytes(Arc::new(bytes))
     }
 
-    fn part(&self, offset: usize, len: usize) -> Option<Resident> {
+    fn part(&self, offset: usize, len: usize) -> Option<MappedBytes> {
         let start = NonNull::new(self.0[offset..offset + len].as_ptr().cast_mut())?;
         let keeper: Arc<Vec<u8>> = Arc::clone(&self.0);
         // SAFETY: the vector's bytes stay while it does; the tests read them after the list has ended.
-        (len > 0).then(|| unsafe { Resident::new(start, len, keeper) })
+        (len > 0).then(|| unsafe { MappedBytes::new(start, len, keeper) })
     }
 }
 
@@ -82,15 +82,15 @@ fn a_ring_passes_blocks_on_by_itself() {
                 };
                 let tag = (call as u64) << 32 | source << 16 | u64::from(index);
                 let bytes = memory.part(span.offset as usize, span.len as usize);
-                Some(Message { peer: Arc::clone(&peers[peer.0 as usize]), tag, bytes })
+                Some(DeferredMessage { peer: Arc::clone(&peers[peer.0 as usize]), tag, bytes })
             };
             let messages = list.tasks.iter().map(message).collect();
             engine.post(call as u64, &list, messages).expect("posted");
             memories.push(memory);
         }
         for (engine, memory) in engines.iter_mut().zip(memories) {
-            let told = ended(engine);
-            assert!(matches!(told[..], [(token, Ok(()))] if token == call as u64), "{told:?}");
+            let reported = ended(engine);
+            assert!(matches!(reported[..], [(token, Ok(()))] if token == call as u64), "{reported:?}");
             assert_eq!(*memory.0, (0..RANKS).flat_map(block).collect::<Vec<u8>>());
         }
     }
@@ -102,15 +102,15 @@ fn a_ring_passes_blocks_on_by_itself() {
 
 /// A receive that no message matches is cancelled, and the list releases its bytes.
 #[test]
-fn a_withdrawn_list_gives_its_bytes_back() {
+fn a_withdrawn_list_releases_its_bytes() {
     let mut engine = open();
     let (me, memory): (Arc<[u8]>, _) = (engine.address().into(), Bytes::new(vec![0; 8]));
-    let message = Message { peer: me, tag: 7, bytes: memory.part(0, 8) };
+    let message = DeferredMessage { peer: me, tag: 7, bytes: memory.part(0, 8) };
     engine.post(1, &list(vec![receive(0)], 1), vec![Some(message)]).expect("posted");
     engine.withdraw(1);
     while engine.held() > 0 {
         wait(&engine);
-        assert!(engine.take_ended().is_empty(), "nobody is told");
+        assert!(engine.take_ended().is_empty(), "nothing is reported");
     }
     assert_eq!(Arc::strong_count(&memory.0), 1);
 }
@@ -130,22 +130,22 @@ fn a_peer_that_is_silent_holds_up_no_other_list() {
     let (silent, me): (Arc<[u8]>, Arc<[u8]>) = (silent.into(), engine.address().into());
     let send = Action::Send { to: Rank(0), index: 0, span: Span::signal(), counts: 0 };
     let send = Task { after: None, action: send };
-    let message = |peer: &Arc<[u8]>, tag| Some(Message { peer: Arc::clone(peer), tag, bytes: None });
+    let message = |peer: &Arc<[u8]>, tag| Some(DeferredMessage { peer: Arc::clone(peer), tag, bytes: None });
     for token in [1, 2] {
         engine.post(token, &list(vec![send], 1), vec![message(&silent, token)]).expect("posted");
     }
     for token in 3..6 {
         let both = vec![message(&me, token), message(&me, token)];
         engine.post(token, &list(vec![receive(0), send], 2), both).expect("posted");
-        let told = ended(&mut engine);
-        assert!(matches!(told[..], [(ended, Ok(()))] if ended == token), "{told:?}");
+        let reported = ended(&mut engine);
+        assert!(matches!(reported[..], [(ended, Ok(()))] if ended == token), "{reported:?}");
     }
     assert!(engine.shared.lists().unposted >= 2, "the provider still connects");
 }
 
 /// A missing peer fails the list and is named, and so does a message that is longer than its memory.
 #[test]
-fn what_cannot_be_carried_out_fails_its_list() {
+fn an_impossible_task_fails_its_list() {
     let mut engine = open();
     // The port of a listener that was closed.
     let port = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|at| at.local_addr()).expect("a port");
@@ -155,24 +155,24 @@ fn what_cannot_be_carried_out_fails_its_list() {
     let (me, memory): (Arc<[u8]>, _) = (engine.address().into(), Bytes::new(vec![0; 64]));
     let send = Action::Send { to: Rank(0), index: 0, span: Span::signal(), counts: 0 };
     let send = Task { after: None, action: send };
-    let message = Message { peer: gone, tag: 1, bytes: memory.part(0, 64) };
+    let message = DeferredMessage { peer: gone, tag: 1, bytes: memory.part(0, 64) };
     engine.post(1, &list(vec![send], 1), vec![Some(message)]).expect("posted");
-    let told = ended(&mut engine);
-    assert!(matches!(&told[..], [(1, Err(error))] if error.to_string().contains(PROVIDER)), "{told:?}");
-    let part = |len| Some(Message { peer: Arc::clone(&me), tag: 2, bytes: memory.part(0, len) });
+    let reported = ended(&mut engine);
+    assert!(matches!(&reported[..], [(1, Err(error))] if error.to_string().contains(PROVIDER)), "{reported:?}");
+    let part = |len| Some(DeferredMessage { peer: Arc::clone(&me), tag: 2, bytes: memory.part(0, len) });
     engine.post(2, &list(vec![receive(0), send], 2), vec![part(8), part(64)]).expect("posted");
-    let told = ended(&mut engine);
-    assert!(matches!(&told[..], [(2, Err(OfiError::Task { .. }))]), "{told:?}");
-    let short = Message { peer: me[..4].into(), tag: 3, bytes: None };
+    let reported = ended(&mut engine);
+    assert!(matches!(&reported[..], [(2, Err(OfiError::Task { .. }))]), "{reported:?}");
+    let short = DeferredMessage { peer: me[..4].into(), tag: 3, bytes: None };
     let refused = engine.post(3, &list(vec![send], 1), vec![Some(short)]);
     assert!(matches!(refused, Err(OfiError::Address { length: 4, .. })), "{refused:?}");
 }
 
 #[test]
-fn what_a_provider_lacks_is_named_with_it() {
-    let told = |provider| Ofi::open(provider, Ipv4Addr::LOCALHOST).err().expect("refused").to_string();
-    let unknown = told("nothing");
+fn an_error_names_the_provider_and_the_missing_capability() {
+    let reported = |provider| Ofi::open(provider, Ipv4Addr::LOCALHOST).err().expect("refused").to_string();
+    let unknown = reported("nothing");
     assert!(unknown.contains("provider nothing") && unknown.contains("tagged messages"), "{unknown}");
-    let tcp = told("tcp");
+    let tcp = reported("tcp");
     assert!(tcp.contains("provider tcp cannot"), "{tcp}");
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use outboard::{Context, Status};
 use outboard_service::NamedSocket;
-use outboard_shm::attach::{ATTACH_VERSION, Channel};
+use outboard_shm::attach::{ATTACH_VERSION, AttachChannel};
 use rustix::event::{PollFd, PollFlags};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::net::SocketType;
@@ -45,7 +45,7 @@ fn a_daemon_of_another_version_is_told_with_both() {
     let daemon = std::thread::spawn(move || {
         let mut waiting = [PollFd::new(&listener, PollFlags::IN)];
         rustix::event::poll(&mut waiting, None).expect("a rank comes");
-        let channel = Channel::from(listener.accept().expect("descriptors").expect("it waits"));
+        let channel = AttachChannel::from(listener.accept().expect("descriptors").expect("it waits"));
         assert!(channel.wait(LIMIT).expect("poll"), "no greeting");
         // In messages of every release, magic number and version come first.
         let mut message = [0; 6];

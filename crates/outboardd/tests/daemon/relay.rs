@@ -6,7 +6,7 @@ use std::process::Command;
 use std::time::Instant;
 
 use outboard::Context;
-use outboard_fabric::secured::{Greeting, Keys, Sealer, Step, Terms, Unsealing};
+use outboard_fabric::secured::{Handshake, HandshakeStep, HandshakeTerms, Keys, RecordReader, Sealer};
 use outboard_fabric::{Identity, SharedKey};
 
 use crate::support::conformance::{self, Moment, Service};
@@ -198,7 +198,7 @@ fn the_end_of_the_daemon_is_told_with_its_address() {
 struct HandMade {
     stream: TcpStream,
     sealer: Sealer,
-    unsealing: Unsealing,
+    unsealing: RecordReader,
     /// Opened bytes that no caller has consumed.
     plain: Vec<u8>,
 }
@@ -211,23 +211,23 @@ impl HandMade {
     /// Dials; none if nobody with this key answers.
     fn try_dial(address: &str, key: SharedKey) -> Option<HandMade> {
         let own = Identity::generate();
-        let terms = Terms { own: &own, shared: &key, purpose: b"outboard relay 1", encrypts: true };
-        let (mut greeting, hello) = Greeting::dial(&terms, Identity::of(&key).public()).expect("good keys");
+        let terms = HandshakeTerms { own: &own, shared: &key, purpose: b"outboard relay 1", encrypts: true };
+        let (mut greeting, hello) = Handshake::dial(&terms, Identity::of(&key).public()).expect("good keys");
         let mut stream = TcpStream::connect(address).expect("it listens");
         stream.write_all(&hello).expect("it reads");
         let Keys { sealer, opener } = loop {
             let taken = stream.read(greeting.room()).ok().filter(|taken| *taken > 0)?;
             greeting = match greeting.advance(taken).expect("it holds the key") {
-                Step::Wait(greeting) => greeting,
-                Step::Say(greeting, message) => {
+                HandshakeStep::Wait(greeting) => greeting,
+                HandshakeStep::Send(greeting, message) => {
                     stream.write_all(&message).expect("it reads");
                     greeting
                 }
-                Step::Welcome(keys) => break keys,
-                Step::Proven { .. } => unreachable!("we have dialled"),
+                HandshakeStep::Welcome(keys) => break keys,
+                HandshakeStep::Proven { .. } => unreachable!("we have dialled"),
             };
         };
-        Some(HandMade { stream, sealer, unsealing: Unsealing::new(opener), plain: Vec::new() })
+        Some(HandMade { stream, sealer, unsealing: RecordReader::new(opener), plain: Vec::new() })
     }
 
     fn say(&mut self, bytes: &[u8]) {

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use outboard::{Context, Contribution, Error, Group, Request, Status};
-use outboard_shm::attach::{Channel, Reply};
+use outboard_shm::attach::{AttachChannel, AttachReply};
 
 use super::errands::{self, Meanwhile};
 use super::exchanges::{self, check_exchange, post_uneven};
@@ -193,13 +193,16 @@ fn beyond() {
 /// Connects without the library, which would refuse, and reports the daemon's refusal.
 fn other_user() {
     let socket = std::env::var("OUTBOARD_SOCKET").expect("set by the test");
-    let channel = Channel::connect(Path::new(&socket)).expect("it listens");
+    let channel = AttachChannel::connect(Path::new(&socket)).expect("it listens");
     assert!(channel.wait(LIMIT).expect("poll"), "no answer");
-    match channel.receive::<Reply>().expect("a reply").expect("it waits").message {
-        Reply::Error { text, .. } => say(&text),
+    match channel.receive::<AttachReply>().expect("a reply").expect("it waits").message {
+        AttachReply::Error { text, .. } => say(&text),
         other => panic!("{other:?}"),
     }
-    assert!(channel.wait(LIMIT).expect("poll") && channel.receive::<Reply>().is_err(), "the connection stays open");
+    assert!(
+        channel.wait(LIMIT).expect("poll") && channel.receive::<AttachReply>().is_err(),
+        "the connection stays open"
+    );
 }
 
 /// Attaches where a daemon may lack disk space; reports the outcome and the files that stayed.

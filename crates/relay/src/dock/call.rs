@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use outboard_call::{Call, CallKind, TaggedCall};
-use outboard_shm::entry::Entry;
+use outboard_shm::entry::SubmissionEntry;
 
 use super::rank::NOWHERE;
 use outboard_service::Pieces;
@@ -53,7 +53,7 @@ impl Layout {
 /// A call and the shadow that holds its buffers.
 #[derive(Debug)]
 pub(super) struct Docked {
-    pub(super) entry: Entry,
+    pub(super) entry: SubmissionEntry,
     pub(super) shadow: Shadow,
     layout: Layout,
     /// Bytes of input and table that have not arrived.
@@ -63,7 +63,7 @@ pub(super) struct Docked {
 }
 
 impl Docked {
-    pub(super) fn new(entry: Entry, shadow: Shadow, layout: Layout) -> Docked {
+    pub(super) fn new(entry: SubmissionEntry, shadow: Shadow, layout: Layout) -> Docked {
         let missing = layout.input().total();
         Docked { entry, shadow, layout, missing, sent: Spans::default(), readable: true }
     }
@@ -132,7 +132,7 @@ impl Docked {
         sent.missing(0, output.total())
     }
 
-    pub(super) fn placed(&self) -> Entry {
+    pub(super) fn placed(&self) -> SubmissionEntry {
         let base = self.shadow.address();
         let send = if self.readable { base } else { NOWHERE };
         let (receive, table) = match (&self.layout, self.entry.call.kind) {
@@ -141,6 +141,6 @@ impl Docked {
             (Layout::Apart { .. }, CallKind::Tagged(TaggedCall::Recorded { .. })) => (NOWHERE, 0),
             (Layout::Apart { table_at, output_at, .. }, _) => (base + output_at, base + table_at),
         };
-        Entry { call: Call { send, receive, table, ..self.entry.call }, ..self.entry }
+        SubmissionEntry { call: Call { send, receive, table, ..self.entry.call }, ..self.entry }
     }
 }

@@ -7,8 +7,8 @@ use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Condvar, Mutex};
 
 use outboard_service::{DockedRank, random};
-use outboard_shm::attach::message::Message;
-use outboard_shm::attach::{Channel, ChannelError, Hello, Received, Reply, Request};
+use outboard_shm::attach::message::AttachMessage;
+use outboard_shm::attach::{AttachChannel, AttachReply, AttachRequest, ChannelError, Hello, ReceivedMessage};
 use outboard_shm::control::{LAYOUT_VERSION, RankSide};
 
 use super::delivery::{Books, Shared};
@@ -33,7 +33,7 @@ impl From<WireError> for End {
     fn from(error: WireError) -> Self {
         match error {
             WireError::Ended | WireError::Broken(_) => End::Over,
-            WireError::Frame(_) | WireError::Forged(_) | WireError::Handshake => End::Refused(error.to_string()),
+            WireError::Frame(_) | WireError::ForgedRecord(_) | WireError::Handshake => End::Refused(error.to_string()),
         }
     }
 }
@@ -70,7 +70,7 @@ pub(super) fn serve(wire: Wire, from: SocketAddr, relay: &Relayed) {
 }
 
 /// A rank's connection to the service process, attached for the rank.
-type Greeted = (Channel, Arc<RankSide>, Arc<Output>, Shadows);
+type Greeted = (AttachChannel, Arc<RankSide>, Arc<Output>, Shadows);
 
 /// Reads the greeting within a time limit and attaches the rank.
 fn greet(wire: &Wire, decoder: &mut Decoder, terms: &Terms) -> Result<Greeted, End> {
@@ -93,16 +93,16 @@ fn greet(wire: &Wire, decoder: &mut Decoder, terms: &Terms) -> Result<Greeted, E
     terms.docked.take(&nonce);
     let (channel, side, welcome) = attached?;
     let shadows = Shadows::new(terms.settings.relay_memory.0).or_else(refused)?;
-    let register = Request::RegisterMemory { address: START, bytes: terms.settings.relay_memory.0 };
+    let register = AttachRequest::RegisterMemory { address: START, bytes: terms.settings.relay_memory.0 };
     request(&channel, &register, &[shadows.region.fd()])?;
-    wire.send(&Frame::Reply(&welcome.encode(0)))?;
+    wire.send(&Frame::AttachReply(&welcome.encode(0)))?;
     Ok((channel, Arc::new(side), output, shadows))
 }
 
 /// Attaches as a rank of this machine does; the nonce identifies the rank to the service process.
-fn attach(terms: &Terms, nonce: [u8; 16]) -> Result<(Channel, RankSide, Reply), End> {
+fn attach(terms: &Terms, nonce: [u8; 16]) -> Result<(AttachChannel, RankSide, AttachReply), End> {
     let failed = |error: &dyn std::fmt::Display| End::Refused(format!("the service process does not attach: {error}"));
-    let channel = Channel::connect(&terms.socket).map_err(|errno| failed(&errno))?;
+    let channel = AttachChannel::connect(&terms.socket).map_err(|errno| failed(&errno))?;
     let hello = Hello {
         layout_version: LAYOUT_VERSION,
         pid: std::process::id(),
@@ -111,7 +111,7 @@ fn attach(terms: &Terms, nonce: [u8; 16]) -> Result<(Channel, RankSide, Reply), 
         nonce,
         descriptor: false,
     };
-    let mut welcome = request(&channel, &Request::Hello(hello), &[])?;
+    let mut welcome = request(&channel, &AttachRequest::Hello(hello), &[])?;
     let (Some(doorbell), Some(region)) = (welcome.descriptors.pop(), welcome.descriptors.pop()) else {
         return refused("the service process answers what was not asked");
     };
@@ -120,12 +120,16 @@ fn attach(terms: &Terms, nonce: [u8; 16]) -> Result<(Channel, RankSide, Reply), 
 }
 
 /// Sends a request of the dock itself, before the rank's requests, and waits for the reply.
-fn request(channel: &Channel, request: &Request, with: &[BorrowedFd<'_>]) -> Result<Received<Reply>, End> {
+fn request(
+    channel: &AttachChannel,
+    request: &AttachRequest,
+    with: &[BorrowedFd<'_>],
+) -> Result<ReceivedMessage<AttachReply>, End> {
     let failed = |error: ChannelError| End::Refused(format!("the service process does not attach: {error}"));
     channel.send(0, request, with).map_err(failed)?;
     channel.wait(ANSWER_LIMIT).map_err(failed)?;
-    match channel.receive::<Reply>().map_err(failed)? {
-        Some(Received { message: Reply::Error { text, .. }, .. }) => refused(text),
+    match channel.receive::<AttachReply>().map_err(failed)? {
+        Some(ReceivedMessage { message: AttachReply::Error { text, .. }, .. }) => refused(text),
         Some(reply) => Ok(reply),
         None => refused("the service process does not answer"),
     }

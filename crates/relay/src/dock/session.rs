@@ -4,9 +4,9 @@ use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-use outboard_shm::attach::message::Message;
-use outboard_shm::attach::{Channel, ChannelError, OFFER_BYTES, Reply, Request};
-use outboard_shm::entry::Entry;
+use outboard_shm::attach::message::AttachMessage;
+use outboard_shm::attach::{AttachChannel, AttachReply, AttachRequest, ChannelError, OFFER_BYTES};
+use outboard_shm::entry::SubmissionEntry;
 use outboard_shm::region::seal_bytes;
 use rustix::event::{PollFd, PollFlags, poll};
 
@@ -20,7 +20,7 @@ use outboard_service::MOST_RECORDED;
 
 /// Serves an attached rank until its session ends, or `relay_over` is readable because its relay has ended.
 pub(super) fn attached(
-    channel: &Channel,
+    channel: &AttachChannel,
     shared: &Arc<Shared>,
     decoder: &mut Decoder,
     relay_over: &OwnedFd,
@@ -68,7 +68,7 @@ pub(super) fn attached(
 #[derive(Debug)]
 struct Handing {
     token: u64,
-    request: Request,
+    request: AttachRequest,
     whole: usize,
     bytes: Vec<u8>,
 }
@@ -82,7 +82,7 @@ enum Asked {
 }
 
 struct Session<'a> {
-    channel: &'a Channel,
+    channel: &'a AttachChannel,
     shared: &'a Shared,
     filling: Option<Docked>,
     handed: Option<Handing>,
@@ -103,22 +103,24 @@ fn ended(error: &ChannelError) -> End {
 impl Session<'_> {
     fn take(&mut self, frame: Frame<'_>) -> Result<(), End> {
         match frame {
-            Frame::Request(bytes) => self.request(bytes),
+            Frame::AttachRequest(bytes) => self.request(bytes),
             Frame::CreateGroup { token, ranks, rank } => {
                 if rank >= ranks || ranks > u32::from(u16::MAX) {
                     return refused("malformed relay frame: a group that cannot be");
                 }
-                self.hand(token, Request::CreateGroup { ranks, rank }, ranks as usize * OFFER_BYTES)
+                self.hand(token, AttachRequest::CreateGroup { ranks, rank }, ranks as usize * OFFER_BYTES)
             }
             Frame::Record { token, group, recording, bytes } => {
                 let whole = usize::try_from(bytes).ok().filter(|_| (1..=MOST_RECORDED).contains(&bytes));
                 let Some(whole) = whole else { return refused("malformed relay frame: a recording that cannot be") };
-                self.hand(token, Request::Record { group, recording, bytes }, whole)
+                self.hand(token, AttachRequest::Record { group, recording, bytes }, whole)
             }
             Frame::Handed(bytes) => self.handed(bytes),
             Frame::Call { words, input, table, output } => {
                 let slots = self.shared.side.slots();
-                let Ok(entry) = Entry::decode(&words, slots) else { return refused("malformed relay frame: bad call") };
+                let Ok(entry) = SubmissionEntry::decode(&words, slots) else {
+                    return refused("malformed relay frame: bad call");
+                };
                 self.call(entry, input, table, output)
             }
             Frame::Unreadable { slot } => match self.filling.take_if(|call| call.entry.slot == slot) {
@@ -138,35 +140,35 @@ impl Session<'_> {
             Frame::Open
             | Frame::Opened { .. }
             | Frame::Greeting { .. }
-            | Frame::Reply(_)
+            | Frame::AttachReply(_)
             | Frame::Complete { .. }
             | Frame::Refused { .. } => refused("malformed relay frame: not an attached rank's"),
         }
     }
 
     fn request(&mut self, bytes: &[u8]) -> Result<(), End> {
-        let (token, request) = match Request::decode(bytes) {
+        let (token, request) = match AttachRequest::decode(bytes) {
             Ok(decoded) => decoded,
             Err(error) => return refused(error),
         };
         match &request {
-            Request::DestroyGroup { group } => drop(self.asked.insert(token, Asked::DestroyGroup(*group))),
-            Request::FreeRecording { group, recording } => drop(self.recordings.remove(&(*group, *recording))),
+            AttachRequest::DestroyGroup { group } => drop(self.asked.insert(token, Asked::DestroyGroup(*group))),
+            AttachRequest::FreeRecording { group, recording } => drop(self.recordings.remove(&(*group, *recording))),
             _ => {}
         }
         match request {
-            Request::Offer
-            | Request::DestroyGroup { .. }
-            | Request::FreeRecording { .. }
-            | Request::SetDeadline { .. }
-            | Request::ErrorText { .. }
-            | Request::Detach => self.channel.send(token, &request, &[]).map_err(|error| ended(&error)),
+            AttachRequest::Offer
+            | AttachRequest::DestroyGroup { .. }
+            | AttachRequest::FreeRecording { .. }
+            | AttachRequest::SetDeadline { .. }
+            | AttachRequest::ErrorText { .. }
+            | AttachRequest::Detach => self.channel.send(token, &request, &[]).map_err(|error| ended(&error)),
             _ => refused("malformed relay frame: a request that is the relay's to answer"),
         }
     }
 
     /// A request with a descriptor begins; its content follows.
-    fn hand(&mut self, token: u64, request: Request, whole: usize) -> Result<(), End> {
+    fn hand(&mut self, token: u64, request: AttachRequest, whole: usize) -> Result<(), End> {
         if self.handed.is_some() || whole == 0 {
             return refused("malformed relay frame: a request amid another");
         }
@@ -190,7 +192,7 @@ impl Session<'_> {
             return Ok(());
         };
         let name = match request {
-            Request::Record { group, recording, .. } => {
+            AttachRequest::Record { group, recording, .. } => {
                 let recorded = Recorded::decode(&bytes).or_else(refused)?;
                 self.asked.insert(token, Asked::Record((group, recording), Arc::new(recorded)));
                 "outboard-recording"
@@ -202,7 +204,7 @@ impl Session<'_> {
     }
 
     /// Layout of a call, and the bytes of its shadow.
-    fn layout(&self, entry: &Entry, (input, table, output): (u64, u64, u64)) -> Result<(Layout, u64), End> {
+    fn layout(&self, entry: &SubmissionEntry, (input, table, output): (u64, u64, u64)) -> Result<(Layout, u64), End> {
         match started(entry).and_then(|name| self.recordings.get(&name)) {
             None => match Layout::apart(input, table, output) {
                 Some(laid_out) => Ok(laid_out),
@@ -215,7 +217,7 @@ impl Session<'_> {
         }
     }
 
-    fn call(&mut self, entry: Entry, input: u64, table: u64, output: u64) -> Result<(), End> {
+    fn call(&mut self, entry: SubmissionEntry, input: u64, table: u64, output: u64) -> Result<(), End> {
         let slot = entry.slot;
         let (layout, bytes) = self.layout(&entry, (input, table, output))?;
         let mut books = self.shared.books();
@@ -244,14 +246,18 @@ impl Session<'_> {
     }
 
     fn replies(&mut self) -> Result<(), End> {
-        while let Some(reply) = self.channel.receive::<Reply>().map_err(|error| ended(&error))? {
+        while let Some(reply) = self.channel.receive::<AttachReply>().map_err(|error| ended(&error))? {
             self.under_way.remove(&reply.token);
             match (self.asked.remove(&reply.token), &reply.message) {
-                (Some(Asked::Record(name, recorded)), Reply::Done) => drop(self.recordings.insert(name, recorded)),
-                (Some(Asked::DestroyGroup(group)), Reply::Done) => self.recordings.retain(|name, _| name.0 != group),
+                (Some(Asked::Record(name, recorded)), AttachReply::Done) => {
+                    drop(self.recordings.insert(name, recorded))
+                }
+                (Some(Asked::DestroyGroup(group)), AttachReply::Done) => {
+                    self.recordings.retain(|name, _| name.0 != group)
+                }
                 _ => {}
             }
-            self.shared.wire.send(&Frame::Reply(&reply.message.encode(reply.token)))?;
+            self.shared.wire.send(&Frame::AttachReply(&reply.message.encode(reply.token)))?;
         }
         Ok(())
     }

@@ -10,9 +10,9 @@ use std::thread::JoinHandle;
 
 use outboard_call::CallKind;
 use outboard_fabric::limited;
-use outboard_shm::attach::{Channel, Reply};
+use outboard_shm::attach::{AttachChannel, AttachReply};
 use outboard_shm::control::ServiceSide;
-use outboard_shm::entry::Entry;
+use outboard_shm::entry::SubmissionEntry;
 use outboard_shm::memory::{AccessError, RankMemory, Tier};
 use outboard_shm::status::Status;
 use rustix::io::Errno;
@@ -34,7 +34,7 @@ pub(super) enum Gone {
 
 /// The state of the thread that serves a rank's requests.
 pub(super) struct Relayed {
-    pub(super) channel: Arc<Channel>,
+    pub(super) channel: Arc<AttachChannel>,
     pub(super) session: Arc<Session>,
     side: ServiceSide,
     poller: Poller,
@@ -51,7 +51,7 @@ pub(super) struct Relayed {
 
 impl Relayed {
     pub(super) fn start(
-        channel: Channel,
+        channel: AttachChannel,
         session: Session,
         (side, flights): (ServiceSide, Arc<Flights>),
         decoder: Decoder,
@@ -132,7 +132,7 @@ impl Relayed {
             let woken = if asleep { self.poller.sleep(Some(LOOK)) } else { Ok(Vec::new()) };
             self.side.stay_awake();
             match woken {
-                Ok(tokens) if asleep && tokens.is_empty() => self.session.memory.look(),
+                Ok(tokens) if asleep && tokens.is_empty() => self.session.memory.check_address_space(),
                 Ok(tokens) if tokens.contains(&Token::Process(0)) => return Gone::Rank,
                 Ok(tokens) if tokens.contains(&Token::Mailbox) => {
                     self.lose_if_lost();
@@ -172,14 +172,14 @@ impl Relayed {
             drop(call);
         }
         for token in asked {
-            let reply = Reply::Error { status: Status::ServiceLost, text: why.clone() };
+            let reply = AttachReply::Error { status: Status::ServiceLost, text: why.clone() };
             self.session.answer(&self.channel, token, &reply);
         }
     }
 
     pub(super) fn take_submissions(&mut self) -> bool {
         for taken in 0..SUBMISSIONS {
-            match self.side.take() {
+            match self.side.pop() {
                 None => return taken > 0,
                 Some(Ok(entry)) => self.submit(&entry),
                 Some(Err(error)) => tracing::debug!(pid = self.session.pid, %error, "a submission is refused"),
@@ -188,7 +188,7 @@ impl Relayed {
         true
     }
 
-    fn submit(&mut self, entry: &Entry) {
+    fn submit(&mut self, entry: &SubmissionEntry) {
         let (session, slot) = (Arc::clone(&self.session), entry.slot);
         let mut books = session.books();
         if books.in_flight.contains_key(&slot) {
@@ -231,7 +231,7 @@ impl Relayed {
     }
 
     /// Posts a call that the service process refuses instead, so that the other ranks do not wait for this rank.
-    fn refuse_collective(&mut self, entry: &Entry, refusal: &Refusal) {
+    fn refuse_collective(&mut self, entry: &SubmissionEntry, refusal: &Refusal) {
         let submission = Submission::out_of_turn(entry);
         let outgoing = Outgoing { entry: submission.entry, input: 0, output: 0, table: Vec::new() };
         let call = InFlight::new(entry, None, submission, self.flights.one_more());

@@ -4,8 +4,8 @@ use std::os::fd::OwnedFd;
 
 use outboard_fabric::limited;
 use outboard_service::{Refused, register, sealed, sealed_recording};
-use outboard_shm::attach::message::Message;
-use outboard_shm::attach::{ChannelError, OFFER_BYTES, Received, Reply, Request};
+use outboard_shm::attach::message::AttachMessage;
+use outboard_shm::attach::{AttachReply, AttachRequest, ChannelError, OFFER_BYTES, ReceivedMessage};
 use outboard_shm::status::Status;
 
 use super::relayed::{Gone, Relayed};
@@ -15,7 +15,7 @@ use crate::session::Asked;
 
 impl Relayed {
     pub(super) fn take_requests(&mut self) -> Result<bool, Gone> {
-        match self.channel.receive::<Request>() {
+        match self.channel.receive::<AttachRequest>() {
             Ok(None) => Ok(false),
             Ok(Some(received)) => {
                 self.request(received);
@@ -29,39 +29,46 @@ impl Relayed {
         }
     }
 
-    fn request(&mut self, received: Received<Request>) {
-        let Received { token, message, descriptors } = received;
+    fn request(&mut self, received: ReceivedMessage<AttachRequest>) {
+        let ReceivedMessage { token, message, descriptors } = received;
         if self.session.books().asked.contains_key(&token) {
             return self.session.answer(&self.channel, token, &error(Status::Protocol, "its token is in use"));
         }
         let local = match &message {
-            Request::Hello(_) => Some(error(Status::Protocol, "this connection is attached already")),
-            Request::RegisterMemory { address, bytes, .. } => {
+            AttachRequest::Hello(_) => Some(error(Status::Protocol, "this connection is attached already")),
+            AttachRequest::RegisterMemory { address, bytes, .. } => {
                 Some(register(&self.session.memory, descriptors, *address, *bytes).unwrap_or_else(Refused::reply))
             }
-            Request::UnregisterMemory { address } => Some(match self.session.memory.ranges().unregister(*address) {
-                Ok(()) => Reply::Done,
-                Err(unknown) => error(Status::Argument, unknown),
-            }),
-            Request::ErrorText { slot } => {
-                let books = self.session.books();
-                books.failures.get(slot).map(|(status, text)| Reply::ErrorText { status: *status, text: text.clone() })
+            AttachRequest::UnregisterMemory { address } => {
+                Some(match self.session.memory.ranges().unregister(*address) {
+                    Ok(()) => AttachReply::Done,
+                    Err(unknown) => error(Status::Argument, unknown),
+                })
             }
-            Request::CreateGroup { ranks, rank } if !self.lost => {
+            AttachRequest::ErrorText { slot } => {
+                let books = self.session.books();
+                books
+                    .failures
+                    .get(slot)
+                    .map(|(status, text)| AttachReply::ErrorText { status: *status, text: text.clone() })
+            }
+            AttachRequest::CreateGroup { ranks, rank } if !self.lost => {
                 return self.create_group(token, (*ranks, *rank), descriptors);
             }
-            Request::Record { group, recording, bytes } if !self.lost => {
+            AttachRequest::Record { group, recording, bytes } if !self.lost => {
                 return self.record(token, (*group, *recording), *bytes, descriptors);
             }
-            Request::FreeRecording { group, recording } if !self.lost => self.free_recording((*group, *recording)),
-            Request::Offer
-            | Request::Record { .. }
-            | Request::DestroyGroup { .. }
-            | Request::SetDeadline { .. }
-            | Request::FreeRecording { .. }
-            | Request::Detach
-            | Request::CreateGroup { .. } => None,
-            Request::Restage(restaged) => {
+            AttachRequest::FreeRecording { group, recording } if !self.lost => {
+                self.free_recording((*group, *recording))
+            }
+            AttachRequest::Offer
+            | AttachRequest::Record { .. }
+            | AttachRequest::DestroyGroup { .. }
+            | AttachRequest::SetDeadline { .. }
+            | AttachRequest::FreeRecording { .. }
+            | AttachRequest::Detach
+            | AttachRequest::CreateGroup { .. } => None,
+            AttachRequest::Restage(restaged) => {
                 // The call may still lie in the ring, with the addresses from before the copy.
                 while self.take_submissions() {}
                 let taken = self.session.restage(restaged);
@@ -70,13 +77,16 @@ impl Relayed {
                     self.note(sent);
                     self.send_outgoing();
                 }
-                Some(if taken { Reply::Done } else { error(Status::Argument, "the call has ended") })
+                Some(if taken { AttachReply::Done } else { error(Status::Argument, "the call has ended") })
             }
         };
         match (local, &message) {
             (Some(reply), _) => self.session.answer(&self.channel, token, &reply),
-            (None, Request::DestroyGroup { .. } | Request::FreeRecording { .. } | Request::Detach) if self.lost => {
-                self.session.answer(&self.channel, token, &Reply::Done);
+            (
+                None,
+                AttachRequest::DestroyGroup { .. } | AttachRequest::FreeRecording { .. } | AttachRequest::Detach,
+            ) if self.lost => {
+                self.session.answer(&self.channel, token, &AttachReply::Done);
             }
             (None, _) if self.lost => {
                 let why = self.session.books().lost.clone().unwrap_or_default();
@@ -86,13 +96,13 @@ impl Relayed {
         }
     }
 
-    fn forward(&self, token: u64, request: &Request) {
+    fn forward(&self, token: u64, request: &AttachRequest) {
         let asked = match request {
-            Request::DestroyGroup { group } => Asked::DestroyGroup(*group),
+            AttachRequest::DestroyGroup { group } => Asked::DestroyGroup(*group),
             _ => Asked::Other,
         };
         self.session.books().asked.insert(token, asked);
-        self.note(self.session.wire.send(&Frame::Request(&request.encode(token))));
+        self.note(self.session.wire.send(&Frame::AttachRequest(&request.encode(token))));
     }
 
     fn create_group(&self, token: u64, (ranks, rank): (u32, u32), descriptors: Vec<OwnedFd>) {
@@ -140,7 +150,7 @@ impl Relayed {
     }
 
     /// Removes a recording, unless it is in use. Returns `None` if the service process must remove it too.
-    fn free_recording(&mut self, name: RecordingName) -> Option<Reply> {
+    fn free_recording(&mut self, name: RecordingName) -> Option<AttachReply> {
         // Starts that were posted before the request count.
         while self.take_submissions() {}
         let mut books = self.session.books();
@@ -159,12 +169,12 @@ impl Relayed {
     }
 }
 
-fn too_much() -> Reply {
+fn too_much() -> AttachReply {
     let text =
         format!("groups and recordings of {MOST_HANDED} bytes are under way to the service process; wait for them");
     error(Status::Resource, text)
 }
 
-fn error(status: Status, text: impl ToString) -> Reply {
-    Reply::Error { status, text: text.to_string() }
+fn error(status: Status, text: impl ToString) -> AttachReply {
+    AttachReply::Error { status, text: text.to_string() }
 }

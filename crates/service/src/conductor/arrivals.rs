@@ -1,8 +1,8 @@
 //! Arrivals of the unicast fabric: frames go to the machine, payloads to the memory that the machine names.
 
-use outboard_fabric::{FabricEvent, PeerId, PeerLoss, Receiver};
+use outboard_fabric::{FabricEvent, MessageReceiver, PeerId, PeerLoss};
 use outboard_proto::SpId;
-use outboard_shm::memory::Residents;
+use outboard_shm::memory::ScatterList;
 use serde_json::json;
 
 use crate::conductor::engine::Engine;
@@ -27,7 +27,7 @@ impl Arrivals<'_> {
     }
 }
 
-impl Receiver for Arrivals<'_> {
+impl MessageReceiver for Arrivals<'_> {
     fn event(&mut self, event: FabricEvent<'_>) {
         match event {
             FabricEvent::Message { from, header, payload } => {
@@ -43,11 +43,11 @@ impl Receiver for Arrivals<'_> {
         }
     }
 
-    fn landing(&mut self, from: PeerId, header: &[u8], length: usize) -> Option<Residents> {
+    fn placement(&mut self, from: PeerId, header: &[u8], length: usize) -> Option<ScatterList> {
         self.engine.landing(SpId(from.0), header, length)
     }
 
-    fn landed(&mut self, from: PeerId, header: &[u8], length: usize) {
+    fn handle_placed(&mut self, from: PeerId, header: &[u8], length: usize) {
         let from = SpId(from.0);
         self.frame(from, length, |engine| engine.landed(from, header, length));
     }

@@ -12,7 +12,7 @@ use outboard_proto::{
     CallId, CollectiveError, Config, Endpoint, Event, GroupHandle, GroupSpec, InFlight, InstanceId, Instant, MemRef,
     OfferId, Payload, PostedCall, ReceivedDatagram, RecordError, Recording, Refusal, SpId, Transmit,
 };
-use outboard_shm::memory::{Resident, Residents};
+use outboard_shm::memory::{MappedBytes, ScatterList};
 
 use crate::memory::backlog::Backlog;
 use crate::memory::{Buffers, Cause, Fault, Memory, Payloads, Place};
@@ -149,7 +149,7 @@ impl Engine {
     }
 
     /// Finds memory for the payload of a frame whose header alone has arrived.
-    pub(crate) fn landing(&self, from: SpId, header: &[u8], length: usize) -> Option<Residents> {
+    pub(crate) fn landing(&self, from: SpId, header: &[u8], length: usize) -> Option<ScatterList> {
         let pieces = self.machine.destination(from, header, u32::try_from(length).ok()?);
         if pieces.is_empty() { None } else { self.memory.landing(&pieces) }
     }
@@ -212,7 +212,7 @@ impl Engine {
     }
 
     /// Memory of this process that holds a piece, for the engine.
-    pub(crate) fn resident(&mut self, piece: MemRef) -> Result<Resident, Fault> {
+    pub(crate) fn resident(&mut self, piece: MemRef) -> Result<MappedBytes, Fault> {
         let place = self.memory.place_to_read(piece)?;
         Ok(place.resident(piece.len).expect("the engine is given memory of this process alone"))
     }

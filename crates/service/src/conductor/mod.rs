@@ -37,8 +37,8 @@ use outboard_fabric::multicast::Datagram;
 use outboard_fabric::{Armed, ConnectError};
 use outboard_proto::wire::PayloadHash;
 use outboard_proto::{Event, ReceivedDatagram};
-use outboard_shm::attach::{Channel, Reply};
-use outboard_shm::closer::REFUSALS;
+use outboard_shm::attach::{AttachChannel, AttachReply};
+use outboard_shm::closer::REFUSAL_CLOSER;
 use outboard_shm::status::Status;
 use rustix::io::Errno;
 use serde_json::{Value, json};
@@ -269,7 +269,7 @@ impl Conductor {
     fn review_landings(&mut self) {
         if self.engine.take_withdrawn() {
             let Conductor { engine, outbox, statistics, trace, .. } = self;
-            outbox.fabric().review(&mut Arrivals { engine, statistics, trace, lost: Vec::new() });
+            outbox.fabric().recheck_placements(&mut Arrivals { engine, statistics, trace, lost: Vec::new() });
         }
     }
 
@@ -476,7 +476,7 @@ impl Conductor {
             match self.attach.accept() {
                 Ok(None) => return,
                 Ok(Some(connection)) => {
-                    let channel = Channel::from(connection);
+                    let channel = AttachChannel::from(connection);
                     if phase == Phase::Serving {
                         if let Err(errno) = self.ranks.greet(channel, &self.poller) {
                             limited!(warn, %errno, "cannot watch a new connection");
@@ -491,7 +491,9 @@ impl Conductor {
                 Err(errno) => {
                     limited!(error, %errno, "a rank is turned away; raise the limit on descriptors");
                     self.ranks.refused += 1;
-                    return self.attach.turn_away(|connection| REFUSALS.act(move || refuse(connection.into(), errno)));
+                    return self
+                        .attach
+                        .turn_away(|connection| REFUSAL_CLOSER.submit(move || refuse(connection.into(), errno)));
                 }
             }
         }
@@ -543,21 +545,21 @@ impl Conductor {
     }
 }
 
-fn refuse(channel: Channel, errno: Errno) {
+fn refuse(channel: AttachChannel, errno: Errno) {
     let text = format!("the service process of this host cannot take another rank: {errno}{MORE_DESCRIPTORS}");
     tell(&channel, Status::Resource, text);
 }
 
-pub fn tell(channel: &Channel, status: Status, text: String) {
-    if let Err(error) = channel.send(0, &Reply::Error { status, text }, &[]) {
+pub fn tell(channel: &AttachChannel, status: Status, text: String) {
+    if let Err(error) = channel.send(0, &AttachReply::Error { status, text }, &[]) {
         tracing::debug!(%error, "a process does not hear why it is turned away");
     }
 }
 
 /// Reports to a process of another user why it cannot attach. A thread beside this one sends the reply: before it, the
 /// kernel wakes all waiters at the other end, and there may be millions.
-pub fn dismiss(channel: Channel, text: String) {
-    REFUSALS.act(move || tell(&channel, Status::NoService, text));
+pub fn dismiss(channel: AttachChannel, text: String) {
+    REFUSAL_CLOSER.submit(move || tell(&channel, Status::NoService, text));
 }
 
 fn received((Datagram { from, bytes }, payload): (Datagram<'_>, PayloadHash)) -> ReceivedDatagram<'_> {

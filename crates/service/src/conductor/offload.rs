@@ -9,9 +9,9 @@ use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
 use outboard_fabric::limited;
-use outboard_fabric::ofi::{Message, Ofi, OfiError};
+use outboard_fabric::ofi::{DeferredMessage, Ofi, OfiError};
 use outboard_proto::{CallId, EngineMessage, GroupHandle, InstanceId, MemRef};
-use outboard_shm::memory::Resident;
+use outboard_shm::memory::MappedBytes;
 
 use crate::memory::Fault;
 use crate::telemetry::statistics::Offloaded;
@@ -74,11 +74,11 @@ impl Offload {
     pub(crate) fn begin(
         &mut self,
         offload: outboard_proto::Offload,
-        mut resident: impl FnMut(MemRef) -> Result<Resident, Fault>,
+        mut resident: impl FnMut(MemRef) -> Result<MappedBytes, Fault>,
     ) -> bool {
         let outboard_proto::Offload { call, group, instance, list, messages } = offload;
         let mut message = |EngineMessage { peer, tag, memory }: EngineMessage| {
-            Ok(Message { peer, tag, bytes: memory.map(&mut resident).transpose()? })
+            Ok(DeferredMessage { peer, tag, bytes: memory.map(&mut resident).transpose()? })
         };
         let messages = messages.into_iter().map(|one| one.map(&mut message).transpose());
         // If there was no memory, the group has failed already.

@@ -7,9 +7,9 @@
 
 use std::collections::BTreeMap;
 
-use outboard_fabric::{ConnectError, Fabric, Payload, PeerId, SendError};
+use outboard_fabric::{ConnectError, Fabric, PeerId, SendError, SendPayload};
 use outboard_proto::{FrameBytes, MemRef, SpId, Transmit};
-use outboard_shm::memory::{Resident, Residents};
+use outboard_shm::memory::{MappedBytes, ScatterList};
 use serde_json::json;
 
 use crate::conductor::engine::Engine;
@@ -160,15 +160,15 @@ impl Outbox {
             Err(SendError::Full(_)) => return self.wait(engine, to, header, &pieces, length),
             Err(error) => return note(to, Err(error)),
         }
-        let in_place: Option<Residents> =
+        let in_place: Option<ScatterList> =
             if self.fabric.reads_in_place() { pieces.iter().map(Piece::resident).collect() } else { None };
         let payload = match (length, in_place) {
-            (0, _) => Payload::Empty,
-            (_, Some(places)) => Payload::Resident(places),
+            (0, _) => SendPayload::Empty,
+            (_, Some(places)) => SendPayload::Mapped(places),
             (_, None) => match self.fabric.payload_buffer(length) {
                 None => return self.wait(engine, to, header, &pieces, length),
                 Some(mut buffer) => match read(&pieces, &mut buffer) {
-                    Ok(()) => Payload::Buffer(buffer),
+                    Ok(()) => SendPayload::Buffer(buffer),
                     Err(fault) => return self.fault(engine, fault),
                 },
             },
@@ -211,7 +211,7 @@ impl Piece {
     }
 
     /// The piece in memory of this process, if it lies there.
-    fn resident(&self) -> Option<Resident> {
+    fn resident(&self) -> Option<MappedBytes> {
         self.place.readable(self.length)
     }
 }
@@ -227,7 +227,7 @@ fn read(pieces: &[Piece], mut into: &mut [u8]) -> Result<(), Fault> {
 }
 
 fn send(fabric: &mut dyn Fabric, to: SpId, header: &[u8], payload: &[u8]) -> Result<(), SendError> {
-    let payload = if payload.is_empty() { Payload::Empty } else { Payload::Bytes(payload) };
+    let payload = if payload.is_empty() { SendPayload::Empty } else { SendPayload::Bytes(payload) };
     fabric.send(PeerId(to.0), header, payload)
 }
 
@@ -289,7 +289,7 @@ mod tests {
             if self.0.borrow()[&peer].len() < 4 { Ok(()) } else { Err(SendError::Full(peer)) }
         }
 
-        fn send(&mut self, peer: PeerId, header: &[u8], _: Payload<'_>) -> Result<(), SendError> {
+        fn send(&mut self, peer: PeerId, header: &[u8], _: SendPayload<'_>) -> Result<(), SendError> {
             self.ready(peer, 0)?;
             self.0.borrow_mut().entry(peer).or_default().push_back(header.to_vec());
             Ok(())

@@ -115,7 +115,7 @@ mod tests {
     use outboard_plan::{Element, Operator};
     use outboard_proto::{CallId, Region, StagingId};
     use outboard_shm::memory::{AccessError, RankMemory, TieredMemory};
-    use outboard_shm::region::Region as Shared;
+    use outboard_shm::region::MemfdRegion as Shared;
 
     use super::*;
     use crate::memory::staging::{Staging, StagingPool};

@@ -23,8 +23,8 @@ use std::time::{Duration, Instant};
 use outboard_fabric::limited;
 use outboard_proto::{CallId, MemRef};
 use outboard_shm::control;
-use outboard_shm::errand::{ERRANDS, Errand, Report};
 use outboard_shm::memory::{Tier, TieredMemory};
+use outboard_shm::rank_copy::{CopyOutcome, RANK_COPIES, RankCopy};
 use rustix::process::Pid;
 
 use crate::memory::backlog::{Backlog, Entry, Holder, Work};
@@ -49,7 +49,7 @@ const LIMIT: Duration = Duration::from_secs(10);
 pub(crate) struct Runner {
     pub(crate) id: ConnectionId,
     pub(crate) pid: Pid,
-    pub(crate) errands: control::Errands,
+    pub(crate) errands: control::RankCopies,
 }
 
 /// A copy that may become an errand.
@@ -58,7 +58,7 @@ pub(super) struct Task {
     /// The rank that would copy, and the rank whose memory it would read.
     runner: Arc<Runner>,
     reads: ConnectionId,
-    errand: Errand,
+    errand: RankCopy,
 }
 
 /// State of work that is not done.
@@ -126,17 +126,20 @@ impl State {
     }
 
     /// The rank's report on the errand.
-    fn report(&self) -> Option<Report> {
+    fn report(&self) -> Option<CopyOutcome> {
         let (runner, place) = self.taken_by()?;
-        runner.errands.table().reported(place)
+        runner.errands.table().outcome(place)
     }
 }
 
 impl Task {
     /// The task for a part of its bytes.
     pub(super) fn piece(&self, start: u64, bytes: u64) -> Task {
-        let Errand { source, target, .. } = self.errand;
-        Task { errand: Errand { source: source + start, target: target + start, bytes, ..self.errand }, ..self.clone() }
+        let RankCopy { source, target, .. } = self.errand;
+        Task {
+            errand: RankCopy { source: source + start, target: target + start, bytes, ..self.errand },
+            ..self.clone()
+        }
     }
 }
 
@@ -152,12 +155,12 @@ impl Errands {
     pub(super) fn write(&mut self, state: &mut State, fresh: &mut Fresh) {
         let State::Planned(Some(task)) = state else { return };
         let Task { runner, reads, errand } = task;
-        if self.refused.contains(&(*reads, runner.id)) || !runner.errands.table().waited_for() {
+        if self.refused.contains(&(*reads, runner.id)) || !runner.errands.table().has_waiters() {
             return;
         }
         let used = self.used.entry(runner.id).or_default();
         let place = used.trailing_ones();
-        if place as usize >= ERRANDS {
+        if place as usize >= RANK_COPIES {
             return;
         }
         *used |= 1 << place;
@@ -200,7 +203,7 @@ impl Offered {
         if !self.taken {
             return PATIENCE;
         }
-        STALL + Duration::from_nanos(self.task.errand.bytes) * ERRANDS as u32
+        STALL + Duration::from_nanos(self.task.errand.bytes) * RANK_COPIES as u32
     }
 }
 
@@ -210,7 +213,7 @@ impl Backlog {
     pub(crate) fn has_news(&self) -> bool {
         self.entries().iter().any(|entry| {
             let left = match &entry.state {
-                State::Offered(offered) => !offered.taken && !offered.task.runner.errands.table().waited_for(),
+                State::Offered(offered) => !offered.taken && !offered.task.runner.errands.table().has_waiters(),
                 State::Waiting | State::Planned(_) | State::Held(_) => false,
             };
             left || entry.state.report().is_some()
@@ -251,7 +254,7 @@ impl Memory {
             return None;
         }
         let (proof, pid) = (memory.proof()?, reads.pid.as_raw_nonzero().get().unsigned_abs());
-        let errand = Errand { pid, source: address, target: to, bytes, mark: proof.address, nonce: proof.nonce };
+        let errand = RankCopy { pid, source: address, target: to, bytes, mark: proof.address, nonce: proof.nonce };
         Some(Task { reads: reads.id, runner, errand })
     }
 
@@ -293,20 +296,20 @@ impl Memory {
     }
 
     /// Handles the rank's report on an errand. Returns false if the conductor must copy; the copy is planned then.
-    fn finish(&mut self, at: usize, report: Report) -> bool {
+    fn finish(&mut self, at: usize, report: CopyOutcome) -> bool {
         let Entry { work, state, .. } = &self.backlog.entries()[at];
         let State::Offered(Offered { task, place, .. }) = state else { unreachable!("it was reported") };
         self.errands.free_place(&task.runner, *place);
         match report {
             // The errand wrote to memory that the rank replaces by its copy (GP-9).
-            Report::Done if work.calls()[1].is_some_and(|call| self.moved(call)) => {}
-            Report::Done => {
+            CopyOutcome::Done if work.calls()[1].is_some_and(|call| self.moved(call)) => {}
+            CopyOutcome::Done => {
                 self.errands.copies.by_ranks += 1;
                 self.errands.copies.bytes_by_ranks += task.errand.bytes;
                 self.backlog.remove(at);
                 return true;
             }
-            Report::Failed => {
+            CopyOutcome::Failed => {
                 tracing::debug!(pid = ?task.runner.pid, "a rank cannot copy from another");
                 self.errands.copies.failed += 1;
                 self.errands.refused.insert((task.reads, task.runner.id));
@@ -354,7 +357,7 @@ impl Memory {
         }
         let errands = &mut self.errands;
         for (runner, place) in std::mem::take(&mut errands.forgotten) {
-            match runner.errands.table().reported(place) {
+            match runner.errands.table().outcome(place) {
                 Some(_) => errands.free_place(&runner, place),
                 None => errands.forgotten.push((runner, place)),
             }
@@ -372,7 +375,7 @@ impl Memory {
                 self.finish(at, report);
             }
             (State::Offered(offered), None) => {
-                let (waits, age) = (offered.task.runner.errands.table().waited_for(), offered.since.elapsed());
+                let (waits, age) = (offered.task.runner.errands.table().has_waiters(), offered.since.elapsed());
                 if offered.taken && age >= offered.due() {
                     self.hold(at);
                 } else if offered.taken || (waits && age < PATIENCE) || !self.errands.withdraw(self.backlog.state(at)) {
@@ -410,9 +413,9 @@ impl Memory {
         for at in (0..self.backlog.entries().len()).rev().filter(|_| gone) {
             if self.backlog.entries()[at].is_for_another_than(call)
                 && !self.errands.withdraw(self.backlog.state(at))
-                && report_within_a_moment(self.backlog.state(at)) == Some(Report::Done)
+                && report_within_a_moment(self.backlog.state(at)) == Some(CopyOutcome::Done)
             {
-                self.finish(at, Report::Done);
+                self.finish(at, CopyOutcome::Done);
             }
         }
         let (dropped, missing) = self.backlog.cut_off(call);
@@ -432,7 +435,7 @@ pub(super) fn offer(fresh: Fresh) {
 }
 
 /// Waits at most `MOMENT` for the report on an errand.
-fn report_within_a_moment(state: &State) -> Option<Report> {
+fn report_within_a_moment(state: &State) -> Option<CopyOutcome> {
     let until = Instant::now() + MOMENT;
     loop {
         let report = state.report();

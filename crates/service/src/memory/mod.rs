@@ -18,7 +18,7 @@ use std::sync::Arc;
 use outboard_fabric::limited;
 use outboard_proto::{CallId, Endpoint, GroupHandle, MemRef, Order, Payload, Region, StagingId};
 use outboard_shm::memory::{
-    AccessError, RankMemory, Resident, Residents, Side, TieredMemory, WritePiece, copy_between,
+    AccessError, CopySide, MappedBytes, RankMemory, ScatterList, TieredMemory, WritePiece, copy_between,
 };
 
 use crate::memory::backlog::{Backlog, Entry, Extent, Holder, Touched, Work, call_of};
@@ -165,15 +165,15 @@ impl Place {
     }
 
     /// The bytes in this process, for the kernel to write to; none if the memory is not mapped here.
-    pub(crate) fn resident(&self, bytes: u64) -> Option<Resident> {
+    pub(crate) fn resident(&self, bytes: u64) -> Option<MappedBytes> {
         match self {
-            Place::Rank { memory, address, .. } => memory.landing(*address, bytes),
+            Place::Rank { memory, address, .. } => memory.placement(*address, bytes),
             Place::Staging { buffer, offset } => buffer.resident(*offset, usize::try_from(bytes).ok()?),
         }
     }
 
     /// The bytes in this process, for the kernel to read; none if the memory is not mapped here.
-    pub(crate) fn readable(&self, bytes: usize) -> Option<Resident> {
+    pub(crate) fn readable(&self, bytes: usize) -> Option<MappedBytes> {
         match self {
             Place::Rank { memory, address, .. } => memory.resident(*address, bytes as u64),
             Place::Staging { buffer, offset } => buffer.resident(*offset, bytes),
@@ -186,8 +186,8 @@ impl Place {
             (Place::Rank { call, memory, address }, Place::Rank { call: other, memory: target, address: to }) => {
                 let copied = copy_between((&**memory, *address), (&**target, *to), bytes, bounce);
                 copied.map_err(|(side, error)| match side {
-                    Side::Source => Fault::Call { call: *call, error },
-                    Side::Target => Fault::Call { call: *other, error },
+                    CopySide::Source => Fault::Call { call: *call, error },
+                    CopySide::Target => Fault::Call { call: *other, error },
                 })
             }
             (Place::Rank { call, memory, address }, Place::Staging { buffer, offset }) => {
@@ -371,7 +371,7 @@ impl Memory {
 
     /// Memory to read an arriving payload into. All of these pieces must be mapped here, and no unfinished work may
     /// precede the payload.
-    pub(crate) fn landing(&self, pieces: &[MemRef]) -> Option<Residents> {
+    pub(crate) fn landing(&self, pieces: &[MemRef]) -> Option<ScatterList> {
         let place = |piece: &MemRef| {
             let waits = !self.backlog.is_empty() && self.backlog.precedes(&self.extents([None, Some(*piece)]));
             if waits { None } else { self.place(*piece).ok()?.resident(piece.len) }
@@ -388,7 +388,7 @@ impl Memory {
         assert!(self.landed.contains(&to), "{to:?} is not where its bytes were said to belong: {:?}", self.landed);
         self.bytes_landed += to.len;
         if let Ok(Place::Rank { memory, .. }) = self.place(to) {
-            memory.landed(to.len as usize);
+            memory.count_placed(to.len as usize);
         }
     }
 

@@ -19,7 +19,7 @@
 use std::collections::BTreeMap;
 use std::ops::Bound;
 
-use outboard_shm::errand::ERRANDS;
+use outboard_shm::rank_copy::RANK_COPIES;
 
 use crate::memory::Memory;
 use crate::memory::backlog::{Entry, Holder, Work};
@@ -77,7 +77,7 @@ impl Memory {
             return false;
         }
         // As many pieces as a rank has slots at most, of whole elements.
-        let most = PIECE.max(bytes.div_ceil(ERRANDS as u64)).next_multiple_of(combine::PIECE);
+        let most = PIECE.max(bytes.div_ceil(RANK_COPIES as u64)).next_multiple_of(combine::PIECE);
         let most = if full { bytes } else { most };
         let end = self.backlog.entries().len();
         match work {

@@ -14,8 +14,8 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use outboard_proto::staging_size;
-use outboard_shm::closer::MEMORY;
-use outboard_shm::memory::Resident;
+use outboard_shm::closer::MEMORY_CLOSER;
+use outboard_shm::memory::MappedBytes;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
 /// Freed bytes kept for reuse.
@@ -81,10 +81,10 @@ impl Staging {
     }
 
     /// The `len` bytes at `offset`, for the kernel to read or write.
-    pub(crate) fn resident(self: &Arc<Self>, offset: u64, len: usize) -> Option<Resident> {
+    pub(crate) fn resident(self: &Arc<Self>, offset: u64, len: usize) -> Option<MappedBytes> {
         let keeper: Arc<Staging> = Arc::clone(self);
         // SAFETY: the allocation lives as long as the buffer, and is accessed through raw copies only.
-        NonNull::new(self.at(offset, len)).map(|start| unsafe { Resident::new(start, len, keeper) })
+        NonNull::new(self.at(offset, len)).map(|start| unsafe { MappedBytes::new(start, len, keeper) })
     }
 
     /// Lets `write` fill `len` bytes at `offset`.
@@ -108,7 +108,7 @@ impl Drop for Staging {
             Some(layout) => unsafe { dealloc(self.start.as_ptr(), layout) },
             None => {
                 let mapping = Mapping { start: self.start, size: self.size };
-                MEMORY.act(|| drop(mapping));
+                MEMORY_CLOSER.submit(|| drop(mapping));
             }
         }
     }

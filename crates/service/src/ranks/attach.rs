@@ -12,7 +12,7 @@ use std::time::Duration;
 use outboard_fabric::limited;
 use outboard_fabric::multicast::Interface;
 use outboard_proto::{GroupHandle, HostId, OfferId, Refusal, SpId};
-use outboard_shm::attach::{Channel, ChannelError, Hello, Received, Reply, Request, Welcome};
+use outboard_shm::attach::{AttachChannel, AttachReply, AttachRequest, ChannelError, Hello, ReceivedMessage, Welcome};
 use outboard_shm::control::{LAYOUT_VERSION, ServiceSide};
 use outboard_shm::memory::{CrossMemory, MOST_RANGES, MemoryDescriptor, Proof, RangeError, TieredMemory};
 use outboard_shm::region::unseal;
@@ -73,14 +73,14 @@ impl Refused {
     }
 
     /// Logs the refusal and returns its reply.
-    pub(crate) fn told(self, connection: ConnectionId) -> Reply {
+    pub(crate) fn told(self, connection: ConnectionId) -> AttachReply {
         tracing::debug!(connection, status = ?self.status, text = self.text, "a request is refused");
         self.reply()
     }
 
     #[must_use]
-    pub fn reply(self) -> Reply {
-        Reply::Error { status: self.status, text: self.text }
+    pub fn reply(self) -> AttachReply {
+        AttachReply::Error { status: self.status, text: self.text }
     }
 }
 
@@ -107,7 +107,7 @@ impl Desk<'_> {
     pub(crate) fn serve(&mut self, id: ConnectionId) {
         for _ in 0..MESSAGES {
             let Some(connection) = self.ranks.connections.get(&id).filter(|one| !one.waits()) else { return };
-            match connection.channel().receive::<Request>() {
+            match connection.channel().receive::<AttachRequest>() {
                 Ok(None) => return,
                 Ok(Some(received)) => {
                     let attached = self.ranks.rank(id).is_some();
@@ -139,7 +139,7 @@ impl Desk<'_> {
     }
 
     /// Answers a request, and closes the connection if it has ended.
-    pub(crate) fn settle(&mut self, id: ConnectionId, received: Received<Request>) {
+    pub(crate) fn settle(&mut self, id: ConnectionId, received: ReceivedMessage<AttachRequest>) {
         match self.answer(id, received) {
             Ok(Next::Stay) => {}
             Ok(Next::Close) => self.ranks.remove(id, self.poller, self.engine),
@@ -155,33 +155,37 @@ impl Desk<'_> {
         self.ranks.remove(id, self.poller, self.engine);
     }
 
-    fn answer(&mut self, id: ConnectionId, received: Received<Request>) -> Result<Next, ChannelError> {
-        let Received { token, message, descriptors } = received;
-        if let Request::Hello(hello) = message {
+    fn answer(&mut self, id: ConnectionId, received: ReceivedMessage<AttachRequest>) -> Result<Next, ChannelError> {
+        let ReceivedMessage { token, message, descriptors } = received;
+        if let AttachRequest::Hello(hello) = message {
             return self.hello(id, token, &hello, descriptors);
         }
         if self.ranks.rank(id).is_none() {
             let text = "the first message of a connection is a greeting".to_owned();
-            self.ranks.reply(id, token, &Reply::Error { status: Status::Protocol, text })?;
+            self.ranks.reply(id, token, &AttachReply::Error { status: Status::Protocol, text })?;
             return Ok(Next::Close);
         }
-        let detaches = message == Request::Detach;
+        let detaches = message == AttachRequest::Detach;
         let outcome = match message {
-            Request::Hello(_) => unreachable!("answered above"),
-            Request::Offer => self.offer(id),
-            Request::CreateGroup { ranks, rank } => match self.create_group(id, token, descriptors, (ranks, rank)) {
-                Ok(()) => return Ok(Next::Stay),
-                Err(refused) => Err(refused),
-            },
-            Request::DestroyGroup { group } => self.destroy_group(id, group),
-            Request::Record { group, recording, bytes } => self.record(id, descriptors, (group, recording), bytes),
-            Request::FreeRecording { group, recording } => self.free_recording(id, group, recording),
-            Request::SetDeadline { group, milliseconds } => self.set_deadline(id, group, milliseconds),
-            Request::RegisterMemory { address, bytes } => self.register(id, descriptors, address, bytes),
-            Request::UnregisterMemory { address } => self.unregister(id, address),
-            Request::Restage(restaged) => self.restage(id, &restaged),
-            Request::ErrorText { slot } => self.error_text(id, slot),
-            Request::Detach => self.detach(id),
+            AttachRequest::Hello(_) => unreachable!("answered above"),
+            AttachRequest::Offer => self.offer(id),
+            AttachRequest::CreateGroup { ranks, rank } => {
+                match self.create_group(id, token, descriptors, (ranks, rank)) {
+                    Ok(()) => return Ok(Next::Stay),
+                    Err(refused) => Err(refused),
+                }
+            }
+            AttachRequest::DestroyGroup { group } => self.destroy_group(id, group),
+            AttachRequest::Record { group, recording, bytes } => {
+                self.record(id, descriptors, (group, recording), bytes)
+            }
+            AttachRequest::FreeRecording { group, recording } => self.free_recording(id, group, recording),
+            AttachRequest::SetDeadline { group, milliseconds } => self.set_deadline(id, group, milliseconds),
+            AttachRequest::RegisterMemory { address, bytes } => self.register(id, descriptors, address, bytes),
+            AttachRequest::UnregisterMemory { address } => self.unregister(id, address),
+            AttachRequest::Restage(restaged) => self.restage(id, &restaged),
+            AttachRequest::ErrorText { slot } => self.error_text(id, slot),
+            AttachRequest::Detach => self.detach(id),
         };
         let closes = detaches && outcome.is_ok();
         let reply = outcome.unwrap_or_else(|refused| refused.told(id));
@@ -211,10 +215,10 @@ impl Desk<'_> {
         let Some(Connection::Greeting(channel)) = self.ranks.connections.remove(&id) else {
             unreachable!("it was greeting a moment ago")
         };
-        let sent = channel.send(token, &Reply::Welcome(welcome), &side.descriptors());
+        let sent = channel.send(token, &AttachReply::Welcome(welcome), &side.descriptors());
         // Ranks of another host or process namespace have no number here by which others could read them.
         let pid = rank.seen.filter(|_| rank.seat.is_none());
-        let runner = pid.map(|pid| Arc::new(Runner { id, pid, errands: side.errands() }));
+        let runner = pid.map(|pid| Arc::new(Runner { id, pid, errands: side.rank_copies() }));
         let rank = Attached::new(channel, rank, side, runner);
         tracing::info!(pid = rank.pid, tier = %rank.tier, "a rank attached");
         self.ranks.connections.insert(id, Connection::Attached(Box::new(rank)));
@@ -238,7 +242,7 @@ impl Desk<'_> {
         if let Some(DockedRank { pid, seat, watch }) = self.host.docked.take(&hello.nonce) {
             // The process that connects here is the dock's; only the connection reports the end of the rank.
             (process.pid, process.seen, process.pidfd, process.seat) = (pid, None, None, Some(seat));
-            process.memory = process.memory.with_watch(watch);
+            process.memory = process.memory.with_observer(watch);
         }
         let side =
             ServiceSide::create().map_err(|error| Refused { status: Status::Resource, text: error.to_string() })?;
@@ -277,7 +281,7 @@ impl Desk<'_> {
         refuse(Status::NoService, format!("{text}; restart the service process"))
     }
 
-    fn offer(&mut self, id: ConnectionId) -> Result<Reply, Refused> {
+    fn offer(&mut self, id: ConnectionId) -> Result<AttachReply, Refused> {
         self.check_address()?;
         let drawn: [u64; 4] = random().map_err(|errno| kernel("draw random numbers", errno))?;
         let (handle, key) = (GroupHandle(drawn[0] as u32), [drawn[1], drawn[2]]);
@@ -294,23 +298,23 @@ impl Desk<'_> {
         rank.offers.push_back(id);
         self.engine.offer(id);
         forgotten.into_iter().for_each(|offer| self.engine.withdraw(offer, Some(Refusal::Forgotten)));
-        Ok(Reply::Offer(Box::new(offer.encode())))
+        Ok(AttachReply::Offer(Box::new(offer.encode())))
     }
 
-    fn destroy_group(&mut self, id: ConnectionId, group: u64) -> Result<Reply, Refused> {
+    fn destroy_group(&mut self, id: ConnectionId, group: u64) -> Result<AttachReply, Refused> {
         match self.membership(id, group)?.stage {
             Stage::Making { .. } => refuse(Status::Busy, "the group is being made"),
             Stage::Made { in_flight: 1.., .. } => refuse(Status::Busy, "requests of the group are in flight"),
             Stage::Made { in_flight: 0, .. } => {
                 self.ranks.leave(id, group, self.engine);
-                Ok(Reply::Done)
+                Ok(AttachReply::Done)
             }
         }
     }
 
-    fn set_deadline(&mut self, id: ConnectionId, group: u64, milliseconds: u64) -> Result<Reply, Refused> {
+    fn set_deadline(&mut self, id: ConnectionId, group: u64, milliseconds: u64) -> Result<AttachReply, Refused> {
         self.membership(id, group)?.deadline = (milliseconds > 0).then(|| Duration::from_millis(milliseconds));
-        Ok(Reply::Done)
+        Ok(AttachReply::Done)
     }
 
     fn register(
@@ -319,27 +323,27 @@ impl Desk<'_> {
         descriptors: Vec<OwnedFd>,
         address: u64,
         bytes: u64,
-    ) -> Result<Reply, Refused> {
+    ) -> Result<AttachReply, Refused> {
         let rank = self.attached(id)?;
         tracing::debug!(pid = rank.pid, address, bytes, "a rank shares memory");
         register(&rank.memory, descriptors, address, bytes)
     }
 
-    fn unregister(&mut self, id: ConnectionId, address: u64) -> Result<Reply, Refused> {
+    fn unregister(&mut self, id: ConnectionId, address: u64) -> Result<AttachReply, Refused> {
         self.attached(id)?.memory.ranges().unregister(address).map_err(Refused::argument)?;
-        Ok(Reply::Done)
+        Ok(AttachReply::Done)
     }
 
-    fn error_text(&mut self, id: ConnectionId, slot: u32) -> Result<Reply, Refused> {
+    fn error_text(&mut self, id: ConnectionId, slot: u32) -> Result<AttachReply, Refused> {
         match self.attached(id)?.failures.get(&slot) {
-            Some((status, text)) => Ok(Reply::ErrorText { status: *status, text: text.clone() }),
+            Some((status, text)) => Ok(AttachReply::ErrorText { status: *status, text: text.clone() }),
             None => refuse(Status::Argument, format!("no failed request owns completion word {slot}")),
         }
     }
 
-    fn detach(&mut self, id: ConnectionId) -> Result<Reply, Refused> {
+    fn detach(&mut self, id: ConnectionId) -> Result<AttachReply, Refused> {
         if self.attached(id)?.busy.is_empty() {
-            Ok(Reply::Done)
+            Ok(AttachReply::Done)
         } else {
             refuse(Status::Busy, "requests are in flight; wait for them")
         }
@@ -388,9 +392,14 @@ pub fn sealed_recording(descriptors: Vec<OwnedFd>, bytes: u64) -> Result<Vec<u8>
 ///
 /// # Errors
 /// The reply to a rank whose range cannot be registered.
-pub fn register(memory: &TieredMemory, descriptors: Vec<OwnedFd>, address: u64, bytes: u64) -> Result<Reply, Refused> {
+pub fn register(
+    memory: &TieredMemory,
+    descriptors: Vec<OwnedFd>,
+    address: u64,
+    bytes: u64,
+) -> Result<AttachReply, Refused> {
     match memory.ranges().register(address, bytes, descriptor(descriptors)?) {
-        Ok(()) => Ok(Reply::Done),
+        Ok(()) => Ok(AttachReply::Done),
         Err(error @ RangeError::TooMany(_)) => refuse(Status::Resource, error),
         Err(error) => refuse(Status::Argument, error),
     }
@@ -402,7 +411,7 @@ pub struct Process {
     pub seen: Option<Pid>,
     /// Process number for messages: `seen`, or else the number that the process claims.
     pub pid: u32,
-    /// Reports the end of the process; none if the kernel cannot give one ([`Channel::peer_pidfd`]).
+    /// Reports the end of the process; none if the kernel cannot give one ([`AttachChannel::peer_pidfd`]).
     pub pidfd: Option<OwnedFd>,
     pub memory: TieredMemory,
     /// Seat of the rank, if it runs on another machine.
@@ -413,7 +422,7 @@ pub struct Process {
 ///
 /// # Errors
 /// The reply to a process that may not attach.
-pub fn pin(channel: &Channel, hello: &Hello, descriptors: Vec<OwnedFd>) -> Result<Process, Refused> {
+pub fn pin(channel: &AttachChannel, hello: &Hello, descriptors: Vec<OwnedFd>) -> Result<Process, Refused> {
     if hello.layout_version != LAYOUT_VERSION {
         let text = format!(
             "the library shares memory in layout {}, the daemon in layout {LAYOUT_VERSION}; install both from one release",

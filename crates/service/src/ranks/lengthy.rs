@@ -11,7 +11,7 @@ use std::sync::Arc;
 use outboard_plan::Rank;
 use outboard_proto::Refusal;
 use outboard_proto::wire::RecordedMemory;
-use outboard_shm::attach::{OFFER_BYTES, Reply, Request, Restaged};
+use outboard_shm::attach::{AttachReply, AttachRequest, OFFER_BYTES, RestagedBuffers};
 use outboard_shm::status::Status;
 
 use crate::memory::Pieces;
@@ -44,7 +44,7 @@ impl Waiting {
     }
 
     /// Whether the request is answered now; otherwise its connection waits.
-    pub(crate) fn admits(&mut self, id: ConnectionId, request: &Request) -> bool {
+    pub(crate) fn admits(&mut self, id: ConnectionId, request: &AttachRequest) -> bool {
         let bytes = handed_bytes(request);
         let now = bytes == 0 || self.line.is_empty() && self.take(bytes);
         if !now {
@@ -54,10 +54,10 @@ impl Waiting {
     }
 }
 
-fn handed_bytes(request: &Request) -> usize {
+fn handed_bytes(request: &AttachRequest) -> usize {
     match request {
-        Request::CreateGroup { ranks, .. } => *ranks as usize * OFFER_BYTES,
-        Request::Record { bytes, .. } => usize::try_from(*bytes).unwrap_or(usize::MAX),
+        AttachRequest::CreateGroup { ranks, .. } => *ranks as usize * OFFER_BYTES,
+        AttachRequest::Record { bytes, .. } => usize::try_from(*bytes).unwrap_or(usize::MAX),
         _ => 0,
     }
 }
@@ -126,7 +126,7 @@ impl Desk<'_> {
         descriptors: Vec<OwnedFd>,
         (group, number): (u64, u32),
         bytes: u64,
-    ) -> Result<Reply, Refused> {
+    ) -> Result<AttachReply, Refused> {
         let recorded = RecordedMemory::decode(&sealed_recording(descriptors, bytes)?)
             .map_err(|error| Refused::argument(format!("the recording is {error}")))?;
         let (handle, rank, recordings) = self.ranks.made(id, group).ok_or_else(|| no_group(group))?;
@@ -134,7 +134,7 @@ impl Desk<'_> {
             .record(handle, rank, number, recorded.recording)
             .map_err(|error| Refused { status: failure::recording(&error), text: error.to_string() })?;
         recordings.insert(number, Arc::new(Pieces::new(recorded.pieces)));
-        Ok(Reply::Done)
+        Ok(AttachReply::Done)
     }
 
     /// Takes the calls that the rank posted before its request: they count, but may still lie in its ring.
@@ -143,7 +143,7 @@ impl Desk<'_> {
         ranks.take_submissions_of(id, engine, trace.as_deref_mut());
     }
 
-    pub(crate) fn free_recording(&mut self, id: ConnectionId, group: u64, number: u32) -> Result<Reply, Refused> {
+    pub(crate) fn free_recording(&mut self, id: ConnectionId, group: u64, number: u32) -> Result<AttachReply, Refused> {
         self.take_calls(id);
         let made = self.ranks.made(id, group).filter(|(.., recordings)| recordings.contains_key(&number));
         let Some((handle, rank, recordings)) = made else {
@@ -153,19 +153,19 @@ impl Desk<'_> {
             return refuse(Status::Busy, "calls of the recording are in flight; wait for them");
         }
         recordings.remove(&number);
-        Ok(Reply::Done)
+        Ok(AttachReply::Done)
     }
 
     /// Handles the rank's copy of the buffers of a call in flight, whose memory is out of reach (GP-9).
-    pub(crate) fn restage(&mut self, id: ConnectionId, restaged: &Restaged) -> Result<Reply, Refused> {
+    pub(crate) fn restage(&mut self, id: ConnectionId, restaged: &RestagedBuffers) -> Result<AttachReply, Refused> {
         self.take_calls(id);
-        let &Restaged { group, instance, slot, send, receive } = restaged;
+        let &RestagedBuffers { group, instance, slot, send, receive } = restaged;
         let Some(call) = self.ranks.call_of(id, slot, group, instance) else {
             return refuse(Status::Argument, format!("call {instance} of group {group} has ended"));
         };
         if self.engine.restage(call, send, receive) {
             self.ranks.restaged += 1;
-            Ok(Reply::Done)
+            Ok(AttachReply::Done)
         } else {
             refuse(Status::Argument, "the copied buffers exceed the address space")
         }
@@ -185,11 +185,11 @@ mod tests {
     #[test]
     fn one_turn_does_so_much_and_no_more() {
         let mut waiting = Waiting { left: TURN, ..Waiting::default() };
-        let large = Request::CreateGroup { ranks: 65_535, rank: 0 };
-        assert!(waiting.admits(1, &Request::CreateGroup { ranks: 3, rank: 0 }));
+        let large = AttachRequest::CreateGroup { ranks: 65_535, rank: 0 };
+        assert!(waiting.admits(1, &AttachRequest::CreateGroup { ranks: 3, rank: 0 }));
         assert!(!waiting.admits(2, &large), "the turn has begun with something else");
-        assert!(!waiting.admits(3, &Request::CreateGroup { ranks: 3, rank: 0 }), "and nothing overtakes");
-        assert!(waiting.admits(4, &Request::Offer), "what hands nothing over does not wait");
+        assert!(!waiting.admits(3, &AttachRequest::CreateGroup { ranks: 3, rank: 0 }), "and nothing overtakes");
+        assert!(waiting.admits(4, &AttachRequest::Offer), "what hands nothing over does not wait");
         assert_eq!(waiting.line, [2, 3]);
         waiting.left = TURN;
         assert!(waiting.take(handed_bytes(&large)) && !waiting.take(1), "it has a turn of its own");

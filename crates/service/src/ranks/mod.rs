@@ -23,8 +23,8 @@ use std::time::{Duration, Instant};
 use outboard_call::{CallKind, MOST_BYTES, Rank};
 use outboard_fabric::limited;
 use outboard_proto::{CallId, CollectiveError, Config, GroupError, GroupHandle, OfferId};
-use outboard_shm::attach::{Channel, ChannelError, GroupReady, Received, Reply, Request};
-use outboard_shm::control::{Completions, ServiceSide};
+use outboard_shm::attach::{AttachChannel, AttachReply, AttachRequest, ChannelError, GroupReady, ReceivedMessage};
+use outboard_shm::control::{Completer, ServiceSide};
 use outboard_shm::memory::{Alarm, Tier, TieredMemory};
 use outboard_shm::status::Status;
 use rustix::io::Errno;
@@ -96,7 +96,7 @@ impl Membership {
 
 #[derive(Debug)]
 pub(crate) struct Attached {
-    pub(crate) channel: Channel,
+    pub(crate) channel: AttachChannel,
     pub(crate) pid: u32,
     /// Process number, if the process is in a visible process namespace.
     pub(crate) seen: Option<Pid>,
@@ -105,7 +105,7 @@ pub(crate) struct Attached {
     /// Seat of the rank, if it runs on another machine.
     pub(crate) seat: Option<Seat>,
     pub(crate) side: ServiceSide,
-    pub(crate) completions: Completions,
+    pub(crate) completions: Completer,
     /// Present if the rank can do errands (SP-6).
     pub(crate) runner: Option<Arc<Runner>>,
     pub(crate) memory: Arc<TieredMemory>,
@@ -121,18 +121,18 @@ pub(crate) struct Attached {
     /// Completion words of requests in flight.
     pub(crate) busy: HashMap<u32, CallId>,
     /// A large request that waits for a later turn.
-    pub(crate) waits: Option<Received<Request>>,
+    pub(crate) waits: Option<ReceivedMessage<AttachRequest>>,
 }
 
 #[derive(Debug)]
 pub(crate) enum Connection {
     /// Has not sent its greeting.
-    Greeting(Channel),
+    Greeting(AttachChannel),
     Attached(Box<Attached>),
 }
 
 impl Connection {
-    pub(crate) fn channel(&self) -> &Channel {
+    pub(crate) fn channel(&self) -> &AttachChannel {
         match self {
             Connection::Greeting(channel) => channel,
             Connection::Attached(rank) => &rank.channel,
@@ -190,7 +190,7 @@ pub(crate) struct Ranks {
 
 impl Ranks {
     /// Accepts a new connection, if its process belongs to our own user.
-    pub(crate) fn greet(&mut self, channel: Channel, poller: &Poller) -> Result<(), Errno> {
+    pub(crate) fn greet(&mut self, channel: AttachChannel, poller: &Poller) -> Result<(), Errno> {
         let user = channel.peer()?.uid;
         if let Err(text) = admit(rustix::process::geteuid().as_raw(), user) {
             limited!(warn, text, "a process is turned away");
@@ -316,7 +316,7 @@ impl Ranks {
     }
 
     /// Sends a reply. If it fails, the caller removes the rank.
-    pub(crate) fn reply(&mut self, id: ConnectionId, token: u64, reply: &Reply) -> Result<(), ChannelError> {
+    pub(crate) fn reply(&mut self, id: ConnectionId, token: u64, reply: &AttachReply) -> Result<(), ChannelError> {
         match self.connections.get(&id) {
             None => Ok(()),
             Some(connection) => connection.channel().send(token, reply, &[]),
@@ -330,7 +330,7 @@ impl Ranks {
     /// of a turn. Returns whether any ranks are gone.
     pub(crate) fn mind_memory(&mut self, now: Instant, poller: &Poller, engine: &mut Engine) -> bool {
         if self.look_at.is_none_or(|at| at <= now) {
-            self.attached().for_each(|rank| rank.memory.look());
+            self.attached().for_each(|rank| rank.memory.check_address_space());
             self.look_at = Some(now + LOOK);
         }
         if !self.alarm.take() {
@@ -435,7 +435,7 @@ impl Ranks {
         let reply = match result {
             Ok(()) => {
                 tracing::info!(pid = rank.pid, group = %handle, rank = me.0, ranks, "a group is made");
-                Reply::GroupReady(GroupReady {
+                AttachReply::GroupReady(GroupReady {
                     group,
                     handle: handle.0,
                     offloads_from: config.offload_from,
@@ -447,7 +447,7 @@ impl Ranks {
                 limited!(warn, pid = rank.pid, group = %handle, rank = me.0, %error, "a group cannot be made");
                 rank.groups.remove(&group);
                 self.forget_member(handle, me);
-                Reply::Error { status: failure::group(&error), text: error.to_string() }
+                AttachReply::Error { status: failure::group(&error), text: error.to_string() }
             }
         };
         self.reply(id, token, &reply).is_err().then_some(id)
@@ -456,7 +456,7 @@ impl Ranks {
 
 impl Attached {
     /// A rank without groups and calls.
-    fn new(channel: Channel, process: Process, side: ServiceSide, runner: Option<Arc<Runner>>) -> Attached {
+    fn new(channel: AttachChannel, process: Process, side: ServiceSide, runner: Option<Arc<Runner>>) -> Attached {
         Attached {
             channel,
             pid: process.pid,

@@ -6,7 +6,7 @@ use std::time::Instant;
 use outboard_call::{CallKind, Footprint};
 use outboard_proto::{CallId, InstanceId, PostedCall};
 use outboard_shm::control::RING_CAPACITY;
-use outboard_shm::entry::Entry;
+use outboard_shm::entry::SubmissionEntry;
 
 use super::submission::Admitted;
 use super::{Attached, Connection, ConnectionId, InFlight, Membership, Ranks, Stage};
@@ -36,14 +36,24 @@ impl Ranks {
         self.submit_all(&taken, engine, trace);
     }
 
-    fn submit_all(&mut self, taken: &[(ConnectionId, Entry)], engine: &mut Engine, mut trace: Option<&mut Trace>) {
+    fn submit_all(
+        &mut self,
+        taken: &[(ConnectionId, SubmissionEntry)],
+        engine: &mut Engine,
+        mut trace: Option<&mut Trace>,
+    ) {
         self.submissions += taken.len() as u64;
         for (id, entry) in taken {
             self.submit((*id, entry), engine, trace.as_deref_mut());
         }
     }
 
-    fn submit(&mut self, (id, entry): (ConnectionId, &Entry), engine: &mut Engine, trace: Option<&mut Trace>) {
+    fn submit(
+        &mut self,
+        (id, entry): (ConnectionId, &SubmissionEntry),
+        engine: &mut Engine,
+        trace: Option<&mut Trace>,
+    ) {
         self.next_call += 1;
         let call_id = CallId(self.next_call);
         let Some(rank) = self.rank(id) else { return };
@@ -98,10 +108,10 @@ impl Ranks {
 
 impl Attached {
     /// Takes up to `most` submissions; returns the number of refused ones.
-    fn take(&mut self, most: usize, mut submitted: impl FnMut(Entry)) -> u64 {
+    fn take(&mut self, most: usize, mut submitted: impl FnMut(SubmissionEntry)) -> u64 {
         let mut refused = 0;
         for _ in 0..most {
-            match self.side.take() {
+            match self.side.pop() {
                 None => break,
                 Some(Ok(entry)) => submitted(entry),
                 Some(Err(error)) => {
@@ -118,7 +128,7 @@ impl Attached {
 mod tests {
     use outboard_call::{Call, Rank, Signature};
     use outboard_proto::{CollectiveError, Config, Event, GroupHandle, GroupSpec, HostId, Member, OfferId, SpId};
-    use outboard_shm::attach::Channel;
+    use outboard_shm::attach::AttachChannel;
     use outboard_shm::control::{RankSide, ServiceSide};
     use outboard_shm::memory::TieredMemory;
     use outboard_shm::status::Status;
@@ -135,7 +145,7 @@ mod tests {
         let socket = socket.expect("a descriptor");
         rustix::net::bind(&socket, &SocketAddrUnix::new(&path).expect("short")).expect("a free name");
         rustix::net::listen(&socket, 1).expect("bound");
-        let channel = Channel::connect(&path).expect("it listens");
+        let channel = AttachChannel::connect(&path).expect("it listens");
         std::fs::remove_file(&path).expect("ours");
         let side = ServiceSide::create().expect("memory");
         let [region, doorbell] = side.descriptors().map(|fd| fd.try_clone_to_owned().expect("a descriptor"));
@@ -153,7 +163,7 @@ mod tests {
         let sides = [1, 2].map(|id| attach(&mut ranks, id));
         let call = Call::new(CallKind::Barrier);
         let post = |side: &RankSide| {
-            (0..100).for_each(|slot| side.post(&Entry { group: 1, instance: 1, slot, call }).expect("room"));
+            (0..100).for_each(|slot| side.post(&SubmissionEntry { group: 1, instance: 1, slot, call }).expect("room"));
         };
         sides.iter().for_each(post);
         ranks.take_submissions_of(2, &mut engine, None);
@@ -193,7 +203,7 @@ mod tests {
         };
         engine.call(waits, Buffers::new(Arc::new(TieredMemory::default()), (0, 0), (0, 0)));
         let call = Call { table: 0x1000, ..Call::new(CallKind::Alltoallv) };
-        side.post(&Entry { group: 1, instance: 1, slot: 5, call }).expect("room");
+        side.post(&SubmissionEntry { group: 1, instance: 1, slot: 5, call }).expect("room");
         ranks.take_submissions_of(3, &mut engine, None);
         assert_eq!(side.result(5), Some(Status::Memory));
         let ended = std::iter::from_fn(|| engine.poll_event()).find_map(|event| match event {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use outboard_call::{Call, CallError, CallKind, Footprint, Rank, Side, TaggedCall};
 use outboard_proto::{GroupHandle, InstanceId};
-use outboard_shm::entry::Entry;
+use outboard_shm::entry::SubmissionEntry;
 use outboard_shm::memory::{AccessError, RankMemory};
 use outboard_shm::status::Status;
 
@@ -51,7 +51,7 @@ pub(super) struct Admitted {
 
 impl Attached {
     /// Checks a submission against this rank's state, and against the machine's count of its collectives.
-    pub(super) fn admit(&mut self, entry: &Entry, engine: &Engine) -> Result<Admitted, Refusal> {
+    pub(super) fn admit(&mut self, entry: &SubmissionEntry, engine: &Engine) -> Result<Admitted, Refusal> {
         let unknown = || Refusal::Group(entry.group);
         let Membership { handle, rank, ranks, deadline, stage } =
             self.groups.get_mut(&entry.group).ok_or_else(unknown)?;

@@ -2,7 +2,7 @@ use std::sync::Arc;
 
 use outboard_plan::{Element, Operator, Reduction};
 use outboard_shm::memory::{AccessError, RankMemory, TieredMemory};
-use outboard_shm::region::Region as Shared;
+use outboard_shm::region::MemfdRegion as Shared;
 
 use super::*;
 use crate::memory::{Buffers, Fault, Memory, Pieces};

@@ -41,7 +41,7 @@ impl Host {
             let pair = |buffer: &[u8]| (buffer.as_ptr() as u64, buffer.len() as u64);
             // The number belongs to another process by now.
             let pid = if strangers.contains(&number) { rustix::process::getppid().expect("it has one") } else { pid };
-            let runner = Runner { id: number, pid, errands: service.errands() };
+            let runner = Runner { id: number, pid, errands: service.rank_copies() };
             let buffers = Buffers::new(Arc::new(reached), pair(&input), pair(&output));
             memory.insert(CallId(number), buffers.of(Some(Arc::new(runner))));
             let side = RankSide::attach(region, doorbell).expect("its layout");
@@ -75,9 +75,9 @@ impl Host {
     /// The rank does all errands that it is offered; returns their number.
     fn run(&self, rank: usize) -> usize {
         let side = &self.ranks[rank].side;
-        let errands = std::iter::from_fn(|| side.take_errand()).map(|(place, errand)| {
+        let errands = std::iter::from_fn(|| side.claim_copy()).map(|(place, errand)| {
             // SAFETY: the target is the rank's output, which lives in the host.
-            side.report(place, unsafe { CrossMemory::carry_out(&errand) });
+            side.report(place, unsafe { CrossMemory::perform(&errand) });
         });
         errands.count()
     }
@@ -86,7 +86,7 @@ impl Host {
 #[test]
 fn sp_6_a_rank_that_waits_copies_for_itself_and_both_calls_wait_for_it() {
     let mut host = Host::new(3, &[]);
-    host.ranks[1].side.enter();
+    host.ranks[1].side.begin_wait();
     host.copy(host.input(0), 1);
     host.copy(host.input(0), 2);
     host.memory.set_out();
@@ -104,10 +104,10 @@ fn sp_6_a_rank_that_waits_copies_for_itself_and_both_calls_wait_for_it() {
 #[test]
 fn what_a_rank_leaves_behind_is_done_in_its_place() {
     let mut host = Host::new(2, &[]);
-    host.ranks[1].side.enter();
+    host.ranks[1].side.begin_wait();
     host.copy(host.input(0), 1);
     host.memory.set_out();
-    host.ranks[1].side.leave();
+    host.ranks[1].side.end_wait();
     assert!(host.memory.backlog.has_news() && host.memory.attend());
     assert!(host.has(1, 0) && host.held().is_empty());
     assert_eq!((host.run(1), host.memory.errands.copies.taken_back), (0, 1));
@@ -116,7 +116,7 @@ fn what_a_rank_leaves_behind_is_done_in_its_place() {
 #[test]
 fn who_needs_the_bytes_of_an_errand_gets_them() {
     let mut host = Host::new(3, &[]);
-    host.ranks[1].side.enter();
+    host.ranks[1].side.begin_wait();
     host.copy(host.input(0), 1);
     host.copy(Region::Output(CallId(1)), 2);
     host.copy(host.input(2), 1);
@@ -125,7 +125,7 @@ fn who_needs_the_bytes_of_an_errand_gets_them() {
     host.run(1);
     assert!(host.memory.attend() && host.has(1, 2), "what comes later stays");
     // Reads of one source do not wait for each other.
-    host.ranks[2].side.enter();
+    host.ranks[2].side.begin_wait();
     host.copy(host.input(0), 1);
     host.copy(host.input(0), 2);
     host.memory.set_out();
@@ -141,10 +141,10 @@ fn who_needs_the_bytes_of_an_errand_gets_them() {
 #[test]
 fn a_rank_that_stops_in_the_middle_holds_up_itself_alone() {
     let mut host = Host::new(3, &[]);
-    host.ranks[1].side.enter();
+    host.ranks[1].side.begin_wait();
     host.copy(host.input(0), 1);
     host.memory.set_out();
-    let (place, _) = host.ranks[1].side.take_errand().expect("offered");
+    let (place, _) = host.ranks[1].side.claim_copy().expect("offered");
     // Another copy overwrites the source, which is not needed any more then.
     host.copy(host.input(1), 2);
     let source = Region::Input(CallId(0));
@@ -159,7 +159,7 @@ fn a_rank_that_stops_in_the_middle_holds_up_itself_alone() {
     assert_eq!(host.held(), [1, 2]);
     assert!(host.memory.backlog.timer().is_some(), "not for ever");
     host.ranks[1].output.fill(EMPTY);
-    host.ranks[1].side.report(place, Report::Failed);
+    host.ranks[1].side.report(place, CopyOutcome::Failed);
     assert!(host.memory.attend());
     host.memory.set_out();
     assert!(host.has(1, 0) && host.has(2, 0) && host.held().is_empty());
@@ -169,7 +169,7 @@ fn a_rank_that_stops_in_the_middle_holds_up_itself_alone() {
 fn a_process_that_cannot_be_proven_is_read_by_nobody() {
     let mut host = Host::new(3, &[0]);
     for round in 0..2 {
-        host.ranks[1].side.enter();
+        host.ranks[1].side.begin_wait();
         host.copy(host.input(0), 1);
         host.memory.set_out();
         assert_eq!(host.run(1), 1 - round, "nobody tries twice");
@@ -189,13 +189,13 @@ fn bytes_that_die_with_their_rank_are_missed_and_those_of_a_failed_call_are_not(
     for gone in [true, false] {
         let mut host = Host::new(4, &[]);
         for rank in 1..4 {
-            host.ranks[rank].side.enter();
+            host.ranks[rank].side.begin_wait();
             host.copy(host.input(0), rank);
         }
         host.memory.set_out();
-        let begun = [2, 3].map(|rank: usize| host.ranks[rank].side.take_errand().expect("offered"));
+        let begun = [2, 3].map(|rank: usize| host.ranks[rank].side.claim_copy().expect("offered"));
         // SAFETY: the target is the rank's output.
-        host.ranks[2].side.report(begun[0].0, unsafe { CrossMemory::carry_out(&begun[0].1) });
+        host.ranks[2].side.report(begun[0].0, unsafe { CrossMemory::perform(&begun[0].1) });
         // The failure is not reported while other calls can still get the call's bytes.
         while !gone && host.memory.backlog.holds_back(CallId(0), |call| call == CallId(0)) {
             host.memory.attend();
@@ -208,7 +208,7 @@ fn bytes_that_die_with_their_rank_are_missed_and_those_of_a_failed_call_are_not(
             assert!(missing.is_empty() && host.has(1, 0));
             assert_eq!(host.held(), [3], "its bytes are kept for it");
         }
-        host.ranks[3].side.report(begun[1].0, Report::Failed);
+        host.ranks[3].side.report(begun[1].0, CopyOutcome::Failed);
         host.memory.attend();
         assert_eq!((host.has(3, 0), host.held()), (!gone, Vec::new()));
     }
@@ -220,7 +220,7 @@ fn work_behind_errands_is_not_done_all_at_once() {
     let mut host = Host::new(6, &[]);
     let receivers = 1..5;
     for rank in receivers.clone() {
-        host.ranks[rank].side.enter();
+        host.ranks[rank].side.begin_wait();
         host.copy(host.input(0), rank);
     }
     host.memory.set_out();
@@ -244,11 +244,11 @@ fn a_failure_waits_for_what_comes_behind_an_errand_and_not_for_what_has_failed_o
     host.copy(host.input(4), 3);
     host.copy(host.input(3), 4);
     host.memory.set_out();
-    host.ranks[1].side.enter();
+    host.ranks[1].side.begin_wait();
     host.copy(host.input(2), 1);
     host.copy(host.input(0), 1);
     host.memory.set_out();
-    let (place, errand) = host.ranks[1].side.take_errand().expect("offered");
+    let (place, errand) = host.ranks[1].side.claim_copy().expect("offered");
     assert!(host.memory.backlog.holds_back(CallId(0), failed), "what waits for the errand alone");
     assert!(!host.memory.backlog.holds_back(CallId(0), |_| true), "nobody is left to need it");
     while host.held().contains(&2) {
@@ -256,7 +256,7 @@ fn a_failure_waits_for_what_comes_behind_an_errand_and_not_for_what_has_failed_o
     }
     assert!(!host.memory.backlog.holds_back(CallId(0), failed), "rank 1 does not go on");
     // SAFETY: the target is the rank's output.
-    host.ranks[1].side.report(place, unsafe { CrossMemory::carry_out(&errand) });
+    host.ranks[1].side.report(place, unsafe { CrossMemory::perform(&errand) });
     while !host.held().is_empty() {
         host.memory.attend();
     }
@@ -266,7 +266,7 @@ fn a_failure_waits_for_what_comes_behind_an_errand_and_not_for_what_has_failed_o
 #[test]
 fn small_copies_and_those_with_staging_are_the_service_process_s() {
     let mut host = Host::new(2, &[]);
-    host.ranks[1].side.enter();
+    host.ranks[1].side.begin_wait();
     let piece = |region| MemRef { region, offset: 0, len: 999 };
     let (from, to) = (Region::Input(CallId(0)), Region::Output(CallId(1)));
     host.memory.work(Work::Copy { from: piece(from), to: piece(to) });

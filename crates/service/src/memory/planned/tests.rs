@@ -3,7 +3,7 @@ use std::sync::Arc;
 use outboard_plan::{Element, Operator, Reduction};
 use outboard_proto::{CallId, MemRef, Region, StagingId};
 use outboard_shm::memory::{RankMemory, TieredMemory};
-use outboard_shm::region::Region as Shared;
+use outboard_shm::region::MemfdRegion as Shared;
 use proptest::prelude::*;
 
 use super::*;

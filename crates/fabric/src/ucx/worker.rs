@@ -1,6 +1,6 @@
 //! Starting and stopping UCX, its worker and its endpoints.
 //!
-//! Invariant: context and worker are valid as long as the [`Wiring`] is. Never holds state about peers.
+//! Invariant: context and worker are valid as long as the [`UcxWorker`] is. Never holds state about peers.
 
 use std::ffi::{c_int, c_void};
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -13,7 +13,7 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::ffi::{self, Status};
-use crate::{Armed, Limits, MAX_ADDRESS, PeerLoss};
+use crate::{Armed, FabricLimits, MAX_ADDRESS, PeerLoss};
 
 /// First bytes of every address of this fabric: kind and version of the framing.
 const ADDRESS_TAG: [u8; 4] = *b"UCX1";
@@ -36,7 +36,7 @@ pub struct UcxSettings {
     pub transport: UcxTransport,
     /// Network devices as UCX names them, separated by commas (`mlx5_0:1`); all if absent.
     pub devices: Option<String>,
-    pub limits: Limits,
+    pub limits: FabricLimits,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -53,7 +53,7 @@ pub enum UcxError {
     AddressTooLong(usize),
 }
 
-pub(super) struct Wiring {
+pub(super) struct UcxWorker {
     ucx: Rc<ffi::Ucx>,
     context: *mut ffi::Context,
     worker: *mut ffi::Worker,
@@ -146,16 +146,16 @@ impl ffi::Ucx {
     }
 }
 
-impl Wiring {
+impl UcxWorker {
     pub(super) fn start(settings: &UcxSettings) -> Result<(Self, Rc<ffi::Ucx>), UcxError> {
         let ucx = Rc::new(load()?);
         let devices = settings.devices.as_deref().unwrap_or("all");
         let failed = |step, status| UcxError::Start { step, why: ucx.describe(status), devices: devices.to_owned() };
         let context = open_context(&ucx, (settings.transport, devices), &failed)?;
-        let mut wiring =
+        let mut worker =
             Self { ucx: Rc::clone(&ucx), context, worker: ptr::null_mut(), address: Vec::new(), event_fd: -1 };
-        wiring.open_worker(&failed)?;
-        Ok((wiring, ucx))
+        worker.open_worker(&failed)?;
+        Ok((worker, ucx))
     }
 
     fn open_worker(&mut self, failed: &dyn Fn(&'static str, Status) -> UcxError) -> Result<(), UcxError> {
@@ -276,7 +276,7 @@ impl Wiring {
     }
 }
 
-impl Drop for Wiring {
+impl Drop for UcxWorker {
     /// Destroys worker and context. UCX calls back for pending operations, so the callbacks' arguments must live until
     /// then.
     fn drop(&mut self) {

@@ -25,79 +25,79 @@ const NEW: SocketFlags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK);
 /// because copying starts later.
 const MOST_AWAITED: usize = 64 << 10;
 
-pub(super) enum Door {
+pub(super) enum Listener {
     Tcp(TcpListener),
     Sibling(OwnedFd),
 }
 
-impl AsFd for Door {
+impl AsFd for Listener {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match self {
-            Door::Tcp(listener) => listener.as_fd(),
-            Door::Sibling(listener) => listener.as_fd(),
+            Listener::Tcp(listener) => listener.as_fd(),
+            Listener::Sibling(listener) => listener.as_fd(),
         }
     }
 }
 
-impl Door {
+impl Listener {
     /// Listens on a port of this address that the kernel chooses.
-    pub(super) fn tcp(at: std::net::Ipv4Addr) -> std::io::Result<(Door, SocketAddrV4)> {
+    pub(super) fn tcp(at: std::net::Ipv4Addr) -> std::io::Result<(Listener, SocketAddrV4)> {
         let listener = TcpListener::bind((at, 0))?;
         listener.set_nonblocking(true)?;
         rustix::net::listen(&listener, BACKLOG)?;
         let SocketAddr::V4(socket) = listener.local_addr()? else { unreachable!("bound to an IPv4 address") };
-        Ok((Door::Tcp(listener), socket))
+        Ok((Listener::Tcp(listener), socket))
     }
 
     /// Listens for siblings that dial `address`.
-    pub(super) fn sibling(address: &Address) -> Result<Door, Errno> {
+    pub(super) fn sibling(address: &Address) -> Result<Listener, Errno> {
         let listener = unix()?;
         rustix::net::bind(&listener, &name(address)?)?;
         rustix::net::listen(&listener, BACKLOG)?;
-        Ok(Door::Sibling(listener))
+        Ok(Listener::Sibling(listener))
     }
 
-    pub(super) fn accept(&self) -> Result<Socket, Errno> {
+    pub(super) fn accept(&self) -> Result<StreamSocket, Errno> {
         let accepted = rustix::net::accept_with(self, NEW)?;
         Ok(match self {
-            Door::Tcp(_) => Socket::tcp(accepted)?,
-            Door::Sibling(_) => Socket::Sibling(accepted),
+            Listener::Tcp(_) => StreamSocket::tcp(accepted)?,
+            Listener::Sibling(_) => StreamSocket::Sibling(accepted),
         })
     }
 }
 
-pub(super) enum Socket {
+pub(super) enum StreamSocket {
     /// The second field is the number of bytes that wakes the poller.
     Tcp(TcpStream, usize),
     Sibling(OwnedFd),
 }
 
-impl AsFd for Socket {
+impl AsFd for StreamSocket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match self {
-            Socket::Tcp(socket, _) => socket.as_fd(),
-            Socket::Sibling(socket) => socket.as_fd(),
+            StreamSocket::Tcp(socket, _) => socket.as_fd(),
+            StreamSocket::Sibling(socket) => socket.as_fd(),
         }
     }
 }
 
-impl Socket {
+impl StreamSocket {
     /// Messages leave without delay. A connection to an unreachable peer ends no later than the peer counts as lost.
     /// The kernel would retransmit ever less often, and not at once when packets flow again.
-    fn tcp(socket: OwnedFd) -> Result<Socket, Errno> {
+    fn tcp(socket: OwnedFd) -> Result<StreamSocket, Errno> {
         sockopt::set_tcp_nodelay(&socket, true)?;
         sockopt::set_tcp_user_timeout(&socket, SILENCE.as_millis() as u32)?;
-        Ok(Socket::Tcp(socket.into(), 1))
+        Ok(StreamSocket::Tcp(socket.into(), 1))
     }
 
     /// Starts to connect, through the Unix socket if there is one.
-    pub(super) fn dial(to: &Address, siblings: bool) -> Result<Socket, Errno> {
+    pub(super) fn dial(to: &Address, siblings: bool) -> Result<StreamSocket, Errno> {
         if let Some(socket) = siblings.then(|| dial_sibling(to)).and_then(Result::ok).flatten() {
-            return Ok(Socket::Sibling(socket));
+            return Ok(StreamSocket::Sibling(socket));
         }
         let socket = rustix::net::socket_with(AddressFamily::INET, SocketType::STREAM, NEW, None)?;
         match rustix::net::connect(&socket, &to.socket) {
-            Ok(()) | Err(Errno::INPROGRESS) => Socket::tcp(socket),
+            Ok(()) | Err(Errno::INPROGRESS) => StreamSocket::tcp(socket),
             Err(errno) => Err(errno),
         }
     }
@@ -107,7 +107,7 @@ impl Socket {
     /// of 1 MiB among four hosts 7 % of the processor time.
     pub(super) fn await_bytes(&mut self, bytes: usize) -> Result<(), Errno> {
         let bytes = bytes.min(MOST_AWAITED);
-        if let Socket::Tcp(socket, awaited) = self
+        if let StreamSocket::Tcp(socket, awaited) = self
             && *awaited != bytes
         {
             set_option(socket.as_fd(), libc::SOL_SOCKET, libc::SO_RCVLOWAT, bytes as libc::c_int)?;
@@ -119,17 +119,17 @@ impl Socket {
     /// Closes so that the peer learns of unread bytes: by a reset, which a Unix socket sends by itself then.
     pub(super) fn reset(&self) -> Result<(), Errno> {
         match self {
-            Socket::Tcp(socket, _) => sockopt::set_socket_linger(socket, Some(Duration::ZERO)),
-            Socket::Sibling(_) => Ok(()),
+            StreamSocket::Tcp(socket, _) => sockopt::set_socket_linger(socket, Some(Duration::ZERO)),
+            StreamSocket::Sibling(_) => Ok(()),
         }
     }
 
     pub(super) fn from(&self) -> String {
         match self {
-            Socket::Tcp(socket, _) => {
+            StreamSocket::Tcp(socket, _) => {
                 socket.peer_addr().map_or_else(|error| error.to_string(), |address: SocketAddr| address.to_string())
             }
-            Socket::Sibling(_) => "this host".to_owned(),
+            StreamSocket::Sibling(_) => "this host".to_owned(),
         }
     }
 }
@@ -161,7 +161,7 @@ mod tests {
     use super::*;
 
     /// Whether the poller reports the socket once it holds `bytes` bytes.
-    fn tells(socket: &Socket, bytes: u64) -> bool {
+    fn is_reported(socket: &StreamSocket, bytes: u64) -> bool {
         while rustix::io::ioctl_fionread(socket).expect("a socket") < bytes {
             std::thread::yield_now();
         }
@@ -170,24 +170,24 @@ mod tests {
     }
 
     #[test]
-    fn the_poller_tells_of_what_is_awaited_and_of_the_end() {
-        let (door, at) = Door::tcp(std::net::Ipv4Addr::LOCALHOST).expect("a door");
+    fn the_poller_reports_awaited_bytes_and_the_end() {
+        let (listener, at) = Listener::tcp(std::net::Ipv4Addr::LOCALHOST).expect("a door");
         let mut dialler = TcpStream::connect(at).expect("a connection");
-        let mut socket = door.accept().expect("a connection");
+        let mut socket = listener.accept().expect("a connection");
         dialler.write_all(&[1; 1000]).expect("room");
-        assert!(tells(&socket, 1000), "any byte is awaited");
+        assert!(is_reported(&socket, 1000), "any byte is awaited");
         socket.await_bytes(1001).expect("an option");
-        assert!(!tells(&socket, 1000));
+        assert!(!is_reported(&socket, 1000));
         dialler.write_all(&[1]).expect("room");
-        assert!(tells(&socket, 1001));
+        assert!(is_reported(&socket, 1001));
         socket.await_bytes(usize::MAX).expect("an option");
-        assert!(!tells(&socket, 1001));
+        assert!(!is_reported(&socket, 1001));
         dialler.write_all(&[1; MOST_AWAITED - 1001]).expect("room");
-        assert!(tells(&socket, MOST_AWAITED as u64), "no more is awaited");
+        assert!(is_reported(&socket, MOST_AWAITED as u64), "no more is awaited");
         rustix::io::read(&socket, &mut [0; MOST_AWAITED][..]).expect("bytes");
-        assert!(!tells(&socket, 0));
+        assert!(!is_reported(&socket, 0));
         drop(dialler);
-        poll(&mut [PollFd::new(&socket, PollFlags::IN)], None).expect("the end is told");
+        poll(&mut [PollFd::new(&socket, PollFlags::IN)], None).expect("the end is reported");
         assert_eq!(rustix::io::read(&socket, &mut [0; 1][..]), Ok(0));
     }
 }

@@ -4,7 +4,7 @@
 //! Invariant: the places stay valid while this value lives. Before each access the user must check whether they may
 //! still be read or written: a rank may have its buffers back meanwhile.
 
-use super::Resident;
+use super::MappedBytes;
 use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendFlags};
 use smallvec::SmallVec;
@@ -16,35 +16,35 @@ const MOST_PIECES: usize = 1024;
 
 /// Places of one payload, in the order of its bytes.
 #[derive(Debug, Clone, Default)]
-pub struct Residents {
-    places: SmallVec<[Resident; 2]>,
+pub struct ScatterList {
+    places: SmallVec<[MappedBytes; 2]>,
     bytes: usize,
 }
 
-impl FromIterator<Resident> for Residents {
-    fn from_iter<T: IntoIterator<Item = Resident>>(places: T) -> Self {
-        let places: SmallVec<[Resident; 2]> = places.into_iter().collect();
-        let bytes = places.iter().map(Resident::len).sum();
-        Residents { places, bytes }
+impl FromIterator<MappedBytes> for ScatterList {
+    fn from_iter<T: IntoIterator<Item = MappedBytes>>(places: T) -> Self {
+        let places: SmallVec<[MappedBytes; 2]> = places.into_iter().collect();
+        let bytes = places.iter().map(MappedBytes::len).sum();
+        ScatterList { places, bytes }
     }
 }
 
 /// Equal places hold the same bytes of memory in the same order.
-impl PartialEq for Residents {
+impl PartialEq for ScatterList {
     fn eq(&self, other: &Self) -> bool {
-        let same = |(one, other): (&Resident, &Resident)| one.is(other);
+        let same = |(one, other): (&MappedBytes, &MappedBytes)| one.is(other);
         self.places.len() == other.places.len() && self.places.iter().zip(&other.places).all(same)
     }
 }
 
-impl Residents {
+impl ScatterList {
     /// Bytes of all places together.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
     /// The parts of `len` bytes from `at` on.
-    fn parts(&self, mut at: usize, mut len: usize) -> impl Iterator<Item = Resident> {
+    fn parts(&self, mut at: usize, mut len: usize) -> impl Iterator<Item = MappedBytes> {
         self.places.iter().filter_map(move |place| {
             let before = at.min(place.len());
             let taken = (place.len() - before).min(len);
@@ -86,9 +86,9 @@ impl Residents {
     /// The kernel's reason; then nothing was read.
     pub fn receive(&self, socket: impl AsFd, at: usize, beyond: &mut [u8]) -> Result<usize, Errno> {
         // Kept beside the pieces made of them, so that the memory stays.
-        let parts: SmallVec<[Resident; 2]> = self.parts(at, self.bytes).collect();
+        let parts: SmallVec<[MappedBytes; 2]> = self.parts(at, self.bytes).collect();
         let beyond = libc::iovec { iov_base: beyond.as_mut_ptr().cast(), iov_len: beyond.len() };
-        let pieces: SmallVec<[libc::iovec; 4]> = parts.iter().map(Resident::iovec).chain([beyond]).collect();
+        let pieces: SmallVec<[libc::iovec; 4]> = parts.iter().map(MappedBytes::iovec).chain([beyond]).collect();
         let count = pieces.len().min(MOST_PIECES) as libc::c_int;
         // SAFETY: the kernel writes to `beyond`, which is borrowed for as long, and to residents. The residents live as
         // long as `parts`, and no references to them exist.
@@ -99,12 +99,12 @@ impl Residents {
 
 /// Bytes in order, from different places, for one call to the kernel.
 #[derive(Default)]
-pub struct Gathered<'a> {
+pub struct GatherList<'a> {
     pieces: SmallVec<[IoSlice<'a>; 8]>,
     bytes: usize,
 }
 
-impl<'a> Gathered<'a> {
+impl<'a> GatherList<'a> {
     /// Appends bytes of this process.
     pub fn push(&mut self, bytes: &'a [u8]) {
         if self.pieces.len() < MOST_PIECES && !bytes.is_empty() {
@@ -114,8 +114,8 @@ impl<'a> Gathered<'a> {
     }
 
     /// Appends the bytes of a payload, from `at` on.
-    pub fn push_residents(&mut self, residents: &'a Residents, mut at: usize) {
-        for place in &residents.places {
+    pub fn push_scattered(&mut self, scatter_list: &'a ScatterList, mut at: usize) {
+        for place in &scatter_list.places {
             // SAFETY: the kernel copies the bytes once, whatever they are then, and nothing else reads them.
             let bytes = unsafe { place.bytes() };
             self.push(&bytes[at.min(bytes.len())..]);
@@ -142,34 +142,35 @@ impl<'a> Gathered<'a> {
 mod tests {
     use super::*;
     use crate::memory::MemfdRanges;
-    use crate::region::Region;
+    use crate::region::MemfdRegion;
     use std::io::Write;
     use std::os::unix::net::UnixStream;
 
     /// SP-4: the bytes of a stream reach their places however the stream is cut, and later bytes do not.
     #[test]
     #[cfg_attr(miri, ignore = "maps a memfd")]
-    fn bytes_of_a_socket_land_in_their_places_and_nowhere_else() {
-        let region = Region::create("test", 8192).unwrap();
+    fn bytes_of_a_socket_are_placed_in_order_and_nowhere_else() {
+        let region = MemfdRegion::create("test", 8192).unwrap();
         let ranges = MemfdRanges::default();
         ranges.register(0x1000, 8192, region.fd().try_clone_to_owned().unwrap()).unwrap();
         let places = [(0x1100, 300), (0x2000, 0), (0x1010, 50), (0x2800, 1000)];
-        let landing: Residents = places.iter().map(|&(address, bytes)| ranges.find(address, bytes).unwrap()).collect();
-        assert_eq!(landing.bytes(), 1350);
-        assert!(landing == landing.clone() && landing != Residents::default());
+        let placement: ScatterList =
+            places.iter().map(|&(address, bytes)| ranges.find(address, bytes).unwrap()).collect();
+        assert_eq!(placement.bytes(), 1350);
+        assert!(placement == placement.clone() && placement != ScatterList::default());
         let sent: Vec<u8> = (0..1400u32).map(|at| (at % 251) as u8 + 1).collect();
         for cut in [1, 299, 300, 301, 349, 350, 1349] {
             region.write(0, &[0; 8192]);
             let ((mut one, other), mut beyond) = (UnixStream::pair().unwrap(), [0; 50]);
-            landing.put(0, &sent[..7]);
+            placement.put(0, &sent[..7]);
             let mut at = 7;
             for part in [&sent[7..cut.max(7)], &sent[cut.max(7)..]].into_iter().filter(|part| !part.is_empty()) {
                 one.write_all(part).unwrap();
-                at += landing.receive(&other, at, &mut beyond).unwrap();
+                at += placement.receive(&other, at, &mut beyond).unwrap();
             }
             assert_eq!((at, &beyond[..]), (sent.len(), &sent[1350..]));
             let (mut back, mut all) = (vec![0; 1350], vec![0; 8192]);
-            landing.take(&mut back);
+            placement.take(&mut back);
             assert!(back == sent[..1350], "cut at {cut}");
             region.read(0, &mut all);
             assert_eq!(all.iter().filter(|byte| **byte != 0).count(), 1350, "nothing lies anywhere else");
