@@ -35,7 +35,7 @@ use crate::error::{CollectiveError, Rejection};
 use crate::group::barrier::Barrier;
 use crate::group::members::Members;
 use crate::ids::{CallId, InstanceId, Instant, SpId};
-use crate::interface::{Class, InFlight, Moves, Pairs, PostedCall, Region, Signature, Sizes};
+use crate::interface::{BlockSizes, CallClass, CallMovement, ExchangePairs, InFlight, PostedCall, Region, Signature};
 use crate::multicast::block::{Block, chunks_of};
 use crate::multicast::pacing::Quantum;
 use crate::outbox::{Completion, Outbox, Quota};
@@ -170,22 +170,22 @@ impl Instance {
             goes_on: false,
             kept: 0,
         };
-        let Class { moves, sizes: known } = signature.kind.class();
+        let CallClass { moves, sizes: known } = signature.kind.class();
         let extents = match (moves, known) {
-            (Moves::Messages(_), _) => return Err("tagged messages as an instance of a group".into()),
-            (_, Sizes::Paired) => {
+            (CallMovement::Messages(_), _) => return Err("tagged messages as an instance of a group".into()),
+            (_, BlockSizes::Paired) => {
                 instance.exchange(cx)?;
                 return Ok(instance);
             }
-            (_, Sizes::Agreed(_)) => match sizes {
+            (_, BlockSizes::Agreed(_)) => match sizes {
                 Some(sizes) => Some(sizes),
                 None => {
                     instance.phase = Phase::Unsized(Unsized::new(cx));
                     return Ok(instance);
                 }
             },
-            (_, Sizes::Even) => Extents::even(cx.members.ranks(), signature.bytes),
-            (_, Sizes::Whole) => Extents::even(1, signature.bytes),
+            (_, BlockSizes::Even) => Extents::even(cx.members.ranks(), signature.bytes),
+            (_, BlockSizes::Whole) => Extents::even(1, signature.bytes),
         };
         instance.plan(cx, extents.ok_or("blocks beyond the address space")?)?;
         Ok(instance)
@@ -232,7 +232,7 @@ impl Instance {
         if self.signature.bytes.checked_mul(cx.members.ranks().into()).is_none() {
             return Err("an exchange beyond the address space");
         }
-        if matches!(self.signature.kind.class().moves, Moves::Blocks(Pairs::All)) {
+        if matches!(self.signature.kind.class().moves, CallMovement::Blocks(ExchangePairs::All)) {
             cx.transfer.is_all_to_all(self.id);
         }
         self.policy = Policy::Pairs;

@@ -10,8 +10,10 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use outboard_call::{
+    BlockSizes, CallClass, CallKind, CallMovement, ExchangePairs, Signature, TaggedCall, sizes_digest,
+};
 use outboard_call::{Blocks, Rank, Reduction};
-pub use outboard_call::{CallKind, Class, Moves, Pairs, Signature, Sizes, TaggedCall, sizes_digest};
 use outboard_plan::deferred::List;
 use serde::{Deserialize, Serialize};
 use siphasher::sip::SipHasher13;

@@ -40,8 +40,8 @@ pub use ids::{CallId, Channel, GroupHandle, HostId, InstanceId, Instant, OfferId
 pub use instance::recording::{MAX_STEPS, RecordError, Recording};
 pub use instance::run::Run;
 pub use interface::{
-    CallKind, Class, Counters, EngineMessage, Event, FrameBytes, GroupSpec, InFlight, MemRef, Member, Moves,
-    MulticastBatch, Offload, Order, Pairs, Payload, PostedCall, Reach, ReceivedDatagram, Region, Signature, Sizes,
-    Step, TaggedCall, Transmit, sizes_digest, staging_size,
+    BlockSizes, CallClass, CallKind, CallMovement, Counters, EngineMessage, Event, ExchangePairs, FrameBytes,
+    GroupSpec, InFlight, MemRef, Member, MulticastBatch, Offload, Order, Payload, PostedCall, Reach, ReceivedDatagram,
+    Region, Signature, Step, TaggedCall, Transmit, sizes_digest, staging_size,
 };
 pub use multicast::block::{Asking, Block, Patience};

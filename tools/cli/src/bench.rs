@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand, ValueEnum};
-use outboard::placement::ServiceProcesses;
+use outboard::service_processes::ServiceProcesses;
 use outboard_bench::{
     BenchOptions, Call, Choosing, Collective, Lateness, Layout, Outboard, Peer, Report, Services, Setup, System,
     default_peers_dir, parse_sizes, render_batches, render_by_size, render_table, run_batches,

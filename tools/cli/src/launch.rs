@@ -13,8 +13,8 @@ use std::process::{Command, ExitCode};
 use std::time::Duration;
 
 use clap::Args;
-use outboard::placement::{self, ServiceProcesses};
-use outboard::rendezvous::{TOKEN, Token};
+use outboard::bootstrap::tcp_server::{JobToken, TOKEN_VARIABLE};
+use outboard::service_processes::{self, ServiceProcesses};
 use outboard_bench::{Job, LaunchError, Layout, Process, Running, ServiceCounters, ServiceStats};
 use outboard_lab::{Lab, Node};
 use rustix::event::{PollFd, PollFlags};
@@ -76,7 +76,7 @@ pub(crate) struct DaemonArgs {
 impl DaemonArgs {
     /// Number of daemons on each of `hosts` hosts that share this machine's processors and `ranks` ranks.
     fn each(&self, ranks: u32, hosts: u32) -> u32 {
-        self.service_processes.count(ranks.div_ceil(hosts), placement::cores() / hosts)
+        self.service_processes.count(ranks.div_ceil(hosts), service_processes::cores() / hosts)
     }
 
     /// The flags for communication between hosts.
@@ -175,7 +175,7 @@ impl Daemons {
             let mut command = daemon_command(Command::new("/bin/sh"), &socket, directory, &name)?;
             command.arg("--die-with-parent");
             if siblings > 1 {
-                command.args(placement::SINGLE_HOST);
+                command.args(service_processes::SINGLE_HOST);
             }
             args.flags(&mut command, directory, &name);
             let which = if siblings > 1 { format!(" ({})", number + 1) } else { String::new() };
@@ -405,9 +405,9 @@ pub(crate) fn rendezvous(args: &RendezvousArgs) -> Result<ExitCode, CliError> {
     // A single write, so that the reader gets all of it or nothing.
     ready.write_all(format!("{address}\n").as_bytes()).map_err(CliError::system("tell the rendezvous' address"))?;
     drop(ready);
-    let secret = std::env::var(TOKEN).map_err(|_| CliError::Failed(format!("{TOKEN} is not set")))?;
-    let token = Token::new(secret.as_bytes(), "");
-    let failed = outboard::rendezvous::serve_on(&listener, args.ranks, &token, RENDEZVOUS_LIMIT);
+    let secret = std::env::var(TOKEN_VARIABLE).map_err(|_| CliError::Failed(format!("{TOKEN_VARIABLE} is not set")))?;
+    let token = JobToken::new(secret.as_bytes(), "");
+    let failed = outboard::bootstrap::tcp_server::serve_repeatedly(&listener, args.ranks, &token, RENDEZVOUS_LIMIT);
     Err(CliError::Failed(failed.to_string()))
 }
 
@@ -420,7 +420,7 @@ struct Rendezvous {
 
 /// Starts the server of a job's rendezvous.
 fn start_rendezvous(lab: Option<&Lab>, ranks: u32, directory: &Path) -> Result<Rendezvous, LaunchError> {
-    let token = Token::draw().map_err(|e| LaunchError::new("a token for the ranks", e))?;
+    let token = JobToken::draw().map_err(|e| LaunchError::new("a token for the ranks", e))?;
     let own = std::env::current_exe().map_err(|e| LaunchError::new("this program", e))?;
     let (mut command, address) = match lab {
         Some(lab) => {
@@ -431,7 +431,7 @@ fn start_rendezvous(lab: Option<&Lab>, ranks: u32, directory: &Path) -> Result<R
     };
     let fifo = make_ready_fifo(directory, "rendezvous")?;
     // Other users can read a command line, but not an environment.
-    command.arg("__rendezvous").arg(ranks.to_string()).arg(&address).arg(&fifo).env(TOKEN, &token);
+    command.arg("__rendezvous").arg(ranks.to_string()).arg(&address).arg(&fifo).env(TOKEN_VARIABLE, &token);
     let process = Process::start("rendezvous", command, directory)?;
     let said = await_ready(&process, &fifo)?;
     let address = String::from_utf8_lossy(&said).trim().to_owned();
@@ -474,7 +474,10 @@ pub(crate) fn rank_commands(
         command.args(arguments).envs(environment.iter().cloned());
         command.env("OUTBOARD_RANK", rank.to_string()).env("OUTBOARD_WORLD_SIZE", ranks.count.to_string());
         let seat = seated.entry(place.clone()).or_insert(0);
-        command.env("OUTBOARD_RENDEZVOUS", &address).env("OUTBOARD_LOCAL_RANK", seat.to_string()).env(TOKEN, &token);
+        command
+            .env("OUTBOARD_RENDEZVOUS", &address)
+            .env("OUTBOARD_LOCAL_RANK", seat.to_string())
+            .env(TOKEN_VARIABLE, &token);
         *seat += 1;
         commands.push((format!("rank {rank} on {place}"), command));
         places.push(place);

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ExitCode};
 
 use clap::{Args, ValueEnum};
-use outboard::placement::ServiceProcesses;
+use outboard::service_processes::ServiceProcesses;
 use outboard_bench::{Job, Layout, Peer, default_peers_dir, open_mpi_launcher};
 use outboard_lab::{Lab, LabSpec};
 

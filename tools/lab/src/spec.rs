@@ -243,8 +243,8 @@ impl FromStr for LabSpec {
         let hosts: u64 = hosts.parse().map_err(|_| shape())?;
         let limit = |rate: &str| match rate.parse::<Rate>() {
             Ok(rate) => Ok(rate.in_bits_per_second()),
-            Err(UnitError::Nothing) => Err(SpecError::RateRange { bits_per_s: 0 }),
-            Err(UnitError::Form { .. } | UnitError::Range { .. }) => Err(shape()),
+            Err(UnitError::ZeroRate) => Err(SpecError::RateRange { bits_per_s: 0 }),
+            Err(UnitError::Syntax { .. } | UnitError::Range { .. }) => Err(shape()),
         };
         let rate = if rate == UNLIMITED { 0 } else { limit(rate)? };
         let hosts = u16::try_from(hosts).map_err(|_| SpecError::Hosts { hosts })?;

@@ -2,7 +2,7 @@
 
 use outboard::{Reduction, Status};
 use outboard_arithmetic::reduce;
-use outboard_call::{Call, CallKind, Footprint, Side, Span};
+use outboard_call::{Call, CallKind, Footprint, MemoryRange, Span};
 use outboard_shm::attach::{
     AttachChannel, AttachReply, AttachRequest, ChannelError, GroupReady, OFFER_BYTES, ReceivedMessage, Welcome,
 };
@@ -58,8 +58,8 @@ impl FakeService {
         rustix::net::listen(&listener, 128).unwrap();
         let (orders, taken) = UnixStream::pair().unwrap();
         taken.set_nonblocking(true).unwrap();
-        let pieces = Pieces::default();
-        let mut service = Service { behaviour, listener, orders: taken, ranks: Vec::new(), pieces };
+        let state = ServiceState::default();
+        let mut service = Service { behaviour, listener, orders: taken, ranks: Vec::new(), state };
         let thread = std::thread::spawn(move || while service.turn() {});
         FakeService { socket, orders, thread: Some(thread), _directory: directory }
     }
@@ -97,7 +97,7 @@ struct Member {
 }
 
 #[derive(Default)]
-struct Pieces {
+struct ServiceState {
     /// Groups being made, by the offers of all members.
     forming: HashMap<Vec<u8>, Vec<Member>>,
     /// The connections of each group in rank order.
@@ -111,7 +111,7 @@ struct Service {
     listener: OwnedFd,
     orders: UnixStream,
     ranks: Vec<Option<Rank>>,
-    pieces: Pieces,
+    state: ServiceState,
 }
 
 impl Service {
@@ -228,29 +228,29 @@ impl Service {
 
     /// Adds a member to a group that forms; the last member completes it.
     fn join(&mut self, offers: Vec<u8>, ranks: u32, member: Member) {
-        let members = self.pieces.forming.entry(offers.clone()).or_default();
+        let members = self.state.forming.entry(offers.clone()).or_default();
         members.push(member);
         if members.len() < ranks as usize {
             return;
         }
-        let mut members = self.pieces.forming.remove(&offers).unwrap();
+        let mut members = self.state.forming.remove(&offers).unwrap();
         members.sort_by_key(|member| member.rank);
-        self.pieces.last_group += 1;
-        let group = self.pieces.last_group;
+        self.state.last_group += 1;
+        let group = self.state.last_group;
         for member in &members {
             let most = 1 << 20;
             let ready = GroupReady { group, handle: 77, offloads_from: 1, offloads_up_to: most, reduction_most: most };
             let rank = self.ranks[member.connection].as_ref().unwrap();
             rank.channel.send(member.token, &AttachReply::GroupReady(ready), &[]).unwrap();
         }
-        self.pieces.groups.insert(group, members.iter().map(|member| member.connection).collect());
+        self.state.groups.insert(group, members.iter().map(|member| member.connection).collect());
     }
 
     fn submissions(&mut self, connection: usize) {
         let Some(Rank { attached: Some((side, _)), .. }) = &mut self.ranks[connection] else { return };
         while let Some(entry) = side.pop() {
             let entry = entry.unwrap();
-            self.pieces.calls.entry((entry.group, entry.instance)).or_default().push((connection, entry));
+            self.state.calls.entry((entry.group, entry.instance)).or_default().push((connection, entry));
         }
     }
 
@@ -258,11 +258,11 @@ impl Service {
         if self.behaviour.holding {
             return;
         }
-        let groups = &self.pieces.groups;
+        let groups = &self.state.groups;
         let whole = |(group, _): &(u64, u64), calls: &mut Vec<_>| calls.len() == groups[group].len();
-        let ready: Vec<_> = self.pieces.calls.extract_if(whole).collect();
+        let ready: Vec<_> = self.state.calls.extract_if(whole).collect();
         for ((group, _), calls) in ready {
-            let members = &self.pieces.groups[&group];
+            let members = &self.state.groups[&group];
             if self.behaviour.failing.is_none() {
                 self.collective(members, &calls);
             }
@@ -347,7 +347,7 @@ impl Service {
 }
 
 /// Address and bytes of the block with rank `other` on a side of a call; even blocks have `bytes` each.
-fn block(side: Side, blocks: Option<&Vec<Span>>, other: usize, bytes: u64) -> (u64, u64) {
+fn block(side: MemoryRange, blocks: Option<&Vec<Span>>, other: usize, bytes: u64) -> (u64, u64) {
     let (offset, bytes) = match blocks {
         Some(spans) if spans.len() == 1 => (0, spans[0].len),
         Some(spans) => (spans[other].offset, spans[other].len),

@@ -5,7 +5,7 @@ use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use outboard::rendezvous::TOKEN;
+use outboard::bootstrap::tcp_server::TOKEN_VARIABLE;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 
@@ -47,7 +47,7 @@ impl Job {
             .env("XDG_RUNTIME_DIR", self.runtime.path())
             .env("OUTBOARD_OUTBOARDD", DAEMON)
             .env("OUTBOARD_RENDEZVOUS", &self.rendezvous)
-            .env(TOKEN, SECRET)
+            .env(TOKEN_VARIABLE, SECRET)
             .env("OUTBOARD_RANK", rank.to_string())
             .env("OUTBOARD_WORLD_SIZE", ranks.to_string())
             .env_remove("OUTBOARD_SOCKET");

@@ -27,7 +27,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-use outboard::rendezvous::{TOKEN, Token};
+use outboard::bootstrap::tcp_server::{JobToken, TOKEN_VARIABLE};
 use outboard::{Context, Group};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketType};
@@ -378,7 +378,7 @@ pub(crate) fn start_ranks(
                     .env(SCENARIO, scenario)
                     .env("OUTBOARD_SOCKET", daemons[rank].socket())
                     .env("OUTBOARD_RENDEZVOUS", rendezvous)
-                    .env(TOKEN, SECRET)
+                    .env(TOKEN_VARIABLE, SECRET)
                     .env("OUTBOARD_RANK", rank.to_string())
                     .env("OUTBOARD_WORLD_SIZE", ranks.to_string()),
             )
@@ -423,6 +423,6 @@ pub(crate) fn make_group(contexts: &[Context]) -> Vec<Group> {
 
 pub(crate) fn serve_rendezvous(listener: &TcpListener, ranks: usize) {
     let deadline = Instant::now() + scenarios::LIMIT;
-    let token = Token::new(SECRET.as_bytes(), "");
-    outboard::rendezvous::serve(listener, ranks as u32, &token, deadline).expect("all ranks met");
+    let token = JobToken::new(SECRET.as_bytes(), "");
+    outboard::bootstrap::tcp_server::serve(listener, ranks as u32, &token, deadline).expect("all ranks met");
 }

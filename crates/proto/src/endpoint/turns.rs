@@ -18,7 +18,7 @@ use outboard_plan::Span;
 use smallvec::SmallVec;
 
 use crate::ids::{GroupHandle, InstanceId, Instant};
-use crate::interface::{Moves, Pairs, PostedCall, Sizes};
+use crate::interface::{BlockSizes, CallMovement, ExchangePairs, PostedCall};
 use crate::multicast::pacing::{Contention, SmallCalls};
 
 use crate::deadlines::Deadlines;
@@ -48,14 +48,16 @@ impl Load {
         };
         let class = call.signature.kind.class();
         match (class.moves, &call.blocks) {
-            (Moves::Nothing, _) => Load::Shared(0),
-            (Moves::Messages(_), _) => Load::Single(bytes),
-            (Moves::Blocks(_), Some(blocks)) => Load::Own(all(&blocks.send).max(all(&blocks.receive))),
-            (Moves::Blocks(Pairs::To(root) | Pairs::From(root)), None) if root != call.rank => Load::Own(bytes),
-            (Moves::Blocks(_), None) => Load::Own(others),
-            (Moves::ToAll | Moves::Combined(_), _) => match class.sizes {
-                Sizes::Even => Load::Shared(others),
-                Sizes::Whole | Sizes::Agreed(_) | Sizes::Paired => Load::Shared(bytes),
+            (CallMovement::Nothing, _) => Load::Shared(0),
+            (CallMovement::Messages(_), _) => Load::Single(bytes),
+            (CallMovement::Blocks(_), Some(blocks)) => Load::Own(all(&blocks.send).max(all(&blocks.receive))),
+            (CallMovement::Blocks(ExchangePairs::To(root) | ExchangePairs::From(root)), None) if root != call.rank => {
+                Load::Own(bytes)
+            }
+            (CallMovement::Blocks(_), None) => Load::Own(others),
+            (CallMovement::ToAll | CallMovement::Combined(_), _) => match class.sizes {
+                BlockSizes::Even => Load::Shared(others),
+                BlockSizes::Whole | BlockSizes::Agreed(_) | BlockSizes::Paired => Load::Shared(bytes),
             },
         }
     }

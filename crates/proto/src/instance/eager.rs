@@ -9,7 +9,7 @@ use outboard_plan::Rank;
 use super::{Context, Instance, NO_OFFER, Phase};
 use crate::error::{CollectiveError, Rejection};
 use crate::ids::SpId;
-use crate::interface::{Sizes, Step};
+use crate::interface::{BlockSizes, Step};
 use crate::wire::{Rts, TransferMessage};
 
 impl Instance {
@@ -35,7 +35,7 @@ impl Instance {
     pub(super) fn unanswered_small(&self, cx: &Context<'_>, gone: Rank) -> Option<CollectiveError> {
         let mut error = cx.transfer.unanswered(self.id, gone)?;
         if let CollectiveError::Block { sent, expected, .. } = &mut error
-            && matches!(self.signature.kind.class().sizes, Sizes::Whole | Sizes::Even)
+            && matches!(self.signature.kind.class().sizes, BlockSizes::Whole | BlockSizes::Even)
         {
             [sent, expected].into_iter().filter(|bytes| **bytes > 0).for_each(|bytes| *bytes = self.signature.bytes);
         }

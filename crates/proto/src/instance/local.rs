@@ -5,7 +5,7 @@ use outboard_plan::{Buffer, Extents, OpId, Program, Rank, Span};
 use super::offloaded::Handed;
 use super::run::Run;
 use crate::ids::{Instant, StagingId};
-use crate::interface::{MemRef, Moves, Pairs, PostedCall, Region};
+use crate::interface::{CallMovement, ExchangePairs, MemRef, PostedCall, Region};
 use crate::outbox::Staging;
 
 #[derive(Debug)]
@@ -106,7 +106,7 @@ impl Local {
 
 /// Whether a call in place leaves the rank's own block in its input, as the root of a scatter does.
 fn keeps_input(call: &PostedCall) -> bool {
-    matches!(call.signature.kind.class().moves, Moves::Blocks(Pairs::From(_)))
+    matches!(call.signature.kind.class().moves, CallMovement::Blocks(ExchangePairs::From(_)))
 }
 
 /// The offset in the call's output of byte `offset` in the plan's output; the call's blocks may lie anywhere.

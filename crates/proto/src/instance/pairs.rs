@@ -13,7 +13,7 @@ use outboard_plan::{Algorithm, Op, Program, Rank, alltoall};
 use super::{Context, Instance, NO_OFFER, Phase, Presence};
 use crate::error::{CollectiveError, Rejection};
 use crate::ids::SpId;
-use crate::interface::{Class, Moves, Pairs, PostedCall, Signature, Sizes, Step};
+use crate::interface::{BlockSizes, CallClass, CallMovement, ExchangePairs, PostedCall, Signature, Step};
 use crate::transfer::Name;
 use crate::wire::{EarlyCts, Rts, Scope, TransferMessage};
 
@@ -27,12 +27,12 @@ pub(super) fn program(call: &PostedCall, ranks: u32) -> Program {
 fn even_blocks(call: &PostedCall, ranks: u32) -> Option<Blocks> {
     let Signature { kind, bytes } = call.signature;
     match kind.class() {
-        Class { moves: Moves::Blocks(pairs), sizes: Sizes::Even } => match pairs {
-            Pairs::All => Blocks::even(ranks, bytes),
-            Pairs::To(root) => Blocks::gather((ranks, root), call.rank, bytes, !call.in_place),
-            Pairs::From(root) => Blocks::scatter((ranks, root), call.rank, bytes, !call.in_place),
+        CallClass { moves: CallMovement::Blocks(pairs), sizes: BlockSizes::Even } => match pairs {
+            ExchangePairs::All => Blocks::even(ranks, bytes),
+            ExchangePairs::To(root) => Blocks::gather((ranks, root), call.rank, bytes, !call.in_place),
+            ExchangePairs::From(root) => Blocks::scatter((ranks, root), call.rank, bytes, !call.in_place),
         },
-        Class { .. } => None,
+        CallClass { .. } => None,
     }
 }
 

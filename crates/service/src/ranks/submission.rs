@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use outboard_call::{Call, CallError, CallKind, Footprint, Rank, Side, TaggedCall};
+use outboard_call::{Call, CallError, CallKind, Footprint, MemoryRange, Rank, TaggedCall};
 use outboard_proto::{GroupHandle, InstanceId};
 use outboard_shm::entry::SubmissionEntry;
 use outboard_shm::memory::{AccessError, RankMemory};
@@ -76,7 +76,7 @@ impl Attached {
         let footprint = footprint(&call, *rank, *ranks, &*self.memory)?;
         *in_flight += 1;
         let runner = self.runner.clone();
-        let (memory, pair) = (Arc::clone(&self.memory), |side: Side| (side.address, side.bytes));
+        let (memory, pair) = (Arc::clone(&self.memory), |side: MemoryRange| (side.address, side.bytes));
         let buffers = match (call.kind, recorded) {
             (_, Some(pieces)) => {
                 Buffers::recorded(memory, pieces, Some(footprint.writes.address).filter(|_| call.receive != 0))

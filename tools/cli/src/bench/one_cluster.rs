@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::Args;
-use outboard::placement::ServiceProcesses;
+use outboard::service_processes::ServiceProcesses;
 use outboard_bench::{
     BenchOptions, Choosing, Collective, FftOptions, OptionError, RadixOptions, RecordedOptions, Report, Sockets,
     System, parse_sizes, render_fft_table, render_processor_time, render_radix_table, render_recorded_table, run_fft,

@@ -13,7 +13,7 @@ use crate::group::lateness::Watch;
 use crate::ids::{CallId, GroupHandle, InstanceId, SpId};
 use crate::instance::tagged::TAGGED;
 use crate::instance::{Context, Instance};
-use crate::interface::{Class, Moves, Pairs, PostedCall, Signature, Sizes, Step};
+use crate::interface::{BlockSizes, CallClass, CallMovement, ExchangePairs, PostedCall, Signature, Step};
 use crate::outbox::Completion;
 use crate::transfer::{Owner, StepOf};
 use crate::wire::{EarlyCts, Origin, Rts, TransferMessage};
@@ -67,8 +67,10 @@ impl Group {
     /// A local rank calls. An error means that the call cannot succeed.
     fn handle_call(&mut self, node: &mut Node, call: PostedCall) -> Result<(), CollectiveError> {
         match call.signature.kind.class().moves {
-            Moves::Messages(_) => self.try_tagged_call(node, call),
-            Moves::ToAll | Moves::Blocks(_) | Moves::Combined(_) | Moves::Nothing => self.try_call(node, call),
+            CallMovement::Messages(_) => self.try_tagged_call(node, call),
+            CallMovement::ToAll | CallMovement::Blocks(_) | CallMovement::Combined(_) | CallMovement::Nothing => {
+                self.try_call(node, call)
+            }
         }
     }
 
@@ -394,39 +396,43 @@ fn unmet(offer: &TransferMessage) -> Option<CollectiveError> {
 
 /// Whether the blocks of a call are valid. Calls without blocks of their own are as even as the signature.
 fn sound(call: &PostedCall, ranks: u32) -> bool {
-    let Class { moves, sizes } = call.signature.kind.class();
+    let CallClass { moves, sizes } = call.signature.kind.class();
     let bytes = call.signature.bytes;
     match (moves, sizes, &call.blocks) {
         // A message is no instance of a group.
-        (Moves::Messages(_), ..) => false,
-        (_, Sizes::Whole | Sizes::Even, Some(_)) | (_, Sizes::Agreed(_) | Sizes::Paired, None) => false,
-        (Moves::Nothing, _, None) => bytes == 0,
-        (Moves::Blocks(pairs), _, None) => {
+        (CallMovement::Messages(_), ..) => false,
+        (_, BlockSizes::Whole | BlockSizes::Even, Some(_)) | (_, BlockSizes::Agreed(_) | BlockSizes::Paired, None) => {
+            false
+        }
+        (CallMovement::Nothing, _, None) => bytes == 0,
+        (CallMovement::Blocks(pairs), _, None) => {
             let has_root = match pairs {
-                Pairs::All => true,
-                Pairs::To(root) | Pairs::From(root) => root.0 < ranks && (call.rank == root || !call.in_place),
+                ExchangePairs::All => true,
+                ExchangePairs::To(root) | ExchangePairs::From(root) => {
+                    root.0 < ranks && (call.rank == root || !call.in_place)
+                }
             };
             has_root && bytes.checked_mul(ranks.into()).is_some()
         }
-        (Moves::ToAll | Moves::Combined(_), _, None) => true,
-        (Moves::Blocks(pairs), _, Some(blocks)) => {
+        (CallMovement::ToAll | CallMovement::Combined(_), _, None) => true,
+        (CallMovement::Blocks(pairs), _, Some(blocks)) => {
             blocks.check(ranks, call.rank).is_ok()
                 && match pairs {
-                    Pairs::All => true,
-                    Pairs::To(root) => root.0 < ranks && blocks.are_gathered(root, call.rank),
-                    Pairs::From(root) => root.0 < ranks && blocks.are_scattered(root, call.rank),
+                    ExchangePairs::All => true,
+                    ExchangePairs::To(root) => root.0 < ranks && blocks.fit_gather(root, call.rank),
+                    ExchangePairs::From(root) => root.0 < ranks && blocks.fit_scatter(root, call.rank),
                 }
         }
-        (Moves::Combined(_), _, Some(blocks)) => {
-            blocks.send.len() == ranks as usize && call.signature.kind.agreed(blocks) == Some(call.signature)
+        (CallMovement::Combined(_), _, Some(blocks)) => {
+            blocks.send.len() == ranks as usize && call.signature.kind.signature_of(blocks) == Some(call.signature)
         }
-        (Moves::ToAll, _, Some(blocks)) => {
+        (CallMovement::ToAll, _, Some(blocks)) => {
             blocks.receive.len() == ranks as usize
-                && call.signature.kind.agreed(blocks) == Some(call.signature)
+                && call.signature.kind.signature_of(blocks) == Some(call.signature)
                 && blocks.receive.iter().chain(&blocks.send).all(|span| span.end().is_some())
                 && blocks.send.len() == 1
                 && blocks.send[0].len == blocks.receive[call.rank.0 as usize].len
         }
-        (Moves::Nothing, _, Some(_)) => false,
+        (CallMovement::Nothing, _, Some(_)) => false,
     }
 }

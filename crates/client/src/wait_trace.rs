@@ -2,7 +2,7 @@
 //! processes (SP-9). `outboard run --trace` joins them.
 //!
 //! Tracing is off by default and then costs a branch per wait. Invariants: nothing is buffered, so a rank that dies
-//! leaves all its events. A file never has more than [`MOST_EVENTS`]. A file that cannot be written ends the trace,
+//! leaves all its events. A file never has more than [`MAX_EVENTS`]. A file that cannot be written ends the trace,
 //! never the program.
 
 use std::fs::File;
@@ -18,13 +18,13 @@ use crate::context::lock;
 /// Variable: the directory of the ranks' files.
 const DIRECTORY: &str = "OUTBOARD_TRACE";
 /// The most events of one file; about 100 MB.
-const MOST_EVENTS: u64 = 1 << 20;
+const MAX_EVENTS: u64 = 1 << 20;
 
 #[derive(Debug)]
-pub(crate) struct Trace(Mutex<State>);
+pub(crate) struct WaitTrace(Mutex<WaitTraceFile>);
 
 #[derive(Debug)]
-struct State {
+struct WaitTraceFile {
     file: Option<File>,
     written: u64,
     named: bool,
@@ -36,18 +36,18 @@ fn nanoseconds(id: ClockId) -> i128 {
     i128::from(time.tv_sec) * 1_000_000_000 + i128::from(time.tv_nsec)
 }
 
-impl Trace {
+impl WaitTrace {
     /// The trace that the environment requests.
-    pub(crate) fn of_environment() -> Option<Trace> {
-        Trace::create(environment::process(DIRECTORY)?.as_ref()).ok()
+    pub(crate) fn from_environment() -> Option<WaitTrace> {
+        WaitTrace::create(environment::process(DIRECTORY)?.as_ref()).ok()
     }
 
-    fn create(directory: &Path) -> io::Result<Trace> {
+    fn create(directory: &Path) -> io::Result<WaitTrace> {
         let (real, monotonic) = (nanoseconds(ClockId::Realtime), nanoseconds(ClockId::Monotonic));
         // Processes of several hosts may share the directory, and their process numbers may be equal.
         let name = format!("rank-{}-{monotonic}.json", std::process::id());
         let file = File::options().write(true).create_new(true).open(directory.join(name))?;
-        let trace = Trace(Mutex::new(State { file: Some(file), written: 0, named: false }));
+        let trace = WaitTrace(Mutex::new(WaitTraceFile { file: Some(file), written: 0, named: false }));
         let machine = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
         trace.write("[");
         trace.write(&format!(
@@ -75,8 +75,8 @@ impl Trace {
     }
 
     /// Records that the calling thread waited from `since` until now.
-    pub(crate) fn waited(&self, since: f64) {
-        let (duration, thread) = (Trace::now() - since, rustix::thread::gettid().as_raw_nonzero());
+    pub(crate) fn record_wait(&self, since: f64) {
+        let (duration, thread) = (WaitTrace::now() - since, rustix::thread::gettid().as_raw_nonzero());
         self.write(&format!(
             r#"{{"name":"wait","cat":"rank","ph":"X","pid":1,"tid":{thread},"ts":{since:.3},"dur":{duration:.3}}},"#
         ));
@@ -87,7 +87,7 @@ impl Trace {
         let Some(file) = &mut state.file else { return };
         let written = file.write_all(format!("{line}\n").as_bytes());
         state.written += 1;
-        if written.is_err() || state.written >= MOST_EVENTS {
+        if written.is_err() || state.written >= MAX_EVENTS {
             state.file = None;
         }
     }
@@ -98,12 +98,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_rank_writes_its_name_and_its_waits() {
+    fn trace_file_has_rank_name_and_waits() {
         let directory = tempfile::tempdir().expect("a directory");
-        let trace = Trace::create(directory.path()).expect("a file");
+        let trace = WaitTrace::create(directory.path()).expect("a file");
         trace.name(3, 0xabc);
         trace.name(0, 1);
-        trace.waited(Trace::now());
+        trace.record_wait(WaitTrace::now());
         let file = std::fs::read_dir(directory.path()).expect("entries").next().expect("one").expect("readable");
         let text = std::fs::read_to_string(file.path()).expect("text");
         let lines: Vec<&str> = text.lines().collect();

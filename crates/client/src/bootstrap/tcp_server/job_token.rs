@@ -20,32 +20,32 @@ use crate::bootstrap::environment::Lookup;
 use crate::error::Error;
 
 /// The variable that holds the secret itself.
-pub const TOKEN: &str = "OUTBOARD_TOKEN";
-const FILE: &str = "OUTBOARD_TOKEN_FILE";
-const DRAWN: usize = 32;
-const MOST: u64 = 4096;
+pub const TOKEN_VARIABLE: &str = "OUTBOARD_TOKEN";
+const FILE_VARIABLE: &str = "OUTBOARD_TOKEN_FILE";
+const SECRET_BYTES: usize = 32;
+const MAX_SECRET_BYTES: u64 = 4096;
 const REMEDY: &str = "set OUTBOARD_TOKEN to the same secret in all ranks of the job, or OUTBOARD_TOKEN_FILE to a file that \
                       only you can read (head -c 32 /dev/urandom > FILE; chmod 600 FILE)";
 
 /// A key that only the ranks of one job know.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub struct Token(pub(super) [u8; 32]);
+pub struct JobToken(pub(super) [u8; 32]);
 
-impl fmt::Debug for Token {
+impl fmt::Debug for JobToken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Token")
     }
 }
 
-impl Token {
+impl JobToken {
     /// The token of the job called `job` with this secret.
-    pub fn new(secret: &[u8], job: &str) -> Token {
+    pub fn new(secret: &[u8], job: &str) -> JobToken {
         let mut hash = Blake2s256::new();
         hash.update(b"outboard rendezvous");
         hash.update((secret.len() as u64).to_le_bytes());
         hash.update(secret);
         hash.update(job.as_bytes());
-        Token(hash.finalize().into())
+        JobToken(hash.finalize().into())
     }
 
     /// A random secret for one job, as text for `OUTBOARD_TOKEN`.
@@ -57,25 +57,26 @@ impl Token {
     }
 
     /// The token of the job called `job`, from the variables of the environment.
-    pub(crate) fn find(lookup: Lookup<'_>, job: &str) -> Result<Token, Error> {
-        if let Some(secret) = lookup(TOKEN) {
-            return Ok(Token::new(secret.as_bytes(), job));
+    pub(crate) fn find(lookup: Lookup<'_>, job: &str) -> Result<JobToken, Error> {
+        if let Some(secret) = lookup(TOKEN_VARIABLE) {
+            return Ok(JobToken::new(secret.as_bytes(), job));
         }
         let wrong = |variable: &str, problem| Error::Environment { variable: variable.to_owned(), problem };
-        if let Some(path) = lookup(FILE) {
-            let read = read(Path::new(&path)).map_err(|why| wrong(FILE, format!("names {path}, which {why}")))?;
-            return Ok(Token::new(&read, job));
+        if let Some(path) = lookup(FILE_VARIABLE) {
+            let read =
+                read(Path::new(&path)).map_err(|why| wrong(FILE_VARIABLE, format!("names {path}, which {why}")))?;
+            return Ok(JobToken::new(&read, job));
         }
-        let unset = |why| wrong(TOKEN, format!("is not set, and {why}; {REMEDY}"));
+        let unset = |why| wrong(TOKEN_VARIABLE, format!("is not set, and {why}; {REMEDY}"));
         let home = lookup("HOME").ok_or_else(|| unset("neither is HOME, where one could be kept".to_owned()))?;
         let path = PathBuf::from(home).join(".outboard").join("token");
-        let secret = make(&path).map_err(|why| unset(format!("{} {why}", path.display())))?;
-        Ok(Token::new(&secret, job))
+        let secret = read_or_create(&path).map_err(|why| unset(format!("{} {why}", path.display())))?;
+        Ok(JobToken::new(&secret, job))
     }
 }
 
-fn random() -> io::Result<[u8; DRAWN]> {
-    let mut bytes = [0; DRAWN];
+fn random() -> io::Result<[u8; SECRET_BYTES]> {
+    let mut bytes = [0; SECRET_BYTES];
     std::fs::File::open("/dev/urandom")?.read_exact(&mut bytes)?;
     Ok(bytes)
 }
@@ -92,23 +93,23 @@ fn read(path: &Path) -> Result<Vec<u8>, String> {
         return Err(format!("has mode {:o}, so others may know it; chmod 600 it", found.mode() & 0o777));
     }
     let mut content = Vec::new();
-    file.take(MOST).read_to_end(&mut content).map_err(unread)?;
+    file.take(MAX_SECRET_BYTES).read_to_end(&mut content).map_err(unread)?;
     if content.is_empty() { Err("is empty".to_owned()) } else { Ok(content) }
 }
 
 /// The content of a file, which is made if it is missing. If several processes make it, one wins.
-fn make(path: &Path) -> Result<Vec<u8>, String> {
-    let unmade = |error: io::Error| format!("cannot be made: {error}");
+fn read_or_create(path: &Path) -> Result<Vec<u8>, String> {
+    let cannot_create = |error: io::Error| format!("cannot be made: {error}");
     if !path.exists() {
         let directory = path.parent().expect("a name in a directory");
         match std::fs::DirBuilder::new().mode(0o700).create(directory) {
-            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(unmade(error)),
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(cannot_create(error)),
             Ok(()) | Err(_) => {}
         }
         // Hosts may share a home, and their process numbers may be equal.
-        let drawn = Token::draw().map_err(unmade)?;
+        let drawn = JobToken::draw().map_err(cannot_create)?;
         let fresh = directory.join(format!("token.{}", &drawn[..16]));
-        let secret = Token::draw().map_err(unmade)?;
+        let secret = JobToken::draw().map_err(cannot_create)?;
         let written = std::fs::File::options().write(true).create_new(true).mode(0o600).open(&fresh);
         let written = written.and_then(|mut file| file.write_all(secret.as_bytes()).and_then(|()| file.sync_all()));
         // The link appears complete or not at all, and never replaces another file.
@@ -117,7 +118,7 @@ fn make(path: &Path) -> Result<Vec<u8>, String> {
             linked => linked,
         });
         let _ = std::fs::remove_file(&fresh);
-        linked.map_err(unmade)?;
+        linked.map_err(cannot_create)?;
     }
     read(path)
 }
@@ -127,14 +128,14 @@ mod tests {
     use super::*;
     use std::os::unix::fs::PermissionsExt;
 
-    fn found(environment: &[(&str, &str)]) -> Result<Token, String> {
+    fn found(environment: &[(&str, &str)]) -> Result<JobToken, String> {
         let lookup =
             |name: &str| environment.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned());
-        Token::find(&lookup, "job").map_err(|error| error.to_string())
+        JobToken::find(&lookup, "job").map_err(|error| error.to_string())
     }
 
     #[test]
-    fn all_ranks_of_a_user_find_one_token_and_each_job_has_its_own() {
+    fn concurrent_ranks_create_one_token_file_and_jobs_differ() {
         let home = tempfile::tempdir().unwrap();
         let home = home.path().to_str().unwrap();
         let tokens: Vec<_> = std::thread::scope(|scope| {
@@ -143,32 +144,35 @@ mod tests {
         });
         assert!(tokens.iter().all(|token| *token == tokens[0]));
         assert_eq!(std::fs::read_dir(Path::new(home).join(".outboard")).unwrap().count(), 1, "nothing else stays");
-        assert_eq!(found(&[("HOME", home), (TOKEN, "given")]), Ok(Token::new(b"given", "job")));
-        assert_ne!(Token::new(b"given", "job"), Token::new(b"given", "another"));
+        assert_eq!(found(&[("HOME", home), (TOKEN_VARIABLE, "given")]), Ok(JobToken::new(b"given", "job")));
+        assert_ne!(JobToken::new(b"given", "job"), JobToken::new(b"given", "another"));
     }
 
     #[test]
-    fn a_token_that_others_may_know_or_change_is_refused() {
+    fn token_file_open_to_other_users_is_rejected() {
         let home = tempfile::tempdir().unwrap();
         let path = home.path().join("secret");
         let named = path.to_str().unwrap().to_owned();
         let refused = |words: &[&str]| {
-            let said = found(&[(FILE, &named)]).unwrap_err();
-            words.iter().for_each(|word| assert!(said.contains(word), "`{word}` in: {said}"));
+            let error_text = found(&[(FILE_VARIABLE, &named)]).unwrap_err();
+            words.iter().for_each(|word| assert!(error_text.contains(word), "`{word}` in: {error_text}"));
         };
-        refused(&[FILE, &named, "cannot be read"]);
+        refused(&[FILE_VARIABLE, &named, "cannot be read"]);
         std::fs::write(&path, "secret").unwrap();
         for mode in [0o644, 0o640, 0o602] {
             std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
             refused(&[&format!("{mode:o}"), "chmod 600"]);
         }
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
-        assert_eq!(found(&[(FILE, &named)]), Ok(Token::new(b"secret", "job")));
+        assert_eq!(found(&[(FILE_VARIABLE, &named)]), Ok(JobToken::new(b"secret", "job")));
         let elsewhere = home.path().join("elsewhere");
         std::fs::rename(&path, &elsewhere).unwrap();
         std::os::unix::fs::symlink(&elsewhere, &path).unwrap();
         refused(&["cannot be read"]);
-        let said = found(&[]).unwrap_err();
-        assert!(said.contains(TOKEN) && said.contains(FILE) && said.contains("HOME"), "{said}");
+        let error_text = found(&[]).unwrap_err();
+        assert!(
+            error_text.contains(TOKEN_VARIABLE) && error_text.contains(FILE_VARIABLE) && error_text.contains("HOME"),
+            "{error_text}"
+        );
     }
 }

@@ -1,19 +1,19 @@
-//! Errands: copies into buffers of this rank that a waiting thread of the rank does itself (SP-6).
+//! The copy agent: a waiting thread of this rank copies into buffers of the rank by itself (SP-6).
 //!
-//! Invariants: only waiting threads begin errands. While an errand is under way, no buffer of a failed request goes
-//! back to the program, since the errand may use it.
+//! Invariants: only waiting threads begin copies. While a copy is under way, no buffer of a failed request goes
+//! back to the program, since the copy may use it.
 
 use outboard_shm::control::RankSide;
 use outboard_shm::memory::CrossMemory;
 use std::sync::{PoisonError, RwLock};
 
-/// Held shared by errands under way.
+/// Held shared by copies under way.
 #[derive(Debug, Default)]
-pub(crate) struct Errands(RwLock<()>);
+pub(crate) struct CopyAgent(RwLock<()>);
 
-impl Errands {
-    /// Does offered errands until `done` holds; returns the last result of `done`.
-    pub(crate) fn run(&self, control: &RankSide, done: &mut impl FnMut() -> bool) -> bool {
+impl CopyAgent {
+    /// Makes offered copies until `done` holds; returns the last result of `done`.
+    pub(crate) fn run_until(&self, control: &RankSide, done: &mut impl FnMut() -> bool) -> bool {
         while !done() {
             if !control.has_copy_offers() {
                 return false;
@@ -27,13 +27,13 @@ impl Errands {
         true
     }
 
-    /// Waits for errands under way, after a request has failed.
-    pub(crate) fn end(&self) {
+    /// Waits for copies under way, after a request has failed.
+    pub(crate) fn wait_for_copies(&self) {
         drop(self.0.write().unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// Stops errands for good, since the service process is gone; waits for errands under way.
-    pub(crate) fn give_up(&self, control: &RankSide) {
+    /// Refuses further copies, since the service process is gone; waits for copies under way.
+    pub(crate) fn shut_down(&self, control: &RankSide) {
         let _alone = self.0.write().unwrap_or_else(PoisonError::into_inner);
         control.clear_copy_offers();
     }
@@ -47,11 +47,11 @@ mod tests {
     use outboard_shm::rank_copy::{CopyOutcome, RankCopy};
 
     #[test]
-    fn what_is_offered_is_done_until_the_request_has_ended_or_the_service_process_is_gone() {
+    fn offered_copies_run_until_request_ends_or_service_is_lost() {
         let service = ServiceSide::create().unwrap();
         let [region, doorbell] = service.descriptors().map(|fd| fd.try_clone_to_owned().unwrap());
         let (control, errands, offers) =
-            (RankSide::attach(region, doorbell).unwrap(), Errands::default(), service.rank_copies());
+            (RankSide::attach(region, doorbell).unwrap(), CopyAgent::default(), service.rank_copies());
         let (probe, source, target) = (ProbePage::new().unwrap(), vec![7u8; 5000], vec![0u8; 5000]);
         let errand = RankCopy {
             pid: std::process::id(),
@@ -65,18 +65,18 @@ mod tests {
         offers.table().write(1, &RankCopy { nonce: [0; 16], ..errand });
         offers.table().write(2, &errand);
         offers.offer(1);
-        assert!(errands.run(&control, &mut || true), "the request has ended");
+        assert!(errands.run_until(&control, &mut || true), "the request has ended");
         assert_eq!(offers.table().outcome(0), None);
-        assert!(!errands.run(&control, &mut || false));
+        assert!(!errands.run_until(&control, &mut || false));
         assert_eq!(offers.table().outcome(0), Some(CopyOutcome::Done));
         assert!(std::hint::black_box(&target) == &source);
         offers.offer(2);
-        assert!(!errands.run(&control, &mut || false));
+        assert!(!errands.run_until(&control, &mut || false));
         assert_eq!(offers.table().outcome(1), Some(CopyOutcome::Failed), "it is not the process that was meant");
-        errands.end();
+        errands.wait_for_copies();
         offers.offer(4);
-        errands.give_up(&control);
-        assert!(!errands.run(&control, &mut || false));
+        errands.shut_down(&control);
+        assert!(!errands.run_until(&control, &mut || false));
         assert_eq!(offers.table().outcome(2), None);
     }
 }

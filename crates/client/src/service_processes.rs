@@ -13,13 +13,13 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 /// Variable: how many service processes a job starts on each host, a number or `auto`.
-const NUMBER: &str = "OUTBOARD_SERVICE_PROCESSES";
+const NUMBER_VARIABLE: &str = "OUTBOARD_SERVICE_PROCESSES";
 /// Separates the sockets of a list.
 const SEPARATOR: char = ':';
 /// Ranks for which a service process is worth a core: 4 per 32 ranks were best on the paper's machine.
-const RANKS_EACH: u32 = 8;
+const RANKS_PER_PROCESS: u32 = 8;
 /// The upper limit: each service process has its own threads, sockets and receive buffers.
-const MOST: u32 = 64;
+const MAX_PROCESSES: u32 = 64;
 
 /// Arguments for service processes on a single host, which need a network all the same.
 pub const SINGLE_HOST: [&str; 4] = ["--interface", "lo", "--algorithm", "ring"];
@@ -27,7 +27,7 @@ pub const SINGLE_HOST: [&str; 4] = ["--interface", "lo", "--algorithm", "ring"];
 /// The number of service processes on a host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ServiceProcesses {
-    /// The number that [`automatic`] returns.
+    /// The number that [`default_count`] returns.
     Auto,
     /// This many, 1 to 64.
     Number(NonZeroU32),
@@ -37,7 +37,7 @@ impl ServiceProcesses {
     /// The number on a host with `ranks` ranks of the job and `cores` processors.
     pub fn count(self, ranks: u32, cores: u32) -> u32 {
         match self {
-            ServiceProcesses::Auto => automatic(ranks, cores),
+            ServiceProcesses::Auto => default_count(ranks, cores),
             ServiceProcesses::Number(number) => number.get(),
         }
     }
@@ -56,10 +56,10 @@ impl FromStr for ServiceProcesses {
         if text == "auto" {
             return Ok(ServiceProcesses::Auto);
         }
-        let number = text.parse().ok().filter(|number: &NonZeroU32| number.get() <= MOST);
+        let number = text.parse().ok().filter(|number: &NonZeroU32| number.get() <= MAX_PROCESSES);
         number
             .map(ServiceProcesses::Number)
-            .ok_or_else(|| format!("`{text}` is neither auto nor a number from 1 to {MOST}"))
+            .ok_or_else(|| format!("`{text}` is neither auto nor a number from 1 to {MAX_PROCESSES}"))
     }
 }
 
@@ -74,13 +74,13 @@ impl fmt::Display for ServiceProcesses {
 
 /// Service processes for `ranks` ranks on `cores` processors of one host: 4 for every 32 ranks (SP-8), but no more than
 /// the processors without a rank, and at least one.
-pub fn automatic(ranks: u32, cores: u32) -> u32 {
+pub fn default_count(ranks: u32, cores: u32) -> u32 {
     let spare = cores.saturating_sub(ranks);
-    ranks.div_ceil(RANKS_EACH).min(spare).clamp(1, MOST)
+    ranks.div_ceil(RANKS_PER_PROCESS).min(spare).clamp(1, MAX_PROCESSES)
 }
 
 /// The service process of `number` that serves rank `local` of the host, counted from 0 (GP-3).
-pub fn serving(local: u32, number: u32) -> u32 {
+pub fn process_of_rank(local: u32, number: u32) -> u32 {
     local % number.max(1)
 }
 
@@ -92,11 +92,11 @@ pub fn cores() -> u32 {
 }
 
 /// The socket of a list to which this rank attaches; with one socket the rank's index is not needed.
-pub(crate) fn socket(list: &Path) -> Result<PathBuf, Error> {
-    choose(list, &environment::process)
+pub(crate) fn choose_socket(list: &Path) -> Result<PathBuf, Error> {
+    choose_by(list, &environment::process)
 }
 
-fn choose(list: &Path, lookup: Lookup<'_>) -> Result<PathBuf, Error> {
+fn choose_by(list: &Path, lookup: Lookup<'_>) -> Result<PathBuf, Error> {
     // `outboard` cannot have written a name that is not UTF-8 into a list.
     let Some(sockets) = list.to_str().filter(|list| list.contains(SEPARATOR)) else { return Ok(list.to_owned()) };
     let sockets: Vec<&str> = sockets.split(SEPARATOR).collect();
@@ -106,23 +106,23 @@ fn choose(list: &Path, lookup: Lookup<'_>) -> Result<PathBuf, Error> {
     }
     let number = sockets.len() as u32;
     let local = environment::local_rank(lookup, number)?;
-    Ok(sockets[serving(local, number) as usize].into())
+    Ok(sockets[process_of_rank(local, number) as usize].into())
 }
 
 /// This rank's number among the job's service processes on this host, and their count.
-pub(crate) fn own() -> Result<(u32, u32), Error> {
-    own_by(&environment::process, cores())
+pub(crate) fn index_and_count() -> Result<(u32, u32), Error> {
+    index_and_count_by(&environment::process, cores())
 }
 
-fn own_by(lookup: Lookup<'_>, cores: u32) -> Result<(u32, u32), Error> {
-    let Some(wanted) = lookup(NUMBER) else { return Ok((0, 1)) };
-    let wrong = |problem| Error::Environment { variable: NUMBER.to_owned(), problem };
+fn index_and_count_by(lookup: Lookup<'_>, cores: u32) -> Result<(u32, u32), Error> {
+    let Some(wanted) = lookup(NUMBER_VARIABLE) else { return Ok((0, 1)) };
+    let wrong = |problem| Error::Environment { variable: NUMBER_VARIABLE.to_owned(), problem };
     let number = match wanted.parse().map_err(|problem| wrong(format!("is wrong: {problem}")))? {
-        ServiceProcesses::Auto => automatic(environment::local_ranks(lookup)?, cores),
+        ServiceProcesses::Auto => default_count(environment::local_ranks(lookup)?, cores),
         ServiceProcesses::Number(number) => number.get(),
     };
     let local = if number > 1 { environment::local_rank(lookup, number)? } else { 0 };
-    Ok((serving(local, number), number))
+    Ok((process_of_rank(local, number), number))
 }
 
 #[cfg(test)]
@@ -134,14 +134,14 @@ mod tests {
     }
 
     #[test]
-    fn sp_8_four_for_32_ranks_within_spare_cores() {
+    fn sp_8_default_is_four_per_32_ranks_within_spare_cores() {
         let cases =
             [(32, 64, 4), (8, 16, 1), (9, 16, 2), (128, 256, 16), (32, 34, 2), (32, 32, 1), (64, 8, 1), (1, 1, 1)];
         for (ranks, cores, expected) in cases {
-            assert_eq!(automatic(ranks, cores), expected, "{ranks} ranks on {cores} cores");
+            assert_eq!(default_count(ranks, cores), expected, "{ranks} ranks on {cores} cores");
         }
-        assert_eq!(automatic(0, 0), 1);
-        assert_eq!(automatic(u32::MAX / 2, u32::MAX), MOST);
+        assert_eq!(default_count(0, 0), 1);
+        assert_eq!(default_count(u32::MAX / 2, u32::MAX), MAX_PROCESSES);
         assert_eq!("3".parse::<ServiceProcesses>().map(|n| n.count(1, 1)), Ok(3), "who gives a number gets it");
         for wrong in ["", "0", "-1", "65", "many"] {
             assert!(wrong.parse::<ServiceProcesses>().is_err(), "{wrong}");
@@ -149,10 +149,10 @@ mod tests {
     }
 
     #[test]
-    fn gp_3_ranks_of_a_host_are_dealt_in_turn() {
-        assert_eq!((0..6).map(|local| serving(local, 4)).collect::<Vec<_>>(), [0, 1, 2, 3, 0, 1]);
+    fn gp_3_local_ranks_choose_sockets_round_robin() {
+        assert_eq!((0..6).map(|local| process_of_rank(local, 4)).collect::<Vec<_>>(), [0, 1, 2, 3, 0, 1]);
         let chosen = |list: &str, environment: &[(&str, &str)]| {
-            with(environment, |lookup| choose(list.as_ref(), lookup)).map_err(|error| error.to_string())
+            with(environment, |lookup| choose_by(list.as_ref(), lookup)).map_err(|error| error.to_string())
         };
         assert_eq!(chosen("/a", &[]), Ok("/a".into()));
         assert_eq!(chosen("/a:/b", &[("OUTBOARD_LOCAL_RANK", "3")]), Ok("/b".into()));
@@ -169,9 +169,9 @@ mod tests {
     }
 
     #[test]
-    fn a_jobs_own_service_processes_are_as_many_as_asked() {
+    fn job_daemon_index_and_count_follow_the_variable() {
         let own = |environment: &[(&str, &str)], cores| {
-            with(environment, |lookup| own_by(lookup, cores)).map_err(|e| e.to_string())
+            with(environment, |lookup| index_and_count_by(lookup, cores)).map_err(|e| e.to_string())
         };
         let local = [("OUTBOARD_LOCAL_RANK", "5"), ("OUTBOARD_LOCAL_SIZE", "16")];
         assert_eq!(own(&[], 8), Ok((0, 1)));

@@ -1,15 +1,15 @@
 //! Exchange of blobs between all ranks of a job over one TCP server, for jobs without MPI.
 //!
-//! `outboard run` serves and its ranks visit, or rank 0 serves ([`Tcp`](crate::bootstrap::Tcp)). Both ends prove that
-//! they have the job's [`Token`], and seal their messages ([`sealed`]). Little-endian; a blob is at most [`MOST_BYTES`]
-//! long.
+//! `outboard run` serves and its ranks connect, or rank 0 serves ([`TcpBootstrap`](crate::bootstrap::TcpBootstrap)).
+//! Both ends prove that they have the job's [`JobToken`], and seal their messages ([`sealed_channel`]). Numbers are
+//! little-endian; a blob is at most [`MAX_BLOB_BYTES`] long.
 //!
 //! | from | message |
 //! |---|---|
-//! | visitor | magic (u32), version (u32), rank (u32), ranks (u32), handshake |
+//! | client | magic (u32), version (u32), rank (u32), ranks (u32), handshake |
 //! | server | 2 (u32), handshake |
-//! | server, to a visitor with another token | 1 (u32) |
-//! | visitor | blob, as a record: its length (u32), sealed |
+//! | server, to a client with another token | 1 (u32) |
+//! | client | blob, as a record: its length (u32), sealed |
 //! | server, when all came | an empty record, then the blob of each rank in order, as records |
 //! | server, when some did not | the sentence that names the missing ranks, as a record |
 //! | server, to a rank it cannot place | the reason, as a record |
@@ -17,15 +17,15 @@
 //! Invariants: every exchange has a deadline, however slowly the other end sends. A process without the token cannot
 //! take a rank's place, serve a rank or receive a blob; no user sees its text.
 
-mod sealed;
-mod serving;
-mod token;
+mod job_token;
+mod sealed_channel;
+mod server;
 
-pub(crate) use serving::host;
-pub use serving::{serve, serve_on};
-pub use token::{TOKEN, Token};
+pub use job_token::{JobToken, TOKEN_VARIABLE};
+pub(crate) use server::serve_as_rank;
+pub use server::{serve, serve_repeatedly};
 
-use sealed::{GREETING, Sealed, TAG};
+use sealed_channel::{HANDSHAKE_BYTES, SealedChannel, TAG_BYTES};
 
 use outboard_call::codec::Writer;
 use outboard_shm::status::Status;
@@ -34,34 +34,34 @@ use std::net::{TcpStream, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
 /// Longest blob of a rank: it fits one message of the handshake's protocol, which is at most 64 KiB long.
-pub const MOST_BYTES: u32 = 63 << 10;
-/// The most time in which a visitor tries to reach the server; it waits for the other ranks twice as long.
+pub const MAX_BLOB_BYTES: u32 = 63 << 10;
+/// The most time in which a client tries to reach the server; it waits for the other ranks twice as long.
 pub const LIMIT: Duration = Duration::from_secs(30);
 
 const MAGIC: u32 = u32::from_le_bytes(*b"OBRV");
 const VERSION: u32 = 4;
 const HEADER: usize = 16;
 /// The first word of the server's answer.
-const ANOTHER: u32 = 1;
+const WRONG_TOKEN: u32 = 1;
 const HANDSHAKE: u32 = 2;
-/// Pause before a visitor tries again.
+/// Pause before a client tries again.
 const FIRST_PAUSE: Duration = Duration::from_millis(5);
 
 /// Reasons for which the ranks did not find each other.
 #[allow(missing_docs, reason = "the messages are the documentation")]
 #[derive(Debug, thiserror::Error)]
-pub enum RendezvousError {
+pub enum TcpBootstrapError {
     #[error("rank {rank} cannot reach the rendezvous at {address} within {}s: {reason}; is rank 0 alive, and does OUTBOARD_RENDEZVOUS name its host?", LIMIT.as_secs())]
     Unreachable { rank: u32, address: String, reason: io::Error },
     #[error("ranks {} of {ranks} did not come to the rendezvous in time", list(missing))]
     Missing { missing: Vec<u32>, ranks: u32 },
     #[error("{0}")]
-    Refused(String),
+    Rejected(String),
     #[error(
         "what serves the rendezvous at {address} does not know this job's token: another job meets there, or ranks \
          have different ones; give all ranks the same OUTBOARD_TOKEN, or set OUTBOARD_RENDEZVOUS to another port"
     )]
-    Stranger { address: String },
+    WrongToken { address: String },
     #[error("rendezvous of rank {rank}: {reason}")]
     Broken { rank: u32, reason: io::Error },
     #[error("rendezvous server: {0}")]
@@ -70,16 +70,16 @@ pub enum RendezvousError {
     Listen { address: String, reason: io::Error },
 }
 
-impl RendezvousError {
+impl TcpBootstrapError {
     /// The kind of failure.
     pub fn status(&self) -> Status {
         match self {
-            RendezvousError::Unreachable { .. } => Status::PeerLost,
-            RendezvousError::Missing { .. } | RendezvousError::Refused(_) | RendezvousError::Stranger { .. } => {
-                Status::RankLost
-            }
-            RendezvousError::Broken { .. } => Status::Protocol,
-            RendezvousError::Server(_) | RendezvousError::Listen { .. } => Status::Resource,
+            TcpBootstrapError::Unreachable { .. } => Status::PeerLost,
+            TcpBootstrapError::Missing { .. }
+            | TcpBootstrapError::Rejected(_)
+            | TcpBootstrapError::WrongToken { .. } => Status::RankLost,
+            TcpBootstrapError::Broken { .. } => Status::Protocol,
+            TcpBootstrapError::Server(_) | TcpBootstrapError::Listen { .. } => Status::Resource,
         }
     }
 }
@@ -93,15 +93,15 @@ fn list(ranks: &[u32]) -> String {
 
 /// A rank that another process serves.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Visitor {
+pub(crate) struct TcpClient {
     pub(crate) address: String,
     /// Equal on all ranks of the job.
-    pub(crate) token: Token,
+    pub(crate) token: JobToken,
     pub(crate) rank: u32,
     pub(crate) ranks: u32,
 }
 
-impl Visitor {
+impl TcpClient {
     /// Sends this rank's blob and returns all blobs, in rank order. Collective; ends within `reach`, in which it tries
     /// to reach the server, and twice `limit`, in which the other ranks may come.
     pub(crate) fn exchange_within(
@@ -109,22 +109,22 @@ impl Visitor {
         reach: Duration,
         limit: Duration,
         blob: &[u8],
-    ) -> Result<Vec<Vec<u8>>, RendezvousError> {
-        assert!(blob.len() <= MOST_BYTES as usize, "checked by the caller");
+    ) -> Result<Vec<Vec<u8>>, TcpBootstrapError> {
+        assert!(blob.len() <= MAX_BLOB_BYTES as usize, "checked by the caller");
         let deadline = Instant::now() + reach;
-        let broken = |reason| RendezvousError::Broken { rank: self.rank, reason };
+        let broken = |reason| TcpBootstrapError::Broken { rank: self.rank, reason };
         loop {
             let stream = self.connect(deadline)?;
             // The server's own deadline must pass first, because the server names the missing ranks.
-            let mut server = Timed { stream: &stream, until: Instant::now() + 2 * limit };
-            match self.begin(&mut server, blob) {
+            let mut server = DeadlineStream { stream: &stream, until: Instant::now() + 2 * limit };
+            match self.join_exchange(&mut server, blob) {
                 Ok(begun) => {
                     let mut sealed = begun?;
                     return (0..self.ranks).map(|_| read_record(&mut server, &mut sealed).map_err(broken)).collect();
                 }
                 // The server of an earlier exchange was just closing; the next one will listen soon.
-                Err(reason) if turned_away(&reason) => {
-                    self.may_try_again(deadline, FIRST_PAUSE, reason)?;
+                Err(reason) if closed_by_server(&reason) => {
+                    self.check_retry(deadline, FIRST_PAUSE, reason)?;
                     std::thread::sleep(FIRST_PAUSE);
                 }
                 Err(reason) => return Err(broken(reason)),
@@ -133,35 +133,39 @@ impl Visitor {
     }
 
     /// Sends rank and blob, and waits until the blobs of all ranks follow.
-    fn begin(&self, server: &mut Timed<'_>, blob: &[u8]) -> io::Result<Result<Sealed, RendezvousError>> {
-        let mut message = Vec::with_capacity(HEADER + GREETING);
+    fn join_exchange(
+        &self,
+        server: &mut DeadlineStream<'_>,
+        blob: &[u8],
+    ) -> io::Result<Result<SealedChannel, TcpBootstrapError>> {
+        let mut message = Vec::with_capacity(HEADER + HANDSHAKE_BYTES);
         Writer::new(&mut message).u32(MAGIC).u32(VERSION).u32(self.rank).u32(self.ranks);
-        let (greeted, greeting) = sealed::greet(&self.token, &message);
+        let (greeted, greeting) = sealed_channel::initiate(&self.token, &message);
         message.extend_from_slice(&greeting);
         server.write_all(&message)?;
         // The text of a server that has not proved the token is never shown.
-        let mut answer = [0; GREETING];
+        let mut answer = [0; HANDSHAKE_BYTES];
         let greets = read_u32(server)? == HANDSHAKE;
         if greets {
             server.read_exact(&mut answer)?;
         }
         let Some(mut sealed) = greeted.finish(&answer).filter(|_| greets) else {
-            return Ok(Err(RendezvousError::Stranger { address: self.address.clone() }));
+            return Ok(Err(TcpBootstrapError::WrongToken { address: self.address.clone() }));
         };
         server.write_all(&record(&mut sealed, blob))?;
         let sentence = read_record(server, &mut sealed)?;
         if sentence.is_empty() {
             return Ok(Ok(sealed));
         }
-        Ok(Err(RendezvousError::Refused(String::from_utf8_lossy(&sentence).into_owned())))
+        Ok(Err(TcpBootstrapError::Rejected(String::from_utf8_lossy(&sentence).into_owned())))
     }
 
-    fn connect(&self, deadline: Instant) -> Result<TcpStream, RendezvousError> {
+    fn connect(&self, deadline: Instant) -> Result<TcpStream, TcpBootstrapError> {
         let mut pause = FIRST_PAUSE;
         loop {
             match connect_until(&self.address, deadline) {
                 Ok(server) => return Ok(server),
-                Err(reason) => self.may_try_again(deadline, pause, reason)?,
+                Err(reason) => self.check_retry(deadline, pause, reason)?,
             }
             std::thread::sleep(pause);
             pause = (2 * pause).min(Duration::from_millis(500));
@@ -169,11 +173,11 @@ impl Visitor {
     }
 
     /// An error if the deadline comes before the pause is over.
-    fn may_try_again(&self, deadline: Instant, pause: Duration, reason: io::Error) -> Result<(), RendezvousError> {
+    fn check_retry(&self, deadline: Instant, pause: Duration, reason: io::Error) -> Result<(), TcpBootstrapError> {
         if Instant::now() + pause < deadline {
             return Ok(());
         }
-        Err(RendezvousError::Unreachable { rank: self.rank, address: self.address.clone(), reason })
+        Err(TcpBootstrapError::Unreachable { rank: self.rank, address: self.address.clone(), reason })
     }
 }
 
@@ -191,12 +195,12 @@ fn connect_until(address: &str, deadline: Instant) -> io::Result<TcpStream> {
 }
 
 /// A connection whose waits all end at one time, however slowly the other end sends or receives.
-struct Timed<'a> {
+struct DeadlineStream<'a> {
     stream: &'a TcpStream,
     until: Instant,
 }
 
-impl Timed<'_> {
+impl DeadlineStream<'_> {
     fn left(&self) -> io::Result<Option<Duration>> {
         let left = self.until.saturating_duration_since(Instant::now());
         if left.is_zero() { Err(too_slow()) } else { Ok(Some(left)) }
@@ -208,21 +212,21 @@ fn too_slow() -> io::Error {
 }
 
 /// Maps the kernel's error for an expired wait to a timeout.
-fn timed<T>(result: io::Result<T>) -> io::Result<T> {
+fn map_timeout<T>(result: io::Result<T>) -> io::Result<T> {
     result.map_err(|error| if error.kind() == io::ErrorKind::WouldBlock { too_slow() } else { error })
 }
 
-impl Read for Timed<'_> {
+impl Read for DeadlineStream<'_> {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         self.stream.set_read_timeout(self.left()?)?;
-        timed(self.stream.read(into))
+        map_timeout(self.stream.read(into))
     }
 }
 
-impl Write for Timed<'_> {
+impl Write for DeadlineStream<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.stream.set_write_timeout(self.left()?)?;
-        timed(self.stream.write(bytes))
+        map_timeout(self.stream.write(bytes))
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -230,12 +234,12 @@ impl Write for Timed<'_> {
     }
 }
 
-fn turned_away(reason: &io::Error) -> bool {
+fn closed_by_server(reason: &io::Error) -> bool {
     use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
     matches!(reason.kind(), BrokenPipe | ConnectionReset | UnexpectedEof)
 }
 
-fn nonsense(what: &str) -> io::Error {
+fn invalid_data(what: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, what.to_owned())
 }
 
@@ -245,17 +249,17 @@ fn read_u32(from: &mut impl Read) -> io::Result<u32> {
     Ok(u32::from_le_bytes(bytes))
 }
 
-fn read_record(from: &mut impl Read, sealed: &mut Sealed) -> io::Result<Vec<u8>> {
+fn read_record(from: &mut impl Read, sealed: &mut SealedChannel) -> io::Result<Vec<u8>> {
     let length = read_u32(from)?;
-    if length > MOST_BYTES + TAG as u32 {
-        return Err(nonsense("length out of range"));
+    if length > MAX_BLOB_BYTES + TAG_BYTES as u32 {
+        return Err(invalid_data("length out of range"));
     }
     let mut bytes = vec![0; length as usize];
     from.read_exact(&mut bytes)?;
     sealed.open(&bytes)
 }
 
-fn record(sealed: &mut Sealed, what: &[u8]) -> Vec<u8> {
+fn record(sealed: &mut SealedChannel, what: &[u8]) -> Vec<u8> {
     let mut record = Vec::new();
     sealed.seal(what, &mut record);
     record
@@ -274,16 +278,16 @@ mod tests {
 
     const SHORT: Duration = Duration::from_millis(200);
 
-    fn token() -> Token {
-        Token::new(b"secret", "job")
+    fn token() -> JobToken {
+        JobToken::new(b"secret", "job")
     }
 
-    fn visitor(address: &str, rank: u32, ranks: u32) -> Visitor {
-        Visitor { address: address.to_owned(), token: token(), rank, ranks }
+    fn client(address: &str, rank: u32, ranks: u32) -> TcpClient {
+        TcpClient { address: address.to_owned(), token: token(), rank, ranks }
     }
 
     #[test]
-    fn all_blobs_reach_all_ranks_in_order_whatever_strangers_send() {
+    fn exchange_returns_blobs_in_rank_order_despite_a_foreign_connection() {
         let (listener, address) = server();
         std::thread::scope(|scope| {
             let serving = scope.spawn(|| serve(&listener, 3, &token(), Instant::now() + LIMIT));
@@ -291,7 +295,7 @@ mod tests {
             stranger.write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
             let ranks: Vec<_> = [2, 0, 1]
                 .map(|rank| {
-                    let world = visitor(&address, rank, 3);
+                    let world = client(&address, rank, 3);
                     scope.spawn(move || world.exchange_within(LIMIT, LIMIT, &vec![rank as u8; 1000 * rank as usize]))
                 })
                 .into_iter()
@@ -305,25 +309,25 @@ mod tests {
     }
 
     #[test]
-    fn missing_ranks_are_named_to_the_server_and_to_those_that_came() {
+    fn missing_ranks_are_reported_to_server_and_arrived_ranks() {
         let (listener, address) = server();
         std::thread::scope(|scope| {
-            let came = scope.spawn(|| visitor(&address, 1, 4).exchange_within(LIMIT, LIMIT, b"x"));
+            let arrived = scope.spawn(|| client(&address, 1, 4).exchange_within(LIMIT, LIMIT, b"x"));
             let served = serve(&listener, 4, &token(), Instant::now() + Duration::from_millis(500));
             let sentence = "ranks 0, 2, 3 of 4 did not come to the rendezvous in time";
             assert_eq!(served.unwrap_err().to_string(), sentence);
-            assert_eq!(came.join().unwrap().unwrap_err().to_string(), sentence);
+            assert_eq!(arrived.join().unwrap().unwrap_err().to_string(), sentence);
         });
     }
 
     /// Bytes that arrive one by one renew no deadline.
     #[test]
-    fn a_server_that_speaks_slowly_holds_nobody_up() {
+    fn slow_server_times_the_exchange_out() {
         let (listener, address) = server();
         std::thread::scope(|scope| {
-            let rank = scope.spawn(|| visitor(&address, 1, 2).exchange_within(SHORT, SHORT, b"x"));
+            let rank = scope.spawn(|| client(&address, 1, 2).exchange_within(SHORT, SHORT, b"x"));
             let mut slow = listener.accept().unwrap().0;
-            let words = [&HANDSHAKE.to_le_bytes()[..], &[0; GREETING]].concat();
+            let words = [&HANDSHAKE.to_le_bytes()[..], &[0; HANDSHAKE_BYTES]].concat();
             for byte in words {
                 std::thread::sleep(Duration::from_millis(100));
                 if rank.is_finished() || slow.write_all(&[byte]).is_err() {
@@ -332,49 +336,49 @@ mod tests {
             }
             let failed = rank.join().unwrap().unwrap_err();
             let timed_out = |reason: &io::Error| reason.kind() == io::ErrorKind::TimedOut;
-            assert!(matches!(&failed, RendezvousError::Broken { reason, .. } if timed_out(reason)), "{failed}");
+            assert!(matches!(&failed, TcpBootstrapError::Broken { reason, .. } if timed_out(reason)), "{failed}");
         });
     }
 
     /// Silent connections are closed in time, and do not displace a rank that has begun.
     #[test]
-    fn a_silent_crowd_displaces_no_rank() {
+    fn silent_connections_displace_no_rank() {
         let (listener, address) = server();
         std::thread::scope(|scope| {
             let serving = scope.spawn(|| serve(&listener, 2, &token(), Instant::now() + LIMIT));
-            let mut began = TcpStream::connect(&address).unwrap();
+            let mut stalled = TcpStream::connect(&address).unwrap();
             let mut header = Vec::new();
             Writer::new(&mut header).u32(MAGIC).u32(VERSION).u32(0).u32(2);
-            let (greeted, greeting) = sealed::greet(&token(), &header);
-            began.write_all(&[&header[..], &greeting].concat()).unwrap();
-            let mut answer = [0; GREETING];
-            assert_eq!(read_u32(&mut began).unwrap(), HANDSHAKE);
-            began.read_exact(&mut answer).unwrap();
+            let (greeted, greeting) = sealed_channel::initiate(&token(), &header);
+            stalled.write_all(&[&header[..], &greeting].concat()).unwrap();
+            let mut answer = [0; HANDSHAKE_BYTES];
+            assert_eq!(read_u32(&mut stalled).unwrap(), HANDSHAKE);
+            stalled.read_exact(&mut answer).unwrap();
             let mut sealed = greeted.finish(&answer).unwrap();
             let mut crowd: Vec<_> = (0..200).map(|_| TcpStream::connect(&address).unwrap()).collect();
             let closed = |one: &mut TcpStream| assert_eq!(one.read(&mut [0]).unwrap(), 0);
             closed(&mut crowd[0]);
-            began.write_all(&record(&mut sealed, b"mine")).unwrap();
+            stalled.write_all(&record(&mut sealed, b"mine")).unwrap();
             crowd.iter_mut().for_each(closed);
             assert!(!serving.is_finished(), "rank 1 is waited for");
-            let blobs = visitor(&address, 1, 2).exchange_within(LIMIT, LIMIT, b"other").unwrap();
+            let blobs = client(&address, 1, 2).exchange_within(LIMIT, LIMIT, b"other").unwrap();
             assert_eq!(blobs, [&b"mine"[..], b"other"]);
-            let told: Vec<_> = (0..3).map(|_| read_record(&mut began, &mut sealed).unwrap()).collect();
-            assert_eq!(told, [&b""[..], b"mine", b"other"]);
+            let records: Vec<_> = (0..3).map(|_| read_record(&mut stalled, &mut sealed).unwrap()).collect();
+            assert_eq!(records, [&b""[..], b"mine", b"other"]);
             serving.join().unwrap().unwrap();
         });
     }
 
     #[test]
-    fn ranks_that_belong_elsewhere_are_told_so() {
+    fn rank_with_other_world_size_or_duplicate_number_is_rejected() {
         let (listener, address) = server();
         std::thread::scope(|scope| {
-            let own = visitor(&address, 0, 2);
-            let hosting = scope.spawn(move || host(&listener, &own, b"ours", Instant::now() + LIMIT));
-            let refused = |visitor: Visitor| visitor.exchange_within(LIMIT, LIMIT, b"theirs").unwrap_err().to_string();
-            assert!(refused(visitor(&address, 1, 3)).contains("rank 1 has a world of 3 ranks, others of 2"));
-            assert!(refused(visitor(&address, 0, 2)).contains("rank 0 came twice"));
-            let blobs = visitor(&address, 1, 2).exchange_within(LIMIT, LIMIT, b"own").unwrap();
+            let own = client(&address, 0, 2);
+            let hosting = scope.spawn(move || serve_as_rank(&listener, &own, b"ours", Instant::now() + LIMIT));
+            let refused = |client: TcpClient| client.exchange_within(LIMIT, LIMIT, b"theirs").unwrap_err().to_string();
+            assert!(refused(client(&address, 1, 3)).contains("rank 1 has a world of 3 ranks, others of 2"));
+            assert!(refused(client(&address, 0, 2)).contains("rank 0 came twice"));
+            let blobs = client(&address, 1, 2).exchange_within(LIMIT, LIMIT, b"own").unwrap();
             assert_eq!(blobs, [b"ours".to_vec(), b"own".to_vec()]);
             assert_eq!(hosting.join().unwrap().unwrap(), blobs);
         });

@@ -19,7 +19,7 @@
 
 use crate::bootstrap::environment;
 use crate::error::Error;
-use crate::placement;
+use crate::service_processes;
 use outboard_shm::attach::{AttachChannel, user_socket};
 use outboard_shm::lock::LockError;
 use rustix::io::Errno;
@@ -49,7 +49,7 @@ const PAUSE: Duration = Duration::from_millis(5);
 const EXCERPT: usize = 400;
 
 /// Whether a rank may start a service process; values other than `auto` and `off` are errors.
-pub(crate) fn wanted() -> Result<bool, Error> {
+pub(crate) fn is_enabled() -> Result<bool, Error> {
     match environment::process(CHOICE).as_deref() {
         None | Some("auto") => Ok(true),
         Some("off") => Ok(false),
@@ -62,11 +62,12 @@ pub(crate) fn wanted() -> Result<bool, Error> {
 
 /// Attaches by `attach` to the job's service process, else to the user's, else to one that it starts for the job.
 pub(crate) fn attach<T>(attach: impl Fn(&Path) -> Result<T, Error>) -> Result<T, Error> {
-    let home = Home::of_job(environment::job(&environment::process)?, placement::own()?);
+    let directory =
+        JobDirectory::of_job(environment::job(&environment::process)?, service_processes::index_and_count()?);
     let deadline = Instant::now() + LIMIT;
     loop {
-        home.check()?;
-        match attach(&home.socket()) {
+        directory.check()?;
+        match attach(&directory.socket()) {
             // There is no service process, or it is just ending.
             Err(Error::NoService { .. } | Error::ServiceLost { .. }) if Instant::now() < deadline => {}
             other => return other,
@@ -75,7 +76,7 @@ pub(crate) fn attach<T>(attach: impl Fn(&Path) -> Result<T, Error>) -> Result<T,
             Err(Error::NoService { .. }) => {}
             other => return other,
         }
-        if home.start(deadline)? == Step::Again {
+        if directory.start(deadline)? == StartOutcome::Retry {
             std::thread::sleep(PAUSE);
         }
     }
@@ -88,24 +89,24 @@ pub(crate) fn log_beside(socket: &Path) -> Option<PathBuf> {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Step {
+enum StartOutcome {
     Started,
     /// Another process is starting or ending a service process: look again.
-    Again,
+    Retry,
 }
 
-struct Home {
+struct JobDirectory {
     directory: PathBuf,
     siblings: u32,
 }
 
-impl Home {
+impl JobDirectory {
     /// The directory of service process `number` of `siblings` on this host.
-    fn of_job(job: u64, (number, siblings): (u32, u32)) -> Home {
+    fn of_job(job: u64, (number, siblings): (u32, u32)) -> JobDirectory {
         let user = rustix::process::geteuid().as_raw();
         let which = if siblings > 1 { format!(".{number}") } else { String::new() };
         let directory = std::env::temp_dir().join(format!("outboard-{user}-{job:016x}{which}"));
-        Home { directory, siblings }
+        JobDirectory { directory, siblings }
     }
 
     fn socket(&self) -> PathBuf {
@@ -122,7 +123,7 @@ impl Home {
         if self.disk_is_full() || reason.contains("No space left on device") {
             reason += &format!("; no room is left in {}: make some, or set TMPDIR", std::env::temp_dir().display());
         }
-        Error::OwnDaemon { reason, log: self.log() }
+        Error::JobDaemon { reason, log: self.log() }
     }
 
     /// Whether the file system of the directory is full: failed operations do not always report that.
@@ -133,25 +134,25 @@ impl Home {
     }
 
     /// Removes the directory in which no service process could be started. Ranks that wait for the lock begin again.
-    fn clear_away(&self) {
+    fn remove_directory(&self) {
         let _ = std::fs::remove_file(self.directory.join(LOCK));
         // Fails harmlessly if another process put a file there.
         let _ = std::fs::remove_dir(&self.directory);
     }
 
-    fn start(&self, deadline: Instant) -> Result<Step, Error> {
+    fn start(&self, deadline: Instant) -> Result<StartOutcome, Error> {
         self.make_directory()?;
-        let Some(_lock) = self.lock(deadline)? else { return Ok(Step::Again) };
+        let Some(_lock) = self.lock(deadline)? else { return Ok(StartOutcome::Retry) };
         if AttachChannel::connect(&self.socket()).is_ok() {
-            return Ok(Step::Again);
+            return Ok(StartOutcome::Retry);
         }
         let log = File::options().create(true).append(true).mode(0o600).custom_flags(libc::O_NOFOLLOW).open(self.log());
         let log = match log {
             Ok(log) => log,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Step::Again),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(StartOutcome::Retry),
             Err(error) => {
                 let failure = self.failure(format!("cannot open its log: {error}"));
-                self.clear_away();
+                self.remove_directory();
                 return Err(failure);
             }
         };
@@ -159,7 +160,7 @@ impl Home {
         let mut command = Command::new(&program);
         if self.siblings > 1 && environment::process(INTERFACE).is_none() {
             // Siblings need a network even on a single host.
-            command.args(placement::SINGLE_HOST);
+            command.args(service_processes::SINGLE_HOST);
         }
         let ended = command
             .args(["--background", "--exit-when-idle"])
@@ -179,16 +180,16 @@ impl Home {
             .wait();
         match ended {
             Ok(status) if !status.success() => {
-                Err(self.failure(format!("{} {}", program.display(), self.last_words())))
+                Err(self.failure(format!("{} {}", program.display(), self.last_log_line())))
             }
             // A program that ignores SIGCHLD never gets the child's status; the next attach shows the outcome.
-            Ok(_) | Err(_) => Ok(Step::Started),
+            Ok(_) | Err(_) => Ok(StartOutcome::Started),
         }
     }
 
-    fn last_words(&self) -> String {
-        let said = std::fs::read(self.log()).unwrap_or_default();
-        let end = String::from_utf8_lossy(&said[said.len().saturating_sub(EXCERPT)..]).trim().to_owned();
+    fn last_log_line(&self) -> String {
+        let output = std::fs::read(self.log()).unwrap_or_default();
+        let end = String::from_utf8_lossy(&output[output.len().saturating_sub(EXCERPT)..]).trim().to_owned();
         match end.lines().last() {
             Some(line) => format!("says: {line}"),
             None => "ended without a word".to_owned(),
@@ -239,8 +240,8 @@ impl Home {
 
 /// The program to start: from the variable, else beside this library, else from the search path.
 fn program() -> PathBuf {
-    if let Some(told) = std::env::var_os(PROGRAM).filter(|told| !told.is_empty()) {
-        return told.into();
+    if let Some(named) = std::env::var_os(PROGRAM).filter(|named| !named.is_empty()) {
+        return named.into();
     }
     let beside = own_file().map(|file| file.with_file_name("outboardd"));
     beside.filter(|program| program.is_file()).unwrap_or_else(|| "outboardd".into())

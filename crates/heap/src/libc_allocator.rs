@@ -24,7 +24,7 @@ const NAME: &CStr = c"malloc_usable_size";
 
 /// Looks up the function without a second name, unless another allocator precedes libc. Runs before libc is initialized
 /// and without an environment; `dlopen` here would initialize libc.
-pub(crate) fn find() {
+pub(crate) fn resolve_usable_size() {
     // SAFETY: the name ends with a zero.
     let found = unsafe { libc::dlsym(libc::RTLD_NEXT, NAME.as_ptr()) };
     if library_of(found) == library_of(__libc_malloc as *const c_void) {
