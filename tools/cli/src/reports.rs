@@ -186,7 +186,7 @@ fn kinds(reports: &[Report]) -> Vec<Kind> {
 
 #[cfg(test)]
 mod tests {
-    use outboard_proto::Counters;
+    use outboard_proto::EndpointCounters;
     use outboard_service::statistics::Present;
 
     use super::*;
@@ -199,7 +199,7 @@ mod tests {
         let moved = Moved { memfd: 2_500_000, ..Moved::default() };
         let late = Lateness { group: 7, rank, kind: kind_name, calls: 2, total_ns: 3_000_000 + most_ns, most_ns };
         Report {
-            counters: Counters { completed: 2, late_arrivals: 2, ..Counters::default() },
+            counters: EndpointCounters { completed: 2, late_arrivals: 2, ..EndpointCounters::default() },
             cpu_user_s: 0.5,
             kinds: vec![kind],
             late: vec![late],

@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use outboard_plan::Rank;
-use outboard_proto::{CallId, Channel, GroupHandle, InstanceId, MemRef, SpId, StagingId};
+use outboard_proto::{CallId, GroupHandle, InstanceId, MemRef, MulticastChannel, SpId, StagingId};
 
 /// A broken promise of the machine, found by an oracle.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -46,7 +46,7 @@ pub enum Breach {
     #[error("connects or disconnects {0} out of turn")]
     ConnectTurn(SpId),
     #[error("joins or leaves {0:?} out of turn")]
-    JoinTurn(Channel),
+    JoinTurn(MulticastChannel),
     #[error("answers the making of {group} to {rank} without being asked")]
     UnaskedReady { group: GroupHandle, rank: Rank },
     #[error("refuses {group} to {rank} for a wrong reason: {reason}")]

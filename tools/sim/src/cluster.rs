@@ -13,7 +13,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use outboard_proto::{Channel, Config, GroupHandle, GroupSpec, HostId, Instant, Member, MulticastBatch, OfferId, SpId};
+use outboard_proto::{
+    Config, GroupHandle, GroupMember, GroupSpec, HostId, Instant, MulticastBatch, MulticastChannel, OfferId, SpId,
+};
 
 use crate::breach::Breach;
 use crate::clock::EventQueue;
@@ -53,7 +55,7 @@ pub(crate) fn group_spec(
     hosts: impl IntoIterator<Item = usize>,
     (siblings, link_rate): (usize, u64),
 ) -> Rc<GroupSpec> {
-    let member = |(rank, host): (usize, usize)| Member {
+    let member = |(rank, host): (usize, usize)| GroupMember {
         sp: sp_id(host),
         sends_from: Some(address_of(host / siblings)),
         link_rate,
@@ -101,7 +103,7 @@ enum Happening<P> {
     },
     Joined {
         host: usize,
-        channel: Channel,
+        channel: MulticastChannel,
     },
 }
 

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use outboard_proto::wire::{FrameHeader, FrameKind};
-use outboard_proto::{CollectiveError, GroupError, Step};
+use outboard_proto::{CollectiveError, GroupError, Milestone};
 
 /// Gives an enum a list of all variants and names for people.
 macro_rules! kinds {
@@ -182,13 +182,13 @@ impl Coverage {
         }
     }
 
-    pub(crate) fn step(&mut self, step: &Step) {
+    pub(crate) fn step(&mut self, step: &Milestone) {
         let name = match step {
-            Step::Known(_) => STEPS[0],
-            Step::StoodIn(_) => STEPS[1],
-            Step::Entered => STEPS[2],
-            Step::Ready => STEPS[3],
-            Step::Ended => STEPS[4],
+            Milestone::Known(_) => STEPS[0],
+            Milestone::StoodIn(_) => STEPS[1],
+            Milestone::Entered => STEPS[2],
+            Milestone::Ready => STEPS[3],
+            Milestone::Ended => STEPS[4],
         };
         self.count(STEP, name, 1);
     }
@@ -211,7 +211,7 @@ impl Coverage {
             CollectiveError::Protocol(_) => VERDICTS[6],
             CollectiveError::Configuration { .. } => VERDICTS[7],
             CollectiveError::HandleTaken(_) => VERDICTS[8],
-            CollectiveError::NotAsked { .. } => VERDICTS[9],
+            CollectiveError::GroupNotRequested { .. } => VERDICTS[9],
             CollectiveError::Refused { .. } => VERDICTS[10],
             CollectiveError::Staging { .. } => VERDICTS[11],
             CollectiveError::Deadline(_) => VERDICTS[12],

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use outboard_plan::deferred::{Action, Threshold};
-use outboard_proto::{CallId, EngineMessage, GroupHandle, InstanceId, MemRef, Offload, Region};
+use outboard_proto::{CallId, EngineMessage, GroupHandle, InstanceId, MemRef, MemRegion, Offload};
 
 use crate::breach::Breach;
 use crate::store::{Access, Memory, Payload};
@@ -128,7 +128,7 @@ impl Running {
 
 /// Unwraps an access to memory of the service process, which never faults.
 fn done<T>(at: MemRef, access: Access<T>) -> Result<T, Breach> {
-    assert!(matches!(at.region, Region::Staging(_)), "an engine has {at:?}");
+    assert!(matches!(at.region, MemRegion::Staging(_)), "an engine has {at:?}");
     match access {
         Access::Done(done) => Ok(done),
         Access::Fault(call) => unreachable!("staging of {call:?}"),

@@ -10,8 +10,8 @@ use std::rc::Rc;
 
 use outboard_plan::Rank;
 use outboard_proto::{
-    CallId, Channel, CollectiveError, Config, Endpoint, Event, GroupHandle, GroupSpec, Instant, MemRef, MulticastBatch,
-    OfferId, Order, Overdue, PostedCall, ReceivedDatagram, Refusal, Region, SpId, Transmit, wire,
+    CallId, CollectiveError, Config, Endpoint, Event, GroupHandle, GroupRefusal, GroupSpec, Instant, MemRef, MemRegion,
+    MulticastBatch, MulticastChannel, OfferId, Order, Overdue, PostedCall, ReceivedDatagram, SpId, Transmit, wire,
 };
 use smallvec::SmallVec;
 
@@ -36,7 +36,7 @@ pub(crate) enum Input {
     Refuse {
         spec: Rc<GroupSpec>,
         rank: Rank,
-        why: Refusal,
+        why: GroupRefusal,
     },
     Leave {
         group: GroupHandle,
@@ -62,8 +62,8 @@ pub(crate) enum Action {
     Batch(MulticastBatch),
     Letter(Box<Letter>),
     Connect(SpId),
-    Join(Channel),
-    Leave(Channel),
+    Join(MulticastChannel),
+    Leave(MulticastChannel),
     GroupReady { group: GroupHandle, rank: Rank, result: Result<(), outboard_proto::GroupError> },
     Completed { call: CallId, result: Result<(), CollectiveError>, output: CallOutput },
     Late { group: GroupHandle, rank: Rank },
@@ -109,7 +109,7 @@ pub(crate) struct Host {
     pub(crate) timer: Option<Instant>,
     pub(crate) outbox: VecDeque<Action>,
     pub(crate) connected: BTreeSet<SpId>,
-    pub(crate) joined: BTreeSet<(Channel, GroupHandle)>,
+    pub(crate) joined: BTreeSet<(MulticastChannel, GroupHandle)>,
     pub(crate) batches: BTreeMap<u64, MulticastBatch>,
     /// Calls and group requests of the ranks that ended or failed, to check the machine's counters.
     pub(crate) completed: u64,
@@ -181,7 +181,7 @@ impl Host {
     }
 
     /// Whether some group of the host receives this channel.
-    pub(crate) fn receives(&self, channel: Channel) -> bool {
+    pub(crate) fn receives(&self, channel: MulticastChannel) -> bool {
         self.joined.range((channel, GroupHandle(0))..=(channel, GroupHandle(u32::MAX))).next().is_some()
     }
 
@@ -376,7 +376,7 @@ impl Host {
         let access = match order {
             Order::Stage { id, bytes, .. } => Access::Done(self.memory.stage(id, bytes)?),
             Order::Unstage { id } => {
-                self.check_not_read(|region| region == Region::Staging(id))?;
+                self.check_not_read(|region| region == MemRegion::Staging(id))?;
                 Access::Done(self.memory.unstage(id)?)
             }
             Order::Copy { from, to } => match self.memory.copy(from, to) {
@@ -496,7 +496,7 @@ impl Host {
             }
             Event::Completed { call, result } => {
                 let Some(result) = self.saboteur.completed(result) else { return Ok(()) };
-                self.check_not_read(|region| region == Region::Input(call) || region == Region::Output(call))?;
+                self.check_not_read(|region| region == MemRegion::Input(call) || region == MemRegion::Output(call))?;
                 let output = self.memory.end_call(call).ok_or(Breach::CompletedTwice(call))?;
                 match result {
                     Ok(()) => self.completed += 1,
@@ -510,7 +510,7 @@ impl Host {
             Event::Late { group, rank, .. } => self.outbox.push_back(Action::Late { group, rank }),
             Event::Offload(offload) => self.engine.begin(&mut self.memory, *offload)?,
             Event::Overdue(overdue) => self.outbox.push_back(Action::Overdue(overdue)),
-            Event::Step { step, .. } => self.coverage.step(&step),
+            Event::Milestone { step, .. } => self.coverage.step(&step),
             Event::Violation { .. } if self.expects_violations => {}
             Event::Violation { what, .. } => return Err(Breach::FalseViolation(what)),
         }
@@ -518,7 +518,7 @@ impl Host {
     }
 
     /// Checks that no pending batch reads a region that goes away now.
-    fn check_not_read(&self, goes: impl Fn(Region) -> bool) -> Result<(), Breach> {
+    fn check_not_read(&self, goes: impl Fn(MemRegion) -> bool) -> Result<(), Breach> {
         match self.batches.values().find(|b| goes(b.memory.region)) {
             Some(batch) => Err(Breach::StillRead { token: batch.token, memory: batch.memory }),
             None => Ok(()),

@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use outboard_plan::{Element, Operator, Rank, Reduction};
 use outboard_proto::wire::{DATAGRAM_HEADER_BYTES, DatagramHeader, FrameHeader, FrameKind, MulticastKey, PayloadHash};
-use outboard_proto::{CallId, Channel, Config, GroupHandle, GroupSpec, InstanceId, Instant};
+use outboard_proto::{CallId, Config, GroupHandle, GroupSpec, InstanceId, Instant, MulticastChannel};
 
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -388,7 +388,7 @@ impl Play {
         let len = payload(tape);
         let train = Train {
             from: STRANGER,
-            channel: Channel(0),
+            channel: MulticastChannel(0),
             headers: vec![header],
             hashes: vec![hash],
             key,

@@ -148,7 +148,7 @@ pub fn mixed_hardships(seed: u64) -> Scenario {
     scenario.config.narrate = true;
     if seed % 4 == 3 {
         // Peers without a group are forgotten at once.
-        scenario.config.past_peers = 0;
+        scenario.config.idle_peers = 0;
     }
     let hosts = scenario.hosts();
     if draw.one_in(10) {

@@ -13,7 +13,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use outboard_proto::wire::{DATAGRAM_HEADER_BYTES, MulticastKey, PayloadHash};
-use outboard_proto::{Channel, FrameBytes, InstanceId, Instant};
+use outboard_proto::{FrameBytes, InstanceId, Instant, MulticastChannel};
 
 use crate::store::Payload;
 
@@ -131,7 +131,7 @@ pub struct LinkBytes {
 #[derive(Debug)]
 pub(crate) struct Train {
     pub(crate) from: usize,
-    pub(crate) channel: Channel,
+    pub(crate) channel: MulticastChannel,
     pub(crate) headers: Vec<[u8; DATAGRAM_HEADER_BYTES]>,
     pub(crate) hashes: Vec<PayloadHash>,
     /// The key and the instance of the datagrams.
@@ -181,7 +181,7 @@ pub(crate) struct Frame {
 pub(crate) struct Network {
     up: Vec<Link>,
     down: Vec<Link>,
-    joined: BTreeMap<Channel, Rc<Vec<usize>>>,
+    joined: BTreeMap<MulticastChannel, Rc<Vec<usize>>>,
     siblings: usize,
 }
 
@@ -207,21 +207,21 @@ impl Network {
         self.link_of(one) == self.link_of(other)
     }
 
-    pub(crate) fn join(&mut self, channel: Channel, host: usize) {
+    pub(crate) fn join(&mut self, channel: MulticastChannel, host: usize) {
         let hosts = Rc::make_mut(self.joined.entry(channel).or_default());
         if let Err(at) = hosts.binary_search(&host) {
             hosts.insert(at, host);
         }
     }
 
-    pub(crate) fn leave(&mut self, channel: Channel, host: usize) {
+    pub(crate) fn leave(&mut self, channel: MulticastChannel, host: usize) {
         if let Some(hosts) = self.joined.get_mut(&channel) {
             Rc::make_mut(hosts).retain(|h| *h != host);
         }
     }
 
     /// The hosts that receive a channel, ascending; siblings are neighbours.
-    pub(crate) fn receivers(&self, channel: Channel) -> Rc<Vec<usize>> {
+    pub(crate) fn receivers(&self, channel: MulticastChannel) -> Rc<Vec<usize>> {
         self.joined.get(&channel).cloned().unwrap_or_default()
     }
 
@@ -269,7 +269,7 @@ mod tests {
     fn train(datagrams: usize, payload_len: u64) -> Train {
         Train {
             from: 0,
-            channel: Channel(1),
+            channel: MulticastChannel(1),
             headers: vec![[0; DATAGRAM_HEADER_BYTES]; datagrams],
             hashes: vec![PayloadHash::default(); datagrams],
             key: MulticastKey::new([0; 2], true),
@@ -302,11 +302,11 @@ mod tests {
     fn the_switch_copies_to_those_who_joined() {
         let mut n = Network::new(&plan(300), 3);
         for host in [2, 0, 1, 2] {
-            n.join(Channel(1), host);
+            n.join(MulticastChannel(1), host);
         }
-        assert_eq!(**n.receivers(Channel(1)), [0, 1, 2]);
-        n.leave(Channel(1), 2);
-        assert_eq!(**n.receivers(Channel(1)), [0, 1]);
-        assert!(n.receivers(Channel(2)).is_empty());
+        assert_eq!(**n.receivers(MulticastChannel(1)), [0, 1, 2]);
+        n.leave(MulticastChannel(1), 2);
+        assert_eq!(**n.receivers(MulticastChannel(1)), [0, 1]);
+        assert!(n.receivers(MulticastChannel(2)).is_empty());
     }
 }

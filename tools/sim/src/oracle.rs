@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use outboard_plan::Rank;
 use outboard_proto::{
-    Absentee, CollectiveError, GroupError, InstanceId, Instant, Overdue, Refusal, Signature, staging_size,
+    Absentee, CollectiveError, GroupError, GroupRefusal, InstanceId, Instant, Overdue, Signature, staging_size,
 };
 
 use crate::breach::Breach;
@@ -246,7 +246,7 @@ impl Truth {
                         named && (call.bytes_of(from), call.bytes_of(to)) == (*sent, *expected)
                     })
             }
-            CollectiveError::NotAsked { rank, after_ms } => member(rank).is_some_and(|named| {
+            CollectiveError::GroupNotRequested { rank, after_ms } => member(rank).is_some_and(|named| {
                 let (after, host) = (Duration::from_millis(*after_ms), |m: usize| scenario.host_of[plan.members[m]]);
                 let asked = |m| self.asked.get(&(group, m));
                 let first = (0..plan.members.len()).filter_map(asked).min();
@@ -255,7 +255,8 @@ impl Truth {
                     && (0..plan.members.len()).any(|m| host(m) == host(named) && late(m))
             }),
             CollectiveError::Refused { rank, why } => {
-                *why == Refusal::Groups && member(rank).is_some_and(|m| scenario.faults.refused == Some((group, m)))
+                *why == GroupRefusal::Groups
+                    && member(rank).is_some_and(|m| scenario.faults.refused == Some((group, m)))
             }
             CollectiveError::Protocol(_) | CollectiveError::HandleTaken(_) => false,
         }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
-use outboard_proto::{CollectiveError, Counters, Overdue};
+use outboard_proto::{CollectiveError, EndpointCounters, Overdue};
 
 use crate::breach::Breach;
 use crate::coverage::Coverage;
@@ -23,7 +23,7 @@ pub struct Outcome {
     /// Virtual time from the first call to the last completion.
     pub in_collectives: Duration,
     pub links: Vec<LinkBytes>,
-    pub counters: Vec<Counters>,
+    pub counters: Vec<EndpointCounters>,
     /// How many altered datagrams each service process was sent.
     pub forged: Vec<u64>,
     /// Deliveries (a datagram to one receiver, or a frame) that were tried.

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use outboard_arithmetic::reduce;
 use outboard_plan::{Element, Reduction};
 use outboard_proto::wire::{PayloadHash, PayloadHasher};
-use outboard_proto::{CallId, MemRef, Region, StagingId, staging_size};
+use outboard_proto::{CallId, MemRef, MemRegion, StagingId, staging_size};
 
 use crate::breach::Breach;
 use crate::combined::contribution;
@@ -246,7 +246,7 @@ impl Memory {
 
     /// Writes `to.len` bytes from `offset` of `payload`. The caller has checked that the payload has them.
     pub(crate) fn write(&mut self, to: MemRef, payload: &Payload, offset: u64) -> Result<Access<()>, Breach> {
-        if matches!(to.region, Region::Input(_)) {
+        if matches!(to.region, MemRegion::Input(_)) {
             return Err(Breach::WritesInput { at: to });
         }
         Ok(match self.find(to)? {
@@ -292,13 +292,13 @@ impl Memory {
 
     fn find(&mut self, at: MemRef) -> Result<Access<&mut Contents>, Breach> {
         let contents = match at.region {
-            Region::Staging(id) => self.staging.get_mut(&id).ok_or(Breach::StagingGone { at })?,
-            Region::Input(id) | Region::Output(id) => {
+            MemRegion::Staging(id) => self.staging.get_mut(&id).ok_or(Breach::StagingGone { at })?,
+            MemRegion::Input(id) | MemRegion::Output(id) => {
                 let call = self.calls.get_mut(&id).ok_or(Breach::RegionGone { at })?;
                 if call.faulty {
                     return Ok(Access::Fault(id));
                 }
-                if matches!(at.region, Region::Input(_)) { &mut call.input } else { &mut call.output }
+                if matches!(at.region, MemRegion::Input(_)) { &mut call.input } else { &mut call.output }
             }
         };
         let size = contents.len();
@@ -361,7 +361,7 @@ mod tests {
     }
 
     fn output(offset: u64, len: u64) -> MemRef {
-        MemRef { region: Region::Output(CALL), offset, len }
+        MemRef { region: MemRegion::Output(CALL), offset, len }
     }
 
     #[test]
@@ -372,10 +372,10 @@ mod tests {
                 m.add_call(CALL, (origin(0), Element::U8), 10, 20, place);
                 m.add_call(CallId(2), (origin(1), Element::U8), 10, 20, None);
                 if place.is_none() {
-                    let from = MemRef { region: Region::Input(CALL), offset: 0, len: 10 };
+                    let from = MemRef { region: MemRegion::Input(CALL), offset: 0, len: 10 };
                     assert_eq!(m.copy(from, output(0, 10)), Ok(Access::Done(())));
                 }
-                let theirs = MemRef { region: Region::Input(CallId(2)), offset: 0, len: 10 };
+                let theirs = MemRef { region: MemRegion::Input(CallId(2)), offset: 0, len: 10 };
                 let Ok(Access::Done(payload)) = m.read(theirs) else { panic!("reads") };
                 for first in [5, 0] {
                     assert_eq!(m.write(output(10 + first, 5), &payload, first), Ok(Access::Done(())));
@@ -396,7 +396,7 @@ mod tests {
         m.add_call(CALL, (origin(0), Element::U8), 10, 20, None);
         assert!(matches!(m.read(output(15, 6)), Err(Breach::OutOfBounds { size: 20, .. })));
         assert!(matches!(m.read(output(0, 1)), Err(Breach::ReadsUndefined { holes: 1, .. })));
-        let input = MemRef { region: Region::Input(CALL), offset: 0, len: 1 };
+        let input = MemRef { region: MemRegion::Input(CALL), offset: 0, len: 1 };
         assert!(matches!(m.write(input, &Payload::Provenance(vec![]), 0), Err(Breach::WritesInput { .. })));
         assert_eq!(m.stage(StagingId(1), 60), Ok(()));
         assert!(matches!(m.stage(StagingId(1), 1), Err(Breach::StagedTwice(_))));

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use outboard_plan::Rank;
 use outboard_proto::link::WINDOW;
-use outboard_proto::{CallId, Config, GroupHandle, GroupSpec, Instant, Overdue, Refusal, SpId};
+use outboard_proto::{CallId, Config, GroupHandle, GroupRefusal, GroupSpec, Instant, Overdue, SpId};
 
 use crate::breach::Breach;
 use crate::cluster::{Cluster, ClusterPlan, Step, group_number, group_spec, handle, host_of, sp_id};

@@ -9,8 +9,9 @@ use std::time::{Duration, Instant as WallInstant};
 use outboard_fabric::PeerLoss;
 use outboard_plan::Rank;
 use outboard_proto::{
-    CallId, CollectiveError, Config, Endpoint, Event, GroupHandle, GroupSpec, InFlight, InstanceId, Instant, MemRef,
-    OfferId, Payload, PostedCall, ReceivedDatagram, RecordError, Recording, Refusal, SpId, Transmit,
+    CallId, CollectiveError, Config, Endpoint, Event, FramePayload, GroupHandle, GroupRefusal, GroupSpec,
+    InFlightInstance, InstanceId, Instant, MemRef, OfferId, PostedCall, ReceivedDatagram, RecordError, Recording, SpId,
+    Transmit,
 };
 use outboard_shm::memory::{MappedBytes, ScatterList};
 
@@ -48,7 +49,7 @@ impl Engine {
     }
 
     /// Operations in flight, and what each of them waits for.
-    pub(crate) fn in_flight(&self) -> impl Iterator<Item = InFlight> + '_ {
+    pub(crate) fn in_flight(&self) -> impl Iterator<Item = InFlightInstance> + '_ {
         self.machine.in_flight(self.now())
     }
 
@@ -85,11 +86,11 @@ impl Engine {
     }
 
     /// The rank no longer requests a group by this offer.
-    pub(crate) fn withdraw(&mut self, offer: OfferId, refused: Option<Refusal>) {
+    pub(crate) fn withdraw(&mut self, offer: OfferId, refused: Option<GroupRefusal>) {
         self.tell(|machine, now| machine.handle_offer_withdrawn(now, offer, refused));
     }
 
-    pub(crate) fn refuse_group(&mut self, spec: &GroupSpec, rank: Rank, why: Refusal) {
+    pub(crate) fn refuse_group(&mut self, spec: &GroupSpec, rank: Rank, why: GroupRefusal) {
         self.tell(|machine, now| machine.handle_refusal(now, spec, rank, why));
     }
 
@@ -129,7 +130,7 @@ impl Engine {
     /// `rank`, which posted this call, is gone. Its memory is not accessed any more.
     pub(crate) fn forget_memory(&mut self, call: CallId, rank: Rank) {
         for missing in self.memory.cut_off(call, true) {
-            self.machine.handle_cut_off(missing, CollectiveError::RankLost(rank));
+            self.machine.handle_bytes_lost(missing, CollectiveError::RankLost(rank));
         }
     }
 
@@ -161,7 +162,7 @@ impl Engine {
         let now = self.now();
         self.machine.handle_frame(now, from, header, length);
         self.settle(&[]);
-        self.memory.set_landed(Payload::Empty);
+        self.memory.set_landed(FramePayload::Empty);
     }
 
     /// Bytes of payload that were received in place, without a copy.
@@ -235,10 +236,11 @@ impl Engine {
 
     /// The next event. If a call fails, calls that need bytes which its rank alone could copy fail too.
     pub(crate) fn poll_event(&mut self) -> Option<Event> {
-        let event = self.machine.poll_event_beside(|call, failed| self.memory.backlog.holds_back(call, failed))?;
+        let event =
+            self.machine.poll_event_unless_deferred(|call, failed| self.memory.backlog.holds_back(call, failed))?;
         if let Event::Completed { call, result: Err(error) } = &event {
             for missing in self.memory.cut_off(*call, false) {
-                self.machine.handle_cut_off(missing, error.clone());
+                self.machine.handle_bytes_lost(missing, error.clone());
             }
             self.settle(&[]);
         }

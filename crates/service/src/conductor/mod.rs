@@ -376,7 +376,7 @@ impl Conductor {
                     tracing::debug!(%group, %rank, instance = instance.0, by_ns, "a rank called late");
                     self.statistics.late(group, rank, kind, by_ns);
                 }
-                Event::Step { group, instance, step } => {
+                Event::Milestone { group, instance, step } => {
                     if let Some(trace) = &mut self.trace {
                         trace.step(group, instance, step);
                     }

@@ -257,7 +257,7 @@ mod tests {
     use outboard_fabric::{Armed, FabricEvent, SendBuffer};
     use outboard_plan::Rank;
     use outboard_proto::wire::{FrameHeader, FrameKind, Message};
-    use outboard_proto::{Config, Event, GroupHandle, GroupSpec, HostId, Member, OfferId};
+    use outboard_proto::{Config, Event, GroupHandle, GroupMember, GroupSpec, HostId, OfferId};
 
     use super::*;
 
@@ -332,7 +332,7 @@ mod tests {
     fn a_peer_that_takes_nothing_holds_up_nobody_else() {
         let peers = Peers::default();
         let (deaf, other) = (2, 3);
-        let member = |id: u64| Member {
+        let member = |id: u64| GroupMember {
             sp: SpId(id),
             host: HostId(id),
             address: [].into(),

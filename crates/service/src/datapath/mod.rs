@@ -26,7 +26,7 @@ use std::time::Instant;
 
 use outboard_fabric::multicast::{MulticastSettings, channel_address};
 use outboard_proto::wire::{DATAGRAM_HEADER_BYTES, MulticastKey};
-use outboard_proto::{Channel, GroupHandle, MulticastBatch};
+use outboard_proto::{GroupHandle, MulticastBatch, MulticastChannel};
 
 use crate::datapath::mailbox::Mailbox;
 use crate::datapath::own::Own;
@@ -152,7 +152,7 @@ impl Datapath {
 
     /// Receives a channel for a group with this key, effective on return. Fails if the kernel refuses, for instance
     /// because of too many memberships.
-    pub(crate) fn join(&mut self, channel: Channel, group: GroupHandle, key: MulticastKey) -> io::Result<()> {
+    pub(crate) fn join(&mut self, channel: MulticastChannel, group: GroupHandle, key: MulticastKey) -> io::Result<()> {
         let address = channel_address(channel.0);
         let first = self.joined.get(&address).is_none_or(Vec::is_empty);
         self.tell(address, Interest::Begins { group, key, join: first.then_some(address) })?;
@@ -161,7 +161,7 @@ impl Datapath {
     }
 
     /// Stops receiving a channel for a group.
-    pub(crate) fn leave(&mut self, channel: Channel, group: GroupHandle) -> io::Result<()> {
+    pub(crate) fn leave(&mut self, channel: MulticastChannel, group: GroupHandle) -> io::Result<()> {
         let address = channel_address(channel.0);
         let Some(groups) = self.joined.get_mut(&address) else { return Ok(()) };
         let Some(at) = groups.iter().position(|known| *known == group) else { return Ok(()) };

@@ -27,7 +27,7 @@
 use std::collections::{HashMap, HashSet};
 use std::time::Instant;
 
-use outboard_proto::{CallId, MemRef, Region, StagingId};
+use outboard_proto::{CallId, MemRef, MemRegion, StagingId};
 
 use crate::memory::combine::Combination;
 use crate::memory::errands::State;
@@ -58,11 +58,11 @@ impl Work {
         match self {
             Work::Copy { from, to } | Work::Reduce(Combination { from, into: to, .. }) => [Some(*from), Some(*to)],
             Work::Deliver { to, .. } => [None, Some(*to)],
-            Work::Unstage { id } => [None, Some(MemRef { region: Region::Staging(*id), offset: 0, len: u64::MAX })],
+            Work::Unstage { id } => [None, Some(MemRef { region: MemRegion::Staging(*id), offset: 0, len: u64::MAX })],
         }
     }
 
-    fn regions(&self) -> Touched<Region> {
+    fn regions(&self) -> Touched<MemRegion> {
         self.touched().map(|piece| piece.map(|piece| piece.region))
     }
 
@@ -98,10 +98,10 @@ impl Work {
     }
 }
 
-pub(super) fn call_of(region: Region) -> Option<CallId> {
+pub(super) fn call_of(region: MemRegion) -> Option<CallId> {
     match region {
-        Region::Input(call) | Region::Output(call) => Some(call),
-        Region::Staging(_) => None,
+        MemRegion::Input(call) | MemRegion::Output(call) => Some(call),
+        MemRegion::Staging(_) => None,
     }
 }
 
@@ -314,7 +314,7 @@ impl Backlog {
     /// name the call or depend on its bytes, and the calls that will never receive theirs.
     pub(super) fn cut_off(&mut self, call: CallId) -> (Vec<Entry>, Vec<CallId>) {
         self.reached(call);
-        let mut lost = HashSet::from([Region::Input(call), Region::Output(call)]);
+        let mut lost = HashSet::from([MemRegion::Input(call), MemRegion::Output(call)]);
         let (mut dropped, mut missing) = (Vec::new(), Vec::new());
         for entry in self.take() {
             let [read, written] = entry.work.regions();

@@ -113,7 +113,7 @@ mod tests {
     use std::sync::Arc;
 
     use outboard_plan::{Element, Operator};
-    use outboard_proto::{CallId, Region, StagingId};
+    use outboard_proto::{CallId, MemRegion, StagingId};
     use outboard_shm::memory::{AccessError, RankMemory, TieredMemory};
     use outboard_shm::region::MemfdRegion as Shared;
 
@@ -123,12 +123,12 @@ mod tests {
     const BYTES: u64 = PIECE + 16;
     const AT: u64 = 0x10000;
 
-    fn piece(region: Region) -> MemRef {
+    fn piece(region: MemRegion) -> MemRef {
         MemRef { region, offset: 0, len: BYTES }
     }
 
     fn combination_of_sums() -> Combination {
-        let (from, into) = (piece(Region::Staging(StagingId(1))), piece(Region::Output(CallId(1))));
+        let (from, into) = (piece(MemRegion::Staging(StagingId(1))), piece(MemRegion::Output(CallId(1))));
         let reduction = Reduction::new(Operator::Sum, Element::U32).expect("defined");
         Combination { from, into, reduction, from_left: true }
     }

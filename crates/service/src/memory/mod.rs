@@ -16,7 +16,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use outboard_fabric::limited;
-use outboard_proto::{CallId, Endpoint, GroupHandle, MemRef, Order, Payload, Region, StagingId};
+use outboard_proto::{CallId, Endpoint, FramePayload, GroupHandle, MemRef, MemRegion, Order, StagingId};
 use outboard_shm::memory::{
     AccessError, CopySide, MappedBytes, RankMemory, ScatterList, TieredMemory, WritePiece, copy_between,
 };
@@ -71,30 +71,30 @@ impl Buffers {
     }
 
     /// Address of a byte of the input or the output when the rank posted the call.
-    fn posted(&self, region: Region, offset: u64) -> u64 {
+    fn posted(&self, region: MemRegion, offset: u64) -> u64 {
         match (region, &self.pieces) {
-            (Region::Input(_), _) => self.input.0 + offset,
-            (Region::Output(_), None) => self.output.0 + offset,
-            (Region::Output(_), Some(pieces)) => pieces.address(offset),
-            (Region::Staging(_), _) => unreachable!("staging has no call"),
+            (MemRegion::Input(_), _) => self.input.0 + offset,
+            (MemRegion::Output(_), None) => self.output.0 + offset,
+            (MemRegion::Output(_), Some(pieces)) => pieces.address(offset),
+            (MemRegion::Staging(_), _) => unreachable!("staging has no call"),
         }
     }
 
     /// Current address of a byte of the input or the output.
-    fn address(&self, region: Region, offset: u64) -> u64 {
+    fn address(&self, region: MemRegion, offset: u64) -> u64 {
         match (self.copied, region) {
-            (Some((input, _)), Region::Input(_)) => input + offset,
-            (Some((_, output)), Region::Output(_)) => output + offset,
+            (Some((input, _)), MemRegion::Input(_)) => input + offset,
+            (Some((_, output)), MemRegion::Output(_)) => output + offset,
             (_, region) => self.posted(region, offset),
         }
     }
 
     /// Bytes of the input or the output.
-    fn length(&self, region: Region) -> u64 {
+    fn length(&self, region: MemRegion) -> u64 {
         match region {
-            Region::Input(_) => self.input.1,
-            Region::Output(_) => self.output.1,
-            Region::Staging(_) => unreachable!("staging has no call"),
+            MemRegion::Input(_) => self.input.1,
+            MemRegion::Output(_) => self.output.1,
+            MemRegion::Staging(_) => unreachable!("staging has no call"),
         }
     }
 
@@ -231,7 +231,7 @@ pub(crate) struct Memory {
     pool: StagingPool,
     gathered: Vec<Delivery>,
     /// Pieces that already hold the payload of the current input.
-    landed: Payload,
+    landed: FramePayload,
     pub(crate) bytes_landed: u64,
     /// Memory that payload may be read into was withdrawn since the last check.
     withdrawn: bool,
@@ -315,7 +315,7 @@ impl Memory {
             assert!(end.is_some_and(|end| end <= length), "{piece:?} reaches beyond {length} bytes");
         };
         match piece.region {
-            Region::Input(call) | Region::Output(call) => {
+            MemRegion::Input(call) | MemRegion::Output(call) => {
                 if self.backlog.awaits(call) {
                     return Err(Fault::Awaited);
                 }
@@ -324,7 +324,7 @@ impl Memory {
                 let memory = Arc::clone(buffers.memory.as_ref().ok_or(Fault::Gone)?);
                 Ok(Place::Rank { call, memory, address: buffers.address(piece.region, piece.offset) })
             }
-            Region::Staging(id) => {
+            MemRegion::Staging(id) => {
                 let buffer = self.staging.get(&id).unwrap_or_else(|| panic!("{piece:?} is not staged"));
                 let buffer = buffer.as_ref().ok_or(Fault::Gone)?;
                 within(buffer.len());
@@ -380,7 +380,7 @@ impl Memory {
     }
 
     /// Declares that the next payload is already placed at `pieces`; empty means it was not placed.
-    pub(crate) fn set_landed(&mut self, pieces: Payload) {
+    pub(crate) fn set_landed(&mut self, pieces: FramePayload) {
         self.landed = pieces;
     }
 
@@ -401,8 +401,8 @@ impl Memory {
     fn extents(&self, touched: Touched<MemRef>) -> Touched<Extent> {
         let extent = |MemRef { region, offset, len }| {
             let (holder, start) = match region {
-                Region::Staging(id) => (Holder::Staging(id), offset),
-                Region::Input(call) | Region::Output(call) => {
+                MemRegion::Staging(id) => (Holder::Staging(id), offset),
+                MemRegion::Input(call) | MemRegion::Output(call) => {
                     let buffers = self.calls.get(&call).filter(|_| len > 0)?;
                     (holder(buffers.memory.as_ref()?), buffers.posted(region, offset))
                 }

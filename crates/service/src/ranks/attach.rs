@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use outboard_fabric::limited;
 use outboard_fabric::multicast::Interface;
-use outboard_proto::{GroupHandle, HostId, OfferId, Refusal, SpId};
+use outboard_proto::{GroupHandle, GroupRefusal, HostId, OfferId, SpId};
 use outboard_shm::attach::{AttachChannel, AttachReply, AttachRequest, ChannelError, Hello, ReceivedMessage, Welcome};
 use outboard_shm::control::{LAYOUT_VERSION, ServiceSide};
 use outboard_shm::memory::{CrossMemory, MOST_RANGES, MemoryDescriptor, Proof, RangeError, TieredMemory};
@@ -123,7 +123,7 @@ impl Desk<'_> {
                             Some(Refused { status: Status::Version, text: decode.to_string() })
                         }
                         ChannelError::Descriptors => {
-                            self.ranks.withdraw(id, Some(Refusal::Descriptors), self.engine);
+                            self.ranks.withdraw(id, Some(GroupRefusal::Descriptors), self.engine);
                             Some(kernel("take the descriptors of a request", Errno::MFILE))
                         }
                         ChannelError::Closed | ChannelError::Backlogged | ChannelError::Kernel(_) => None,
@@ -297,7 +297,7 @@ impl Desk<'_> {
         let forgotten = if rank.offers.len() >= MOST_OFFERS { rank.offers.pop_front() } else { None };
         rank.offers.push_back(id);
         self.engine.offer(id);
-        forgotten.into_iter().for_each(|offer| self.engine.withdraw(offer, Some(Refusal::Forgotten)));
+        forgotten.into_iter().for_each(|offer| self.engine.withdraw(offer, Some(GroupRefusal::Forgotten)));
         Ok(AttachReply::Offer(Box::new(offer.encode())))
     }
 

@@ -9,7 +9,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use outboard_plan::Rank;
-use outboard_proto::Refusal;
+use outboard_proto::GroupRefusal;
 use outboard_proto::wire::RecordedMemory;
 use outboard_shm::attach::{AttachReply, AttachRequest, OFFER_BYTES, RestagedBuffers};
 use outboard_shm::status::Status;
@@ -105,7 +105,7 @@ impl Desk<'_> {
         }
         let most = self.host.settings.max_groups as usize;
         if self.ranks.memberships() >= most {
-            self.engine.refuse_group(&spec, Rank(me), Refusal::Groups);
+            self.engine.refuse_group(&spec, Rank(me), GroupRefusal::Groups);
             let text = format!(
                 "the ranks of this service process hold {most} memberships in groups; destroy some groups, or raise \
                  --max-groups of outboardd"

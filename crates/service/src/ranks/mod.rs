@@ -284,7 +284,12 @@ impl Ranks {
     }
 
     /// Withdraws the offers of a rank that is gone or refused, so that no group waits for it.
-    pub(crate) fn withdraw(&mut self, id: ConnectionId, refused: Option<outboard_proto::Refusal>, engine: &mut Engine) {
+    pub(crate) fn withdraw(
+        &mut self,
+        id: ConnectionId,
+        refused: Option<outboard_proto::GroupRefusal>,
+        engine: &mut Engine,
+    ) {
         let offers = self.rank(id).map(|rank| std::mem::take(&mut rank.offers));
         offers.into_iter().flatten().for_each(|offer| engine.withdraw(offer, refused));
     }

@@ -13,7 +13,7 @@ use outboard_call::codec::{DecodeError, Reader, Writer};
 use outboard_fabric::ofi::MAX_OFI_ADDRESS;
 use outboard_proto::config::Difference;
 use outboard_proto::wire;
-use outboard_proto::{GroupHandle, GroupSpec, HostId, Member, OfferId, SpId};
+use outboard_proto::{GroupHandle, GroupMember, GroupSpec, HostId, OfferId, SpId};
 use outboard_shm::attach::OFFER_BYTES;
 use siphasher::sip::SipHasher13;
 use siphasher::sip128::{self, Hasher128};
@@ -163,7 +163,7 @@ pub(crate) fn group_spec(parsed: &[Offer]) -> Result<(GroupSpec, Vec<Seat>), Off
         let Offer { address, engine, .. } = known[&offer.sp];
         let (address, engine) = (Arc::clone(address), Arc::clone(engine));
         let (sends_from, link_rate) = (offer.sends_from, offer.link_rate);
-        Member { sp: offer.sp, host: offer.host, address, sends_from, link_rate, engine, offer: offer.id }
+        GroupMember { sp: offer.sp, host: offer.host, address, sends_from, link_rate, engine, offer: offer.id }
     };
     let members = parsed.iter().map(member).collect();
     let spec = GroupSpec { handle: first.handle, key: common_key(parsed), members };

@@ -127,7 +127,7 @@ impl Attached {
 #[cfg(test)]
 mod tests {
     use outboard_call::{Call, Rank, Signature};
-    use outboard_proto::{CollectiveError, Config, Event, GroupHandle, GroupSpec, HostId, Member, OfferId, SpId};
+    use outboard_proto::{CollectiveError, Config, Event, GroupHandle, GroupMember, GroupSpec, HostId, OfferId, SpId};
     use outboard_shm::attach::AttachChannel;
     use outboard_shm::control::{RankSide, ServiceSide};
     use outboard_shm::memory::TieredMemory;
@@ -177,7 +177,7 @@ mod tests {
     fn a_collective_that_is_refused_takes_its_rank_out_of_the_group() {
         let (mut ranks, mut engine) = (Ranks::default(), Engine::new(SpId(1), Config::default(), 1, 0));
         let side = attach(&mut ranks, 3);
-        let member = |offer| Member {
+        let member = |offer| GroupMember {
             sp: SpId(1),
             host: HostId(1),
             address: [1].into(),

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use outboard_fabric::limited;
 use outboard_plan::Rank;
-use outboard_proto::{CallKind, Counters, GroupHandle, InFlight, SpId};
+use outboard_proto::{CallKind, EndpointCounters, GroupHandle, InFlightInstance, SpId};
 use outboard_shm::memory::Tier;
 use serde::{Deserialize, Serialize};
 
@@ -51,7 +51,7 @@ pub struct Waiting {
 }
 
 impl Waiting {
-    fn new(flight: &InFlight, seat: &dyn Fn(GroupHandle, Rank) -> Option<String>) -> Self {
+    fn new(flight: &InFlightInstance, seat: &dyn Fn(GroupHandle, Rank) -> Option<String>) -> Self {
         let named = |ranks: &[Rank]| ranks.iter().map(|rank| rank.0).take(REPORTED_RANKS).collect::<Vec<_>>();
         let (not_called, awaits) = (named(&flight.absent), named(&flight.awaits));
         let seat = |rank: &u32| Some((*rank, seat(flight.group, Rank(*rank))?));
@@ -236,7 +236,7 @@ pub struct Report {
     /// Lines of the log that were dropped because they could not be written in time.
     pub log_lines_lost: u64,
     #[serde(flatten)]
-    pub counters: Counters,
+    pub counters: EndpointCounters,
     /// Other service processes that are known: the peers of its groups, and the last peers without a group.
     pub peers: u64,
     #[serde(flatten)]
@@ -323,12 +323,12 @@ impl Statistics {
     pub(crate) fn report(
         &self,
         (sp, peers): (SpId, usize),
-        counters: &Counters,
+        counters: &EndpointCounters,
         mut present: Present,
-        in_flight: impl Iterator<Item = InFlight>,
+        in_flight: impl Iterator<Item = InFlightInstance>,
         seat: &dyn Fn(GroupHandle, Rank) -> Option<String>,
     ) -> Report {
-        let mut in_flight: Vec<InFlight> = in_flight.collect();
+        let mut in_flight: Vec<InFlightInstance> = in_flight.collect();
         in_flight.sort_unstable_by_key(|flight| (std::cmp::Reverse(flight.age_ns), flight.group, flight.instance));
         in_flight.truncate(REPORTED_IN_FLIGHT);
         present.seated.truncate(REPORTED_SEATS);
@@ -390,7 +390,7 @@ mod tests {
 
     fn report(statistics: &Statistics) -> Report {
         let present = Present { ranks: 2, ..Present::default() };
-        statistics.report((SpId(1), 0), &Counters::default(), present, std::iter::empty(), &|_, _| None)
+        statistics.report((SpId(1), 0), &EndpointCounters::default(), present, std::iter::empty(), &|_, _| None)
     }
 
     #[test]

@@ -16,7 +16,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use outboard_plan::Rank;
-use outboard_proto::{CallId, GroupHandle, InstanceId, MulticastBatch, Signature, SpId, Step};
+use outboard_proto::{CallId, GroupHandle, InstanceId, Milestone, MulticastBatch, Signature, SpId};
 use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -155,11 +155,11 @@ impl Trace {
     }
 
     /// A collective has reached its next step.
-    pub(crate) fn step(&mut self, group: GroupHandle, instance: InstanceId, step: Step) {
+    pub(crate) fn step(&mut self, group: GroupHandle, instance: InstanceId, step: Milestone) {
         let key = (group, instance);
         let at = (SERVICE, name_of(group, instance));
         let next = match step {
-            Step::Known(signature) => {
+            Milestone::Known(signature) => {
                 let args = json!({ "group": group.to_string(), "instance": instance.0, "call": signature.to_string() });
                 self.edge('b', ("collective", signature.kind.name()), at.clone(), args);
                 let first = if signature.kind.is_exchange() { "exchange" } else { "wait for local ranks" };
@@ -167,15 +167,15 @@ impl Trace {
                 self.edge('b', ("collective", first), at, Value::Null);
                 return;
             }
-            Step::StoodIn(rank) => {
+            Milestone::StoodIn(rank) => {
                 let row = self.row(group, rank);
                 self.standing.insert((group, instance, rank));
                 let args = json!({ "group": group.to_string(), "instance": instance.0, "rank": rank.0 });
                 return self.edge('b', ("stand-in", "stood in for"), (row, at.1), args);
             }
-            Step::Entered => Some("ready barrier"),
-            Step::Ready => Some("transfer"),
-            Step::Ended => None,
+            Milestone::Entered => Some("ready barrier"),
+            Milestone::Ready => Some("transfer"),
+            Milestone::Ended => None,
         };
         let Some((kind, phase)) = self.open.remove(&key) else { return };
         self.edge('e', ("collective", phase), at.clone(), Value::Null);

@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use outboard_plan::{Op, OpId, Rank, Span, subgroup_chunks};
-use outboard_proto::{Barrier, Block, Deadlines, Run};
+use outboard_proto::{Barrier, Block, Deadlines, ProgramRun};
 
 use super::packet::Stream;
 use crate::job::Post;
@@ -50,7 +50,7 @@ pub(super) struct Running {
     pub(super) post: Post,
     /// Number of calls of the job before this one.
     pub(super) call: u64,
-    pub(super) run: Run,
+    pub(super) run: ProgramRun,
     pub(super) barrier: Barrier,
     chunk_bytes: u32,
     /// Block of each stream: its bitmap, and the chunks that peers lack.
@@ -77,7 +77,7 @@ pub(super) struct Running {
 impl Running {
     /// Creates the state of a call; `take` assigns a thread to each subgroup in which the rank receives.
     pub(super) fn new(post: Post, call: u64, chunk_bytes: u32, mut take: impl FnMut() -> u32) -> Self {
-        let run = Run::new(post.program.clone());
+        let run = ProgramRun::new(post.program.clone());
         let (rank, ranks) = (post.program.rank, post.program.ranks);
         let (mut blocks, mut pending, mut workers) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
         let roots: Vec<(Rank, u64)> = run.multicast_roots().filter(|_| ranks > 1).collect();

@@ -79,7 +79,7 @@ impl Datapath {
 
     /// Handles new chunks of another rank's stream.
     fn has_more(&mut self, key: Key, stream: Stream) {
-        self.mind_check(key, stream);
+        self.rearm_loss_check(key, stream);
         self.note_repairs(key, stream);
         let running = self.running(key);
         if running.block(stream).is_full() {
@@ -90,10 +90,10 @@ impl Datapath {
         self.go_on(key);
     }
 
-    fn mind_check(&mut self, key: Key, stream: Stream) {
+    fn rearm_loss_check(&mut self, key: Key, stream: Stream) {
         let (now, patience) = (Instant(self.now), self.patience());
         let running = self.running(key);
-        let (before, after) = running.block(stream).mind_check(now, patience);
+        let (before, after) = running.block(stream).rearm_loss_check(now, patience);
         running.checks.change(stream, before, after);
     }
 
@@ -127,7 +127,7 @@ impl Datapath {
         }
         let mut naks: Vec<(Stream, Ranges)> = Vec::new();
         for stream in due {
-            let asking = running.block(stream).ask(now, patience);
+            let asking = running.block(stream).detect_losses(now, patience);
             running.checks.change(stream, None, asking.next);
             naks.extend(asking.ranges.chunks(MAX_RANGES).map(|ranges| (stream, ranges.to_vec())));
         }
@@ -143,7 +143,7 @@ impl Datapath {
         let mut lacking = Vec::new();
         let block = running.block(stream);
         for (first, count) in ranges {
-            block.handle_want(u64::from(*first)..u64::from(*first) + u64::from(*count), &mut lacking);
+            block.handle_nak(u64::from(*first)..u64::from(*first) + u64::from(*count), &mut lacking);
         }
         self.note_repairs(key, stream);
         for ranges in lacking.chunks(MAX_RANGES) {
@@ -157,7 +157,7 @@ impl Datapath {
         let enough = (running.post.program.ranks - 1).div_ceil(2).max(2);
         let block = running.block(stream);
         for (first, count) in ranges {
-            block.handle_miss(u64::from(*first)..u64::from(*first) + u64::from(*count), enough);
+            block.handle_nak_root(u64::from(*first)..u64::from(*first) + u64::from(*count), enough);
         }
         self.will_send(key);
     }
@@ -181,7 +181,7 @@ impl Datapath {
     pub(super) fn take_whole(&mut self, key: Key, stream: Stream) {
         let now = Instant(self.now);
         self.running(key).block(stream).handle_have(now);
-        self.mind_check(key, stream);
+        self.rearm_loss_check(key, stream);
     }
 
     /// Handles the right neighbour's report that it lacks nothing (MC-7).

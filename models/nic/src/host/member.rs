@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use outboard_plan::{OpId, Span};
-use outboard_proto::Run;
+use outboard_proto::ProgramRun;
 
 use super::{Name, Post};
 use crate::engine::Place;
@@ -32,7 +32,7 @@ pub(super) struct Running {
     pub(super) post: Post,
     /// Number of calls of the job before this one.
     pub(super) call: u64,
-    pub(super) run: Run,
+    pub(super) run: ProgramRun,
     /// Receives that wait for a message, and sends that wait for their receiver.
     pub(super) receives: BTreeMap<Name, OpId>,
     pub(super) sends: BTreeMap<Name, OpId>,
@@ -76,7 +76,7 @@ impl Member {
             && let Some(post) = self.queue.pop_front()
         {
             self.running = Some(Running {
-                run: Run::new(post.program.clone()),
+                run: ProgramRun::new(post.program.clone()),
                 post,
                 call: self.begun,
                 receives: BTreeMap::new(),

@@ -22,7 +22,7 @@ impl World<'_> {
                     self.truth.gone.insert((group, member));
                     self.reach(Way::IsRefusedGroup);
                     self.cluster.dice.coverage.fault(FaultKind::Refused, 1);
-                    self.deliver(now, host, Input::Refuse { spec, rank: place, why: Refusal::Groups })?;
+                    self.deliver(now, host, Input::Refuse { spec, rank: place, why: GroupRefusal::Groups })?;
                 } else {
                     self.truth.asked.insert((group, member), now);
                     self.deliver(now, host, Input::CreateGroup { spec, rank: place })?;

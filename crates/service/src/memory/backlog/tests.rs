@@ -12,17 +12,17 @@ const BUFFER: u64 = 0x10000;
 const COPY: u64 = 0x20000;
 const BYTES: u64 = 64;
 
-const STAGING: Region = Region::Staging(StagingId(9));
+const STAGING: MemRegion = MemRegion::Staging(StagingId(9));
 
-fn input(call: u64) -> Region {
-    Region::Input(CallId(call))
+fn input(call: u64) -> MemRegion {
+    MemRegion::Input(CallId(call))
 }
 
-fn output(call: u64) -> Region {
-    Region::Output(CallId(call))
+fn output(call: u64) -> MemRegion {
+    MemRegion::Output(CallId(call))
 }
 
-fn piece(region: Region) -> MemRef {
+fn piece(region: MemRegion) -> MemRef {
     MemRef { region, offset: 0, len: 8 }
 }
 
@@ -61,15 +61,15 @@ impl Host {
         assert!(self.memory.restage(CallId(call), COPY, COPY));
     }
 
-    fn copy(&mut self, from: Region, to: Region) {
+    fn copy(&mut self, from: MemRegion, to: MemRegion) {
         self.memory.work(Work::Copy { from: piece(from), to: piece(to) });
     }
 
-    fn deliver(&mut self, byte: u8, to: Region) {
+    fn deliver(&mut self, byte: u8, to: MemRegion) {
         self.memory.work(Work::Deliver { bytes: vec![byte; 8], to: piece(to) });
     }
 
-    fn combine(&mut self, from: Region, into: Region) {
+    fn combine(&mut self, from: MemRegion, into: MemRegion) {
         let reduction = Reduction::new(Operator::Sum, Element::U8).expect("defined");
         let (from, into) = (piece(from), piece(into));
         self.memory.work(Work::Reduce(Combination { from, into, reduction, from_left: false }));

@@ -1,4 +1,4 @@
-use outboard_proto::{Region, StagingId};
+use outboard_proto::{MemRegion, StagingId};
 use outboard_shm::control::{RankSide, ServiceSide};
 use outboard_shm::memory::{CrossMemory, MemoryDescriptor, ProbePage, Proof, TieredMemory};
 
@@ -52,14 +52,14 @@ impl Host {
     }
 
     /// Orders a copy of a whole region to the output of rank `to`.
-    fn copy(&mut self, from: Region, to: usize) {
+    fn copy(&mut self, from: MemRegion, to: usize) {
         let piece = |region| MemRef { region, offset: 0, len: BYTES as u64 };
-        let to = Region::Output(self.ranks[to].call);
+        let to = MemRegion::Output(self.ranks[to].call);
         self.memory.work(Work::Copy { from: piece(from), to: piece(to) });
     }
 
-    fn input(&self, rank: usize) -> Region {
-        Region::Input(self.ranks[rank].call)
+    fn input(&self, rank: usize) -> MemRegion {
+        MemRegion::Input(self.ranks[rank].call)
     }
 
     /// Whether the rank has received the contribution of rank `of`.
@@ -118,7 +118,7 @@ fn who_needs_the_bytes_of_an_errand_gets_them() {
     let mut host = Host::new(3, &[]);
     host.ranks[1].side.begin_wait();
     host.copy(host.input(0), 1);
-    host.copy(Region::Output(CallId(1)), 2);
+    host.copy(MemRegion::Output(CallId(1)), 2);
     host.copy(host.input(2), 1);
     host.memory.set_out();
     assert!(host.has(2, 0), "what is passed on is there first");
@@ -134,7 +134,7 @@ fn who_needs_the_bytes_of_an_errand_gets_them() {
     // A transmission reads bytes that an errand was to copy.
     host.copy(host.input(2), 1);
     host.memory.set_out();
-    let piece = MemRef { region: Region::Output(CallId(1)), offset: 0, len: 8 };
+    let piece = MemRef { region: MemRegion::Output(CallId(1)), offset: 0, len: 8 };
     assert!(host.memory.place_to_read(piece).is_ok() && host.has(1, 2));
 }
 
@@ -147,14 +147,14 @@ fn a_rank_that_stops_in_the_middle_holds_up_itself_alone() {
     let (place, _) = host.ranks[1].side.claim_copy().expect("offered");
     // Another copy overwrites the source, which is not needed any more then.
     host.copy(host.input(1), 2);
-    let source = Region::Input(CallId(0));
+    let source = MemRegion::Input(CallId(0));
     let whole = MemRef { region: source, offset: 0, len: BYTES as u64 };
     assert!(!host.memory.must_wait([None, Some(whole)]), "it is read");
     assert_eq!(host.held(), [1, 2], "the call of rank 0 may end");
     host.memory.set_out();
     assert!(host.has(2, 1) && host.held() == [1]);
     // Work that reads the rank's output waits with it.
-    host.copy(Region::Output(CallId(1)), 2);
+    host.copy(MemRegion::Output(CallId(1)), 2);
     host.memory.set_out();
     assert_eq!(host.held(), [1, 2]);
     assert!(host.memory.backlog.timer().is_some(), "not for ever");
@@ -268,9 +268,9 @@ fn small_copies_and_those_with_staging_are_the_service_process_s() {
     let mut host = Host::new(2, &[]);
     host.ranks[1].side.begin_wait();
     let piece = |region| MemRef { region, offset: 0, len: 999 };
-    let (from, to) = (Region::Input(CallId(0)), Region::Output(CallId(1)));
+    let (from, to) = (MemRegion::Input(CallId(0)), MemRegion::Output(CallId(1)));
     host.memory.work(Work::Copy { from: piece(from), to: piece(to) });
-    let staging = Region::Staging(StagingId(3));
+    let staging = MemRegion::Staging(StagingId(3));
     let buffer = host.memory.pool.take(BYTES as u64).expect("memory");
     host.memory.staging.insert(StagingId(3), Some(buffer));
     host.copy(staging, 1);

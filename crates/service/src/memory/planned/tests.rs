@@ -1,7 +1,7 @@
 use std::sync::Arc;
 
 use outboard_plan::{Element, Operator, Reduction};
-use outboard_proto::{CallId, MemRef, Region, StagingId};
+use outboard_proto::{CallId, MemRef, MemRegion, StagingId};
 use outboard_shm::memory::{RankMemory, TieredMemory};
 use outboard_shm::region::MemfdRegion as Shared;
 use proptest::prelude::*;
@@ -22,8 +22,8 @@ struct Host {
     expected: Vec<Vec<u8>>,
 }
 
-fn region(place: u64) -> Region {
-    if place == STAGED { Region::Staging(StagingId(1)) } else { Region::Output(CallId(place)) }
+fn region(place: u64) -> MemRegion {
+    if place == STAGED { MemRegion::Staging(StagingId(1)) } else { MemRegion::Output(CallId(place)) }
 }
 
 fn piece(place: u64, (offset, len): (u64, u64)) -> MemRef {

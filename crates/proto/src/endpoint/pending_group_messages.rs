@@ -2,7 +2,7 @@
 //!
 //! They are kept within a bound, and for the time limit of requesting a group. A message that is not kept counts as a
 //! violation; steps of the barrier that makes a group are sent again on request
-//! ([`GroupMessage::Ask`](crate::wire::GroupMessage)). Never reads the contents of the messages.
+//! ([`GroupMessage::RequestStep`](crate::wire::GroupMessage)). Never reads the contents of the messages.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -11,15 +11,15 @@ use crate::ids::{GroupHandle, Instant, SpId};
 use crate::wire::Message;
 
 /// Most messages that are kept.
-const MOST: usize = 1 << 16;
+const MAX_MESSAGES: usize = 1 << 16;
 
 #[derive(Debug, Default)]
-pub(super) struct Early(VecDeque<(Instant, SpId, Message)>);
+pub(super) struct PendingGroupMessages(VecDeque<(Instant, SpId, Message)>);
 
-impl Early {
+impl PendingGroupMessages {
     /// Keeps a message behind those that came before; false if there is no room.
     pub(super) fn keep(&mut self, at: Instant, from: SpId, message: Message) -> bool {
-        let fits = self.0.len() < MOST;
+        let fits = self.0.len() < MAX_MESSAGES;
         self.0.extend(fits.then_some((at, from, message)));
         fits
     }
@@ -37,7 +37,7 @@ impl Early {
         self.0.retain(|(_, from, _)| *from != peer);
     }
 
-    pub(super) fn age(&mut self, now: Instant, limit: Duration) {
+    pub(super) fn expire(&mut self, now: Instant, limit: Duration) {
         let old = self.0.iter().take_while(|(at, ..)| now.since(*at) > limit).count();
         self.0.drain(..old);
     }
@@ -54,16 +54,16 @@ mod tests {
     }
 
     #[test]
-    fn kept_messages_are_bounded_and_age() {
-        let (mut early, second) = (Early::default(), Duration::from_secs(1));
-        assert!(early.keep(Instant(0), SpId(2), about(2)));
-        let more = (0..2 * MOST).take_while(|_| early.keep(Instant(0) + second, SpId(1), about(1))).count();
-        assert_eq!(more, MOST - 1);
-        assert_eq!(early.take(GroupHandle(2)), [(SpId(2), about(2))]);
-        assert!(early.keep(Instant(0) + second * 2, SpId(3), about(3)), "a message that is taken leaves room");
-        early.age(Instant(0) + second * 3, second);
-        assert_eq!(early.0.len(), 1, "the last is young");
-        early.forget(SpId(3));
-        assert_eq!(early.take(GroupHandle(3)), []);
+    fn pending_messages_are_bounded_and_expire() {
+        let (mut pending, second) = (PendingGroupMessages::default(), Duration::from_secs(1));
+        assert!(pending.keep(Instant(0), SpId(2), about(2)));
+        let more = (0..2 * MAX_MESSAGES).take_while(|_| pending.keep(Instant(0) + second, SpId(1), about(1))).count();
+        assert_eq!(more, MAX_MESSAGES - 1);
+        assert_eq!(pending.take(GroupHandle(2)), [(SpId(2), about(2))]);
+        assert!(pending.keep(Instant(0) + second * 2, SpId(3), about(3)), "a message that is taken leaves room");
+        pending.expire(Instant(0) + second * 3, second);
+        assert_eq!(pending.0.len(), 1, "the last is young");
+        pending.forget(SpId(3));
+        assert_eq!(pending.take(GroupHandle(3)), []);
     }
 }

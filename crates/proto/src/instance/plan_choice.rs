@@ -41,7 +41,7 @@ impl<'a> Terrain<'a> {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Layout {
+pub(crate) struct PlanChoice {
     choice: Choice,
     topology: Topology,
     /// No message is worth a barrier.
@@ -49,10 +49,10 @@ pub(crate) struct Layout {
     offloaded: bool,
 }
 
-impl Layout {
+impl PlanChoice {
     /// The layout of a call with known sizes: a pure function of values that all members agree on.
-    pub(crate) fn choose(signature: Signature, members: &Members, config: &Config) -> Layout {
-        if let Some(layout) = Layout::deferred(signature, members, config) {
+    pub(crate) fn choose(signature: Signature, members: &Members, config: &Config) -> PlanChoice {
+        if let Some(layout) = PlanChoice::deferred(signature, members, config) {
             return layout;
         }
         let terrain = Terrain::of(members);
@@ -63,9 +63,9 @@ impl Layout {
         let uneven = signature.kind.sizes().is_some();
         let case = case(signature, terrain, multicast);
         let (chosen, small) = chosen(config.tuning.as_deref(), &case, eager_bytes, uneven);
-        let choice = settled(chosen, terrain, config);
+        let choice = with_settings(chosen, terrain, config);
         let by_host = choice.asks_for_hosts();
-        Layout {
+        PlanChoice {
             choice,
             topology: if by_host { terrain.topology() } else { Topology::flat(terrain.ranks) },
             small,
@@ -74,13 +74,13 @@ impl Layout {
     }
 
     /// The layout for engines beside service processes, if they support the call. A single service process needs none.
-    fn deferred(signature: Signature, members: &Members, config: &Config) -> Option<Layout> {
+    fn deferred(signature: Signature, members: &Members, config: &Config) -> Option<PlanChoice> {
         config.deferred.as_ref().filter(|_| members.sps.len() > 1)?;
         let terrain = Terrain::of(members);
         let Case { collective, ranks, bytes, .. } = case(signature, terrain, false);
         let even = signature.kind.sizes().is_none();
         let choice = deferred::choice(collective, ranks, bytes).ok().filter(|_| even)?;
-        Some(Layout { choice, topology: Topology::flat(ranks), small: false, offloaded: true })
+        Some(PlanChoice { choice, topology: Topology::flat(ranks), small: false, offloaded: true })
     }
 
     /// Whether pairs of ranks execute it, without a barrier (SP-5).
@@ -122,7 +122,7 @@ fn case(signature: Signature, terrain: Terrain<'_>, multicast: bool) -> Case {
 }
 
 /// The choice with the subgroups of the settings, and with their chains if it leaves them open (MC-8, MC-10).
-fn settled(choice: Choice, terrain: Terrain<'_>, config: &Config) -> Choice {
+fn with_settings(choice: Choice, terrain: Terrain<'_>, config: &Config) -> Choice {
     let asked = match choice.algorithm() {
         Algorithm::Multicast { chains, .. } if chains > 0 => chains,
         _ => config.chains,
@@ -131,7 +131,7 @@ fn settled(choice: Choice, terrain: Terrain<'_>, config: &Config) -> Choice {
     choice.spread(if all { terrain.ranks } else { asked.min(terrain.ranks) }, config.subgroups)
 }
 
-impl Layout {
+impl PlanChoice {
     /// The program of `rank`, or the reason why it is invalid.
     pub(super) fn program(&self, signature: Signature, extents: &Extents, rank: Rank) -> Result<Program, &'static str> {
         // Behind the ready barrier all have called, so the program of a barrier is empty.

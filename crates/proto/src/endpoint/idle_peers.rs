@@ -9,20 +9,20 @@ use std::collections::BTreeMap;
 use crate::ids::SpId;
 
 #[derive(Debug, Default)]
-pub(super) struct PastPeers {
+pub(super) struct IdlePeers {
     /// Peers in the order in which they lost their last group.
     all: BTreeMap<u64, SpId>,
     since: BTreeMap<SpId, u64>,
     count: u64,
 }
 
-impl PastPeers {
+impl IdlePeers {
     /// Notes whether a peer is without a group.
-    pub(super) fn note(&mut self, peer: SpId, is_past: bool) {
+    pub(super) fn note(&mut self, peer: SpId, is_idle: bool) {
         if let Some(since) = self.since.remove(&peer) {
             self.all.remove(&since);
         }
-        if is_past {
+        if is_idle {
             self.count += 1;
             self.all.insert(self.count, peer);
             self.since.insert(peer, self.count);

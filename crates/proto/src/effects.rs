@@ -11,8 +11,8 @@ use crate::error::CollectiveError;
 use crate::group::members::Members;
 use crate::ids::{CallId, GroupHandle, InstanceId, Instant, SpId, StagingId};
 use crate::instance::tagged::TAGGED;
-use crate::interface::{CallKind, Counters, Event, MemRef, Offload, Order, Region, Step, staging_size};
-use crate::link::Owner;
+use crate::interface::{CallKind, EndpointCounters, Event, MemRef, MemRegion, Milestone, Offload, Order, staging_size};
+use crate::link::MessageOwner;
 use crate::multicast::pacing::Contention;
 use crate::wire::Message;
 
@@ -20,54 +20,54 @@ use crate::wire::Message;
 pub(crate) const PIECE: u64 = 4 << 20;
 
 #[derive(Debug)]
-pub(crate) struct Outbox {
+pub(crate) struct Effects {
     pub(crate) now: Instant,
     /// Traffic in flight of the groups beside the sending one (MC-13).
     pub(crate) contention: Contention,
     pub(crate) orders: VecDeque<Order>,
     pub(crate) events: VecDeque<Event>,
     /// Calls that only wait for orders to complete, and their result if the orders succeed.
-    ending: VecDeque<(Completion, Result<(), CollectiveError>)>,
+    ending: VecDeque<(CallCompletion, Result<(), CollectiveError>)>,
     /// Calls in flight that will never have all their bytes, and the error.
-    cut_off: BTreeMap<CallId, CollectiveError>,
+    bytes_lost: BTreeMap<CallId, CollectiveError>,
     /// Lists for the engine beside the service process. The bytes of each list's call are copied first.
     offloads: VecDeque<Offload>,
     /// Messages without payload, in order, for the links.
     pub(crate) messages: VecDeque<(SpId, Message)>,
     /// Ended collectives: links must not read their payload any more.
-    pub(crate) forgotten: Vec<(GroupHandle, InstanceId)>,
+    pub(crate) ended_instances: Vec<(GroupHandle, InstanceId)>,
     /// Buffers of ended calls, and staging of ranks whose call has ended: links must not read them any more.
-    pub(crate) given_back: Vec<(Owner, Region)>,
+    pub(crate) freed_memory: Vec<(MessageOwner, MemRegion)>,
     /// Instances that an event has changed.
-    pub(crate) touched: Vec<(GroupHandle, InstanceId)>,
+    pub(crate) changed: Vec<(GroupHandle, InstanceId)>,
     /// Remaining work of recordings and collectives until the driver has drained the effects.
     pub(crate) allowance: Allowance,
     /// Work that continues at the next timeout: collectives, and under [`TAGGED`] the recordings of groups.
     pub(crate) unfinished: VecDeque<(GroupHandle, InstanceId)>,
-    pub(crate) counters: Counters,
+    pub(crate) counters: EndpointCounters,
     narrates: bool,
     /// For each [`Quota`] its limit and the bytes in use.
     quotas: [(u64, u64); 3],
     next_staging: u64,
 }
 
-impl Outbox {
+impl Effects {
     pub(crate) fn new(config: &Config) -> Self {
-        Outbox {
+        Effects {
             now: Instant(0),
             contention: Contention::None,
             orders: VecDeque::new(),
             events: VecDeque::new(),
             ending: VecDeque::new(),
-            cut_off: BTreeMap::new(),
+            bytes_lost: BTreeMap::new(),
             offloads: VecDeque::new(),
             messages: VecDeque::new(),
-            forgotten: Vec::new(),
-            given_back: Vec::new(),
-            touched: Vec::new(),
+            ended_instances: Vec::new(),
+            freed_memory: Vec::new(),
+            changed: Vec::new(),
             allowance: Allowance::FULL,
             unfinished: VecDeque::new(),
-            counters: Counters::default(),
+            counters: EndpointCounters::default(),
             narrates: config.narrate,
             quotas: [config.staging_quota, config.scratch_quota, config.tables_quota].map(|most| (most, 0)),
             next_staging: 1,
@@ -113,7 +113,7 @@ impl Outbox {
 
     /// Frees staging while its collective continues. Links send nothing of it any more.
     pub(crate) fn unstage_early(&mut self, group: GroupHandle, instance: InstanceId, staging: Staging) {
-        self.given_back.push((Owner::Instance(group, instance), Region::Staging(staging.id)));
+        self.freed_memory.push((MessageOwner::Instance(group, instance), MemRegion::Staging(staging.id)));
         self.unstage(staging);
     }
 
@@ -135,9 +135,9 @@ impl Outbox {
     }
 
     /// Marks an instance as changed: state that depends on it must be updated.
-    pub(crate) fn touch(&mut self, group: GroupHandle, instance: InstanceId) {
-        if self.touched.last() != Some(&(group, instance)) {
-            self.touched.push((group, instance));
+    pub(crate) fn mark_changed(&mut self, group: GroupHandle, instance: InstanceId) {
+        if self.changed.last() != Some(&(group, instance)) {
+            self.changed.push((group, instance));
         }
     }
 
@@ -147,13 +147,13 @@ impl Outbox {
     }
 
     /// Ends a call as soon as its orders are done ([`Self::poll_event`]).
-    pub(crate) fn complete(&mut self, completion: Completion, result: Result<(), CollectiveError>) {
-        let Completion { call, group, instance, .. } = completion;
+    pub(crate) fn complete(&mut self, completion: CallCompletion, result: Result<(), CollectiveError>) {
+        let CallCompletion { call, group, instance, .. } = completion;
         // A list that was not handed out is dropped.
         self.offloads.retain(|offload| offload.call != call);
-        let owner = if instance == TAGGED { Owner::Call(call) } else { Owner::Instance(group, instance) };
+        let owner = if instance == TAGGED { MessageOwner::Call(call) } else { MessageOwner::Instance(group, instance) };
         self.ending.push_back((completion, result));
-        self.given_back.extend([(owner, Region::Input(call)), (owner, Region::Output(call))]);
+        self.freed_memory.extend([(owner, MemRegion::Input(call)), (owner, MemRegion::Output(call))]);
     }
 
     /// A rank calls an instance whose first news came at `began` (SP-9).
@@ -170,19 +170,19 @@ impl Outbox {
         self.events.push_back(Event::Late { group, rank, instance, kind, by_ns });
     }
 
-    pub(crate) fn step(&mut self, group: GroupHandle, instance: InstanceId, step: Step) {
+    pub(crate) fn step(&mut self, group: GroupHandle, instance: InstanceId, step: Milestone) {
         if self.narrates {
-            self.events.push_back(Event::Step { group, instance, step });
+            self.events.push_back(Event::Milestone { group, instance, step });
         }
     }
 
     /// Whether internal work remains before the driver may see effects.
-    pub(crate) fn has_chores(&self) -> bool {
-        !self.messages.is_empty() || !self.forgotten.is_empty() || !self.given_back.is_empty()
+    pub(crate) fn has_internal_work(&self) -> bool {
+        !self.messages.is_empty() || !self.ended_instances.is_empty() || !self.freed_memory.is_empty()
     }
 
     /// The call, if it ends as soon as its orders are done.
-    pub(crate) fn ending(&self, call: CallId) -> Option<&Completion> {
+    pub(crate) fn ending(&self, call: CallId) -> Option<&CallCompletion> {
         self.ending.iter().map(|(completion, _)| completion).find(|completion| completion.call == call)
     }
 
@@ -196,32 +196,35 @@ impl Outbox {
         self.fail_endings(|c| c.group == group, error);
     }
 
-    fn fail_endings(&mut self, which: impl Fn(&Completion) -> bool, error: &CollectiveError) {
+    fn fail_endings(&mut self, which: impl Fn(&CallCompletion) -> bool, error: &CollectiveError) {
         let those = self.ending.iter_mut().filter(|(completion, result)| result.is_ok() && which(completion));
         those.for_each(|(_, result)| *result = Err(error.clone()));
     }
 
     /// Bytes of a call in flight are lost in memory that the driver cannot reach: this call alone ends with the error.
-    pub(crate) fn cut_off(&mut self, call: CallId, error: CollectiveError) {
-        self.cut_off.insert(call, error);
+    pub(crate) fn bytes_lost(&mut self, call: CallId, error: CollectiveError) {
+        self.bytes_lost.insert(call, error);
     }
 
     /// The next event. The result of a call is decided here, once: when all orders are done, including those that the
-    /// driver has put off for this call. The second argument of `put_off` returns whether a call has failed.
-    pub(crate) fn poll_event(&mut self, put_off: impl Fn(CallId, &dyn Fn(CallId) -> bool) -> bool) -> Option<Event> {
+    /// driver has put off for this call. The second argument of `is_deferred` returns whether a call has failed.
+    pub(crate) fn poll_event(
+        &mut self,
+        is_deferred: impl Fn(CallId, &dyn Fn(CallId) -> bool) -> bool,
+    ) -> Option<Event> {
         if !self.events.is_empty() || !self.orders.is_empty() {
             return self.events.pop_front();
         }
         let failed = |call| self.ending.iter().any(|(completion, result)| completion.call == call && result.is_err());
-        if let Some(at) = self.offloads.iter().position(|offload| !put_off(offload.call, &failed)) {
+        if let Some(at) = self.offloads.iter().position(|offload| !is_deferred(offload.call, &failed)) {
             return self.offloads.remove(at).map(|offload| Event::Offload(Box::new(offload)));
         }
-        let Some(at) = self.ending.iter().position(|(completion, _)| !put_off(completion.call, &failed)) else {
+        let Some(at) = self.ending.iter().position(|(completion, _)| !is_deferred(completion.call, &failed)) else {
             self.allowance = Allowance::FULL;
             return None;
         };
-        let (Completion { call, .. }, result) = self.ending.remove(at)?;
-        let result = result.and(self.cut_off.remove(&call).map_or(Ok(()), Err));
+        let (CallCompletion { call, .. }, result) = self.ending.remove(at)?;
+        let result = result.and(self.bytes_lost.remove(&call).map_or(Ok(()), Err));
         match &result {
             Ok(()) => self.counters.completed += 1,
             Err(_) => self.counters.failed += 1,
@@ -265,7 +268,7 @@ impl Allowance {
 }
 
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Completion {
+pub(crate) struct CallCompletion {
     pub(crate) call: CallId,
     pub(crate) group: GroupHandle,
     pub(crate) instance: InstanceId,
@@ -283,7 +286,7 @@ pub(crate) enum Quota {
     Tables,
 }
 
-/// Staging in use. Given back with [`Outbox::unstage`].
+/// Staging in use. Given back with [`Effects::unstage`].
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Staging {
     pub(crate) id: StagingId,
@@ -296,31 +299,32 @@ pub(crate) struct Staging {
 mod tests {
     use super::*;
     use crate::ids::{HostId, OfferId};
-    use crate::interface::{GroupSpec, Member};
+    use crate::interface::{GroupMember, GroupSpec};
 
     /// A size that is allocated without rounding.
     const UNIT: u64 = 256;
 
-    fn try_stage(out: &mut Outbox, quota: Quota, units: u64) -> Option<Staging> {
+    fn try_stage(out: &mut Effects, quota: Quota, units: u64) -> Option<Staging> {
         out.stage(quota, &members(), units * UNIT)
     }
 
     fn members() -> Members {
         let none: [u8; 0] = [];
         let (address, engine, offer) = (none.into(), none.into(), OfferId(0));
-        let member = Member { sp: SpId(1), host: HostId(1), address, sends_from: None, link_rate: 0, engine, offer };
+        let member =
+            GroupMember { sp: SpId(1), host: HostId(1), address, sends_from: None, link_rate: 0, engine, offer };
         let spec = GroupSpec { handle: GroupHandle(1), key: [2, 3], members: vec![member] };
         Members::new(&spec, SpId(1), &Config::default()).expect("a group of one")
     }
 
-    fn stage(out: &mut Outbox, quota: Quota, units: u64) -> Staging {
+    fn stage(out: &mut Effects, quota: Quota, units: u64) -> Staging {
         try_stage(out, quota, units).expect("within the quota")
     }
 
     #[test]
-    fn late_ranks_and_calls_have_quotas_of_their_own() {
+    fn staging_of_late_ranks_and_of_calls_has_separate_quotas() {
         let (staging_quota, scratch_quota) = (96 * UNIT, 48 * UNIT);
-        let mut out = Outbox::new(&Config { staging_quota, scratch_quota, ..Config::default() });
+        let mut out = Effects::new(&Config { staging_quota, scratch_quota, ..Config::default() });
         stage(&mut out, Quota::Late, 56);
         assert_eq!(try_stage(&mut out, Quota::Late, 41), None);
         stage(&mut out, Quota::Late, 40);
@@ -333,8 +337,8 @@ mod tests {
     }
 
     #[test]
-    fn what_is_allocated_counts_and_is_little_more_than_what_is_used() {
-        let mut out = Outbox::new(&Config { staging_quota: 1000 * UNIT, ..Config::default() });
+    fn allocation_counts_rounded_up_by_an_eighth_at_most() {
+        let mut out = Effects::new(&Config { staging_quota: 1000 * UNIT, ..Config::default() });
         let held: Vec<_> = std::iter::from_fn(|| out.stage(Quota::Late, &members(), 1)).collect();
         assert_eq!(held.len(), 1000, "messages of one byte");
         held.into_iter().for_each(|staging| out.unstage(staging));
@@ -347,19 +351,19 @@ mod tests {
     }
 
     #[test]
-    fn a_call_ends_well_when_its_bytes_are_in_place_and_badly_when_some_are_lost() {
-        let mut out = Outbox::new(&Config::default());
+    fn call_succeeds_after_its_orders_and_fails_when_bytes_are_lost() {
+        let mut out = Effects::new(&Config::default());
         let completion = |call: u64, instance: u64| {
             let (call, instance) = (CallId(call), InstanceId(instance));
-            Completion { call, group: GroupHandle(1), instance, rank: Rank(0) }
+            CallCompletion { call, group: GroupHandle(1), instance, rank: Rank(0) }
         };
-        let ended = |out: &mut Outbox, put_off: &[u64]| match out
-            .poll_event(|call, failed| !failed(call) && put_off.contains(&call.0))
+        let ended = |out: &mut Effects, is_deferred: &[u64]| match out
+            .poll_event(|call, failed| !failed(call) && is_deferred.contains(&call.0))
         {
             Some(Event::Completed { call, result }) => Some((call.0, result.is_ok())),
             _ => None,
         };
-        out.cut_off(CallId(3), CollectiveError::RankLost(Rank(7)));
+        out.bytes_lost(CallId(3), CollectiveError::RankLost(Rank(7)));
         for call in 1..=4 {
             out.complete(completion(call, call), Ok(()));
         }
