@@ -19,7 +19,7 @@ const BLOCK: usize = 64;
 const SLOT: u32 = 0;
 const OWED_SLOT: u32 = 1;
 
-pub(super) struct Honest {
+pub(super) struct HonestRank {
     channel: AttachChannel,
     side: RankSide,
     /// Allgathers of the honest group so far.
@@ -32,8 +32,8 @@ pub(super) struct Honest {
     owed_output: Box<[u8; 2 * BLOCK]>,
 }
 
-impl Honest {
-    pub(super) fn attach(socket: &Path) -> Honest {
+impl HonestRank {
+    pub(super) fn attach(socket: &Path) -> HonestRank {
         let channel = AttachChannel::connect(socket).expect("the daemon listens");
         let mut probe = Box::new(Probe::new().expect("random bytes"));
         let probe_address = (&raw const *probe).addr() as u64;
@@ -50,24 +50,24 @@ impl Honest {
         let side = RankSide::attach(region, doorbell).expect("a control region");
         let blank = || Box::new([0; 2 * BLOCK]);
         let (input, output, owed_output) = (Box::new([0; BLOCK]), blank(), blank());
-        Honest { channel, side, rounds: 0, owed: 0, owing: false, token: 1, input, output, owed_output }
+        HonestRank { channel, side, rounds: 0, owed: 0, owing: false, token: 1, input, output, owed_output }
     }
 
-    pub(super) fn say(&mut self, request: &AttachRequest, descriptors: &[BorrowedFd<'_>]) {
+    pub(super) fn send(&mut self, request: &AttachRequest, descriptors: &[BorrowedFd<'_>]) {
         self.token += 1;
         self.channel.send(self.token, request, descriptors).expect("sent");
     }
 
-    pub(super) fn hear(&mut self) -> AttachReply {
+    pub(super) fn receive(&mut self) -> AttachReply {
         assert!(self.channel.wait(LIMIT).expect("poll"), "an honest rank is answered");
         let received = self.channel.receive::<AttachReply>().expect("a reply").expect("it waits");
         assert_eq!(received.token, self.token, "the answer to what was asked");
         received.message
     }
 
-    pub(super) fn ask(&mut self, request: &AttachRequest, descriptors: &[BorrowedFd<'_>]) -> AttachReply {
-        self.say(request, descriptors);
-        self.hear()
+    pub(super) fn request(&mut self, request: &AttachRequest, descriptors: &[BorrowedFd<'_>]) -> AttachReply {
+        self.send(request, descriptors);
+        self.receive()
     }
 
     /// Posts the next allgather of the honest group, as its rank `me`.
@@ -80,7 +80,7 @@ impl Honest {
     }
 
     /// Checks that the allgather brought the contributions of the round after `round`.
-    pub(super) fn gathered(&mut self, round: u64) {
+    pub(super) fn check_gather(&mut self, round: u64) {
         assert_eq!(self.result(SLOT), Status::Ok, "an honest allgather succeeds");
         for (block, me) in self.output.chunks(BLOCK).zip(0..) {
             assert!(block.iter().all(|found| *found == byte(round + 1, me)), "block {me} of round {round}: {block:?}");
@@ -100,7 +100,7 @@ impl Honest {
     }
 
     /// The hostile rank is gone: the call that it owed must have ended, well or not.
-    pub(super) fn collect_debts(&mut self) {
+    pub(super) fn await_owed_call(&mut self) {
         if self.owing {
             self.result(OWED_SLOT);
         }
@@ -121,7 +121,7 @@ impl Honest {
     }
 
     pub(super) fn detach(mut self) {
-        assert_eq!(self.ask(&AttachRequest::Detach, &[]), AttachReply::Done, "an honest rank may go");
+        assert_eq!(self.request(&AttachRequest::Detach, &[]), AttachReply::Done, "an honest rank may go");
     }
 }
 

@@ -181,7 +181,7 @@ fn memory_descriptor() -> Finding {
 /// Running jobs whose ranks' memory is no longer reached through the tier used at first.
 fn withdrawn(sockets: &[PathBuf]) -> Vec<Finding> {
     let sockets = sockets.iter().cloned().chain(top::running_jobs());
-    let reports = sockets.filter_map(|socket| top::asked(&socket)).map(|(_, report)| report);
+    let reports = sockets.filter_map(|socket| top::try_report(&socket)).map(|(_, report)| report);
     reports
         .filter(|report| report.present.tiers_withdrawn > 0)
         .map(|report| {

@@ -69,7 +69,7 @@ pub(crate) fn choice(args: &ChoiceArgs) -> Result<ExitCode, CliError> {
     let case = Case { collective, ranks, hosts, bytes: args.size.0, multicast, links };
     let (tuning, source) = match &args.tuning {
         Some(path) => {
-            let tuning = read_tuning(path).map_err(CliError::said)?;
+            let tuning = read_tuning(path).map_err(CliError::failed)?;
             let source = format!("{}, digest {:08x}", path.display(), tuning.digest());
             (tuning, source)
         }
@@ -159,7 +159,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_chosen_and_why_is_told() {
+    fn report_shows_choice_and_reason() {
         let text = "[[choice.allreduce]]\nup-to = \"4 KiB\"\nranks = 8\nalgorithm = \"rabenseifner\"\n";
         let tuning: Tuning = text.parse().expect("valid");
         let case = Case {

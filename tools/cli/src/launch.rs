@@ -1,6 +1,6 @@
 //! Starts processes of several subcommands: daemons on hosts, ranks of programs that use outboard.h, their rendezvous.
 //!
-//! Invariant: everything started here ends with its [`Process`], daemons after ranks.
+//! Invariant: everything started here ends with its [`LoggedProcess`], daemons after ranks.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -15,8 +15,8 @@ use std::time::Duration;
 use clap::Args;
 use outboard::bootstrap::tcp_server::{JobToken, TOKEN_VARIABLE};
 use outboard::service_processes::{self, ServiceProcesses};
-use outboard_bench::{Job, LaunchError, Layout, Process, Running, ServiceCounters, ServiceStats};
-use outboard_lab::{Lab, Node};
+use outboard_bench::{BenchJob, LaunchError, Layout, LoggedProcess, RunningJob, ServiceCounters, ServiceStats};
+use outboard_lab::{Lab, LabNode};
 use rustix::event::{PollFd, PollFlags};
 use rustix::time::Timespec;
 
@@ -109,7 +109,7 @@ impl DaemonArgs {
 /// The daemons of a job.
 #[derive(Debug)]
 pub(crate) struct Daemons {
-    pub(crate) processes: Vec<Process>,
+    pub(crate) processes: Vec<LoggedProcess>,
     /// Sockets of one host's daemons; the same on all hosts.
     sockets: Vec<PathBuf>,
     stats: Vec<PathBuf>,
@@ -140,7 +140,7 @@ impl Daemons {
         let mut ready = Vec::new();
         let each = (1..=hosts).flat_map(|host| (0..siblings).zip(&sockets).map(move |sibling| (host, sibling)));
         for (host, (number, socket)) in each {
-            let node = if key.is_some() { Node::Dpu(host) } else { Node::Host(host) };
+            let node = if key.is_some() { LabNode::Dpu(host) } else { LabNode::Host(host) };
             let name = daemon_name(&node.to_string(), number, siblings);
             let mut command = daemon_command(enter(lab, node, None, "/bin/sh")?, socket, directory, &name)?;
             lab_flags(&mut command, lab, directory, &name, args);
@@ -148,15 +148,15 @@ impl Daemons {
             if let Some(key) = &key {
                 command.arg("--dock").arg(dock.to_string()).env(RELAY_KEY, key);
             }
-            daemons.processes.push(Process::start(format!("outboardd on {name}"), command, directory)?);
+            daemons.processes.push(LoggedProcess::start(format!("outboardd on {name}"), command, directory)?);
             daemons.stats.push(stats_socket(directory, &name));
             ready.push(ready_fifo(directory, &name));
             if let Some(key) = &key {
-                let node = Node::Host(host);
+                let node = LabNode::Host(host);
                 let name = daemon_name(&node.to_string(), number, siblings);
                 let mut command = daemon_command(enter(lab, node, None, "/bin/sh")?, socket, directory, &name)?;
                 command.arg("--relay").arg(dock.to_string()).env(RELAY_KEY, key);
-                daemons.processes.push(Process::start(format!("relay on {name}"), command, directory)?);
+                daemons.processes.push(LoggedProcess::start(format!("relay on {name}"), command, directory)?);
                 ready.push(ready_fifo(directory, &name));
             }
         }
@@ -179,7 +179,7 @@ impl Daemons {
             }
             args.flags(&mut command, directory, &name);
             let which = if siblings > 1 { format!(" ({})", number + 1) } else { String::new() };
-            let process = Process::start(format!("outboardd on this machine{which}"), command, directory)?;
+            let process = LoggedProcess::start(format!("outboardd on this machine{which}"), command, directory)?;
             await_ready(&process, &ready_fifo(directory, &name))?;
             daemons.processes.push(process);
             daemons.sockets.push(socket);
@@ -217,8 +217,8 @@ pub(crate) fn start_daemon(
     user: Option<u32>,
     directory: &Path,
     args: &DaemonArgs,
-) -> Result<(Process, PathBuf), LaunchError> {
-    let node = Node::Host(host);
+) -> Result<(LoggedProcess, PathBuf), LaunchError> {
+    let node = LabNode::Host(host);
     let name = user.map_or_else(|| node.to_string(), |user| format!("{node} of user {user}"));
     let mut command = daemon_command(enter(lab, node, user, "/bin/sh")?, &host_socket(user), directory, &name)?;
     if let Some(user) = user {
@@ -226,7 +226,7 @@ pub(crate) fn start_daemon(
             .map_err(|e| LaunchError::new(format!("the pipe of {name}"), e))?;
     }
     lab_flags(&mut command, lab, directory, &name, args);
-    let process = Process::start(format!("outboardd on {name}"), command, directory)?;
+    let process = LoggedProcess::start(format!("outboardd on {name}"), command, directory)?;
     await_ready(&process, &ready_fifo(directory, &name))?;
     Ok((process, stats_socket(directory, &name)))
 }
@@ -263,7 +263,7 @@ fn lab_flags(command: &mut Command, lab: &Lab, directory: &Path, name: &str, arg
 /// A command that runs a program inside a host or DPU, as `user` or as our own user.
 pub(crate) fn enter(
     lab: &Lab,
-    node: Node,
+    node: LabNode,
     user: Option<u32>,
     program: impl AsRef<OsStr>,
 ) -> Result<Command, LaunchError> {
@@ -281,7 +281,7 @@ pub(crate) fn enter(
 /// The address at which daemon `number` on the DPU of `host` accepts relays.
 fn dock_address(host: u16, number: u32) -> SocketAddr {
     // A host has far fewer daemons than there are ports above.
-    SocketAddr::from((Node::Dpu(host).address(), DOCK_PORT + number as u16))
+    SocketAddr::from((LabNode::Dpu(host).address(), DOCK_PORT + number as u16))
 }
 
 /// The secret of one job's daemons and relays, in a file.
@@ -331,7 +331,7 @@ fn daemon_command(mut shell: Command, socket: &Path, directory: &Path, host: &st
 }
 
 /// Waits until a program writes to its pipe, and returns its first write, at most 64 bytes.
-fn await_ready(process: &Process, fifo: &Path) -> Result<Vec<u8>, LaunchError> {
+fn await_ready(process: &LoggedProcess, fifo: &Path) -> Result<Vec<u8>, LaunchError> {
     let name = process.name().to_owned();
     let failed = |why: String| LaunchError::new(name.clone(), why);
     let mut options = File::options();
@@ -358,14 +358,15 @@ fn await_ready(process: &Process, fifo: &Path) -> Result<Vec<u8>, LaunchError> {
 pub(crate) struct DaemonStats {
     sockets: Vec<PathBuf>,
     /// Ends by itself when the ranks have met, and with the job at the latest.
-    rendezvous: Option<Process>,
+    rendezvous: Option<LoggedProcess>,
 }
 
 impl DaemonStats {
     /// The report of each daemon, in the order of hosts.
     pub(crate) fn reports(&self) -> impl Iterator<Item = Result<Report, LaunchError>> + '_ {
         let ask = |socket: &PathBuf| {
-            reports::ask(socket).map_err(|e| LaunchError::new(format!("statistics at {}", socket.display()), e))
+            reports::request_report(socket)
+                .map_err(|e| LaunchError::new(format!("statistics at {}", socket.display()), e))
         };
         self.sockets.iter().map(ask)
     }
@@ -412,14 +413,14 @@ pub(crate) fn rendezvous(args: &RendezvousArgs) -> Result<ExitCode, CliError> {
 }
 
 /// A rendezvous server, its address, and the ranks' token.
-struct Rendezvous {
-    process: Process,
+struct BootstrapServer {
+    process: LoggedProcess,
     address: String,
     token: String,
 }
 
 /// Starts the server of a job's rendezvous.
-fn start_rendezvous(lab: Option<&Lab>, ranks: u32, directory: &Path) -> Result<Rendezvous, LaunchError> {
+fn start_rendezvous(lab: Option<&Lab>, ranks: u32, directory: &Path) -> Result<BootstrapServer, LaunchError> {
     let token = JobToken::draw().map_err(|e| LaunchError::new("a token for the ranks", e))?;
     let own = std::env::current_exe().map_err(|e| LaunchError::new("this program", e))?;
     let (mut command, address) = match lab {
@@ -432,15 +433,15 @@ fn start_rendezvous(lab: Option<&Lab>, ranks: u32, directory: &Path) -> Result<R
     let fifo = make_ready_fifo(directory, "rendezvous")?;
     // Other users can read a command line, but not an environment.
     command.arg("__rendezvous").arg(ranks.to_string()).arg(&address).arg(&fifo).env(TOKEN_VARIABLE, &token);
-    let process = Process::start("rendezvous", command, directory)?;
+    let process = LoggedProcess::start("rendezvous", command, directory)?;
     let said = await_ready(&process, &fifo)?;
     let address = String::from_utf8_lossy(&said).trim().to_owned();
-    Ok(Rendezvous { process, address, token })
+    Ok(BootstrapServer { process, address, token })
 }
 
 /// The ranks of a program that uses outboard.h.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Ranks<'a> {
+pub(crate) struct ProgramRanks<'a> {
     pub(crate) count: u32,
     /// How the ranks are assigned to the hosts of the lab.
     pub(crate) layout: Layout,
@@ -450,13 +451,13 @@ pub(crate) struct Ranks<'a> {
 
 /// Starts the rendezvous of the ranks, and returns their commands.
 pub(crate) fn rank_commands(
-    ranks: &Ranks<'_>,
+    ranks: &ProgramRanks<'_>,
     program: &Path,
     arguments: &[String],
     directory: &Path,
     environment: &[(String, String)],
-) -> Result<(Process, Vec<(String, Command)>), LaunchError> {
-    let Rendezvous { process, address, token } = start_rendezvous(ranks.lab, ranks.count, directory)?;
+) -> Result<(LoggedProcess, Vec<(String, Command)>), LaunchError> {
+    let BootstrapServer { process, address, token } = start_rendezvous(ranks.lab, ranks.count, directory)?;
     let mut commands = Vec::new();
     let mut places = Vec::new();
     let mut seated: BTreeMap<String, u32> = BTreeMap::new();
@@ -489,16 +490,16 @@ pub(crate) fn rank_commands(
 }
 
 /// Starts daemons and ranks of a bench job through the C interface.
-pub(crate) fn launch_ranks(job: &Job<'_>, args: &DaemonArgs) -> Result<Running, LaunchError> {
+pub(crate) fn launch_ranks(job: &BenchJob<'_>, args: &DaemonArgs) -> Result<RunningJob, LaunchError> {
     let daemons = Daemons::on_lab(job.lab, job.ranks, job.directory, args)?;
     let mut stats = daemons.stats();
-    let ranks = Ranks { count: job.ranks, layout: job.layout, lab: Some(job.lab) };
+    let ranks = ProgramRanks { count: job.ranks, layout: job.layout, lab: Some(job.lab) };
     let (rendezvous, commands) =
         rank_commands(&ranks, job.program, job.arguments, job.directory, &daemons.environment())?;
     let mut ranks = Vec::new();
     for (name, command) in commands {
-        ranks.push(Process::start(name, command, job.directory)?);
+        ranks.push(LoggedProcess::start(name, command, job.directory)?);
     }
     stats.rendezvous = Some(rendezvous);
-    Ok(Running { ranks, services: daemons.processes, stats: Some(Box::new(stats)) })
+    Ok(RunningJob { ranks, services: daemons.processes, stats: Some(Box::new(stats)) })
 }

@@ -17,7 +17,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const NAMED_LATE: usize = 8;
 
 /// Reads the report of the daemon at a statistics socket.
-pub(crate) fn ask(socket: &Path) -> io::Result<Report> {
+pub(crate) fn request_report(socket: &Path) -> io::Result<Report> {
     let mut stream = UnixStream::connect(socket)?;
     stream.set_read_timeout(Some(PATIENCE))?;
     let mut text = String::new();

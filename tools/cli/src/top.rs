@@ -45,7 +45,7 @@ pub(crate) fn top(args: &TopArgs) -> Result<ExitCode, CliError> {
     let mut before = HashMap::new();
     let mut looks = 0u64;
     loop {
-        let reports: Vec<(PathBuf, Report)> = sockets.iter().filter_map(|socket| asked(socket)).collect();
+        let reports: Vec<(PathBuf, Report)> = sockets.iter().filter_map(|socket| try_report(socket)).collect();
         match (reports.is_empty(), looks) {
             (true, 0) => return Err(none()),
             (true, _) => return Ok(ExitCode::SUCCESS),
@@ -57,7 +57,10 @@ pub(crate) fn top(args: &TopArgs) -> Result<ExitCode, CliError> {
         if write!(io::stdout().lock(), "{clear}{text}").and_then(|()| io::stdout().flush()).is_err() || args.once {
             return Ok(ExitCode::SUCCESS);
         }
-        before = reports.into_iter().map(|(_, report)| (report.service_process.clone(), Sample::of(&report))).collect();
+        before = reports
+            .into_iter()
+            .map(|(_, report)| (report.service_process.clone(), CounterSample::of(&report)))
+            .collect();
         std::thread::sleep(Duration::from_secs(args.interval));
     }
 }
@@ -85,8 +88,8 @@ pub(crate) fn running_jobs() -> Vec<PathBuf> {
 }
 
 /// The report of the daemon at a socket; a daemon without an answer is named.
-pub(crate) fn asked(socket: &Path) -> Option<(PathBuf, Report)> {
-    match reports::ask(socket) {
+pub(crate) fn try_report(socket: &Path) -> Option<(PathBuf, Report)> {
+    match reports::request_report(socket) {
         Ok(report) => Some((socket.to_owned(), report)),
         Err(error) => {
             tracing::warn!(socket = %socket.display(), %error, "a service process does not answer");
@@ -101,7 +104,7 @@ fn lines(reports: &[(PathBuf, Report)]) -> String {
 
 /// The counters that rates are computed from.
 #[derive(Debug, Clone, Copy, Default)]
-struct Sample {
+struct CounterSample {
     uptime_s: f64,
     calls: u64,
     received: u64,
@@ -111,9 +114,9 @@ struct Sample {
     cpu_s: f64,
 }
 
-impl Sample {
-    fn of(report: &Report) -> Sample {
-        Sample {
+impl CounterSample {
+    fn of(report: &Report) -> CounterSample {
+        CounterSample {
             uptime_s: report.uptime_s,
             calls: report.counters.completed + report.counters.failed,
             received: report.kinds.iter().map(|kind| kind.bytes).sum(),
@@ -135,9 +138,9 @@ fn seats(report: &Report) -> String {
     if seats.is_empty() { String::new() } else { format!("  {}\n", seats.join("; ")) }
 }
 
-fn table(report: &Report, before: &HashMap<String, Sample>) -> String {
+fn table(report: &Report, before: &HashMap<String, CounterSample>) -> String {
     let mut text = String::new();
-    let now = Sample::of(report);
+    let now = CounterSample::of(report);
     let then = before.get(&report.service_process).copied().unwrap_or_default();
     let seconds = (now.uptime_s - then.uptime_s).max(1e-3);
     let rate = |now: u64, then: u64| now.saturating_sub(then) as f64 / seconds;

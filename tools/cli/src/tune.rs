@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
-use outboard_bench::{Layout, Process, parse_sizes};
+use outboard_bench::{Layout, LoggedProcess, parse_sizes};
 use outboard_lab::{Lab, LabSpec};
 use outboard_plan::selection::{Case, Cost, Tuning};
 use outboard_plan_tools::{Sample, factor, fit};
@@ -13,7 +13,7 @@ use outboard_service::settings::read_tuning;
 
 use crate::error::CliError;
 use crate::lab::LinkArgs;
-use crate::launch::{self, DaemonArgs, Daemons, Ranks};
+use crate::launch::{self, DaemonArgs, Daemons, ProgramRanks};
 use crate::tune_rank::{self, Probing};
 use crate::work;
 
@@ -59,7 +59,7 @@ pub(crate) struct TuneArgs {
 }
 
 pub(crate) fn tune(args: &TuneArgs) -> Result<ExitCode, CliError> {
-    let sizes = parse_sizes(&args.sizes).map_err(CliError::said)?;
+    let sizes = parse_sizes(&args.sizes).map_err(CliError::failed)?;
     let (place, samples) = match &args.lab {
         Some(spec) => {
             let spec = args.links.apply(spec.clone())?;
@@ -69,7 +69,7 @@ pub(crate) fn tune(args: &TuneArgs) -> Result<ExitCode, CliError> {
         }
         None => {
             let tuning = args.daemons.tuning.as_deref().map(read_tuning).transpose();
-            let tuning = tuning.map_err(CliError::said)?;
+            let tuning = tuning.map_err(CliError::failed)?;
             let probing = Probing {
                 sizes: &sizes,
                 repetitions: args.repetitions,
@@ -146,13 +146,13 @@ fn launch_ranks(
     let mut arguments: Vec<String> = vec!["tune".into(), "--rank".into(), "--sizes".into(), args.sizes.clone()];
     arguments.extend(["--repetitions".into(), args.repetitions.to_string()]);
     arguments.extend(["--samples".into(), samples.display().to_string()]);
-    let ranks = Ranks { count, layout: Layout::Contiguous, lab: Some(lab) };
+    let ranks = ProgramRanks { count, layout: Layout::Contiguous, lab: Some(lab) };
     let (_rendezvous, commands) = launch::rank_commands(&ranks, &own, &arguments, directory, &environment)?;
     let mut processes = Vec::new();
     for (name, command) in commands {
-        processes.push(Process::start(name, command, directory)?);
+        processes.push(LoggedProcess::start(name, command, directory)?);
     }
-    work::set_foreground(processes.iter().map(Process::id));
+    work::set_foreground(processes.iter().map(LoggedProcess::id));
     let mut failure = None;
     for process in &mut processes {
         let status = process.wait().map_err(CliError::system(process.name().to_owned()))?;

@@ -70,9 +70,9 @@ kinds! {
 
 kinds! {
     /// A change of a rank's state in a group.
-    Way {
-        AsksForGroup = "asks for the group",
-        DiesBeforeAsking = "dies before it asks",
+    RankTransition {
+        RequestsGroup = "asks for the group",
+        DiesBeforeRequest = "dies before it asks",
         IsRefusedGroup = "is refused the group",
         HasGroup = "has the group",
         GroupFails = "hears that the group fails",
@@ -170,8 +170,8 @@ impl Coverage {
         }
     }
 
-    pub(crate) fn way(&mut self, way: Way) {
-        self.count(WAYS, way.name(), 1);
+    pub(crate) fn transition(&mut self, transition: RankTransition) {
+        self.count(WAYS, transition.name(), 1);
     }
 
     pub(crate) fn frame(&mut self, header: &[u8], payload_len: u32) {
@@ -232,7 +232,7 @@ impl fmt::Display for Coverage {
             (FAULTS, FaultKind::ALL.iter().map(|kind| kind.name()).collect::<Vec<_>>()),
             (HANDLED, MESSAGES.iter().map(|(_, name)| *name).collect()),
             (STEP, STEPS.to_vec()),
-            (WAYS, Way::ALL.iter().map(|way| way.name()).collect()),
+            (WAYS, RankTransition::ALL.iter().map(|transition| transition.name()).collect()),
             (VERDICT, VERDICTS.to_vec()),
         ];
         for (table, rows) in tables {

@@ -15,7 +15,7 @@ use std::time::Duration;
 use outboard_proto::wire::{DATAGRAM_HEADER_BYTES, MulticastKey, PayloadHash};
 use outboard_proto::{FrameBytes, InstanceId, Instant, MulticastChannel};
 
-use crate::store::Payload;
+use crate::store::StoredPayload;
 
 /// The links and the fabric of every host.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -73,7 +73,7 @@ pub(crate) struct Passage {
 
 /// One direction of one cable, with the queue before it.
 #[derive(Debug, Clone)]
-pub(crate) struct Link {
+pub(crate) struct SerialLink {
     rate: u64,
     queue_bytes: u64,
     free_at: Instant,
@@ -89,9 +89,15 @@ fn scaled(n: u64, by: u64, over: u64) -> u64 {
     }
 }
 
-impl Link {
+impl SerialLink {
     fn new(plan: &NetworkPlan) -> Self {
-        Link { rate: plan.rate, queue_bytes: plan.queue_bytes, free_at: Instant(0), wire_bytes: 0, dropped_bytes: 0 }
+        SerialLink {
+            rate: plan.rate,
+            queue_bytes: plan.queue_bytes,
+            free_at: Instant(0),
+            wire_bytes: 0,
+            dropped_bytes: 0,
+        }
     }
 
     pub(crate) fn duration(&self, bytes: u64) -> Duration {
@@ -139,7 +145,7 @@ pub(crate) struct Train {
     pub(crate) instance: InstanceId,
     /// The address from which the datagrams seem to come.
     pub(crate) address: Ipv4Addr,
-    pub(crate) payload: Payload,
+    pub(crate) payload: StoredPayload,
     pub(crate) payload_len: u64,
     pub(crate) chunk_bytes: u32,
     /// Bytes on the wire of each datagram beside its payload.
@@ -168,19 +174,19 @@ impl Train {
 }
 
 #[derive(Debug)]
-pub(crate) struct Frame {
+pub(crate) struct TransitFrame {
     pub(crate) from: usize,
     pub(crate) to: usize,
     pub(crate) header: FrameBytes,
-    pub(crate) payload: Payload,
+    pub(crate) payload: StoredPayload,
     pub(crate) payload_len: u32,
     pub(crate) wire_bytes: u64,
 }
 
 #[derive(Debug)]
 pub(crate) struct Network {
-    up: Vec<Link>,
-    down: Vec<Link>,
+    up: Vec<SerialLink>,
+    down: Vec<SerialLink>,
     joined: BTreeMap<MulticastChannel, Rc<Vec<usize>>>,
     siblings: usize,
 }
@@ -189,7 +195,7 @@ impl Network {
     pub(crate) fn new(plan: &NetworkPlan, hosts: usize) -> Self {
         assert!((1..=64).contains(&plan.train), "a train has 1 to 64 datagrams");
         assert!((1..=plan.outstanding_frames).contains(&plan.room), "an empty fabric has room");
-        let links = vec![Link::new(plan); hosts.div_ceil(plan.siblings)];
+        let links = vec![SerialLink::new(plan); hosts.div_ceil(plan.siblings)];
         Network { up: links.clone(), down: links, joined: BTreeMap::new(), siblings: plan.siblings }
     }
 
@@ -197,7 +203,7 @@ impl Network {
         host / self.siblings
     }
 
-    pub(crate) fn uplink(&mut self, host: usize) -> &mut Link {
+    pub(crate) fn uplink(&mut self, host: usize) -> &mut SerialLink {
         let at = self.link_of(host);
         &mut self.up[at]
     }
@@ -241,7 +247,7 @@ impl Network {
     }
 
     /// Puts a frame on the downlink of its receiver. Returns its time of arrival, or `None` when the queue is full.
-    pub(crate) fn frame_down(&mut self, now: Instant, frame: &Frame) -> Option<Instant> {
+    pub(crate) fn frame_down(&mut self, now: Instant, frame: &TransitFrame) -> Option<Instant> {
         let at = self.link_of(frame.to);
         let link = &mut self.down[at];
         if link.room(now) < frame.wire_bytes {
@@ -275,7 +281,7 @@ mod tests {
             key: MulticastKey::new([0; 2], true),
             instance: InstanceId(1),
             address: Ipv4Addr::LOCALHOST,
-            payload: Payload::Bytes(vec![0; payload_len as usize]),
+            payload: StoredPayload::Bytes(vec![0; payload_len as usize]),
             payload_len,
             chunk_bytes: 100,
             overhead: 25,

@@ -9,7 +9,7 @@ use crate::support::exchanges::LANDING;
 use crate::support::refusable::Calls;
 use crate::support::{DAEMON, Daemon, Rank, all_say, is_root, kill_the_last, let_go};
 use outboard::Context;
-use outboard_lab::{Loss, LossOf};
+use outboard_lab::{LossScope, PacketLoss};
 
 pub(crate) const TESTS: &[Test] = &[
     ("a_host_whose_address_is_gone_or_changed_names_it", a_host_whose_address_is_gone_or_changed_names_it),
@@ -261,7 +261,7 @@ const RECEIVERS: [&[&str]; 3] = [&["--receivers", "0"], &["--receivers", "1"], &
 fn lost_datagrams_are_repaired() {
     let clusters = RECEIVERS.map(|receivers| (3, 1, receivers));
     for (hosts, siblings, flags) in clusters.into_iter().chain([(2, 2, &[][..])]) {
-        let loss = Loss::new(5.0, LossOf::Multicast).expect("a percentage");
+        let loss = PacketLoss::new(5.0, LossScope::Multicast).expect("a percentage");
         let cluster = Cluster::with_siblings(hosts, siblings, Some(loss), flags);
         cluster.run("allgather", siblings);
         assert!(cluster.count("retransmitted_bytes") > 0, "a twentieth of all datagrams was lost");

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::{Command, ExitCode};
 
 use libtest_mimic::{Arguments, Trial};
-use outboard_lab::{Lab, LabSpec, Loss};
+use outboard_lab::{Lab, LabSpec, PacketLoss};
 
 use super::{DAEMON, Daemon, Rank, SCENARIO, all_say, let_go, run_scenario, start_ranks};
 
@@ -51,12 +51,12 @@ pub(crate) enum Layout {
 }
 
 impl Cluster {
-    pub(crate) fn start(hosts: u16, loss: Option<Loss>, flags: &[&str]) -> Cluster {
+    pub(crate) fn start(hosts: u16, loss: Option<PacketLoss>, flags: &[&str]) -> Cluster {
         Cluster::with_siblings(hosts, 1, loss, flags)
     }
 
     /// Starts `siblings` daemons on each host (SP-8).
-    pub(crate) fn with_siblings(hosts: u16, siblings: usize, loss: Option<Loss>, flags: &[&str]) -> Cluster {
+    pub(crate) fn with_siblings(hosts: u16, siblings: usize, loss: Option<PacketLoss>, flags: &[&str]) -> Cluster {
         Cluster::start_by((hosts, siblings), loss, flags, |lab, host, flags| {
             Daemon::start_by(lab.command(host, Path::new(DAEMON)).expect("the host is up"), flags)
         })
@@ -91,7 +91,7 @@ impl Cluster {
 
     pub(crate) fn start_by(
         (hosts, siblings): (u16, usize),
-        loss: Option<Loss>,
+        loss: Option<PacketLoss>,
         flags: &[&str],
         daemon: impl Fn(&Lab, &str, &[&str]) -> Daemon,
     ) -> Cluster {

@@ -10,23 +10,25 @@ use outboard_plan_tools::triggered::Lowering;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::plans::Planned;
-use super::{Format, PlanArgs, Protocol, views};
+use super::plans::ShownPlan;
+use super::{Format, PlanArgs, TaskListProtocol, views};
 use crate::error::CliError;
 
 /// The most eager buffers of all ranks together; longer lists are of no use to a reader.
 const MAX_BUFFERS: u64 = 2_000_000;
 
-pub(super) fn show(args: &PlanArgs, planned: &Planned) -> Result<String, CliError> {
+pub(super) fn show(args: &PlanArgs, planned: &ShownPlan) -> Result<String, CliError> {
     let flat = Topology::flat(planned.programs.len() as u32);
     let topology = planned.call.as_ref().map_or(&flat, |call| &call.topology);
-    let lowering = Lowering::new(&planned.programs, topology).map_err(CliError::said)?;
+    let lowering = Lowering::new(&planned.programs, topology).map_err(CliError::failed)?;
     let rendezvous_bytes = Settings::default().eager_bytes;
     let protocol = match args.protocol {
-        Some(Protocol::Rendezvous) => list::Protocol::Rendezvous,
+        Some(TaskListProtocol::Rendezvous) => list::Protocol::Rendezvous,
         None if planned.bytes >= rendezvous_bytes => list::Protocol::Rendezvous,
         // A buffer holds a block, as in the paper, up to the size from which blocks use a rendezvous.
-        Some(Protocol::Eager) | None => list::Protocol::Eager { buffer: planned.bytes.clamp(1, rendezvous_bytes) },
+        Some(TaskListProtocol::Eager) | None => {
+            list::Protocol::Eager { buffer: planned.bytes.clamp(1, rendezvous_bytes) }
+        }
     };
     if let list::Protocol::Eager { buffer } = protocol {
         let buffers = |message: &Message| message.bytes.div_ceil(buffer).max(1);
@@ -40,7 +42,7 @@ pub(super) fn show(args: &PlanArgs, planned: &Planned) -> Result<String, CliErro
     }
     let ranks = (0..planned.programs.len() as u32).map(Rank);
     let templates =
-        ranks.map(|rank| lowering.template(rank, protocol)).collect::<Result<Vec<_>, _>>().map_err(CliError::said)?;
+        ranks.map(|rank| lowering.template(rank, protocol)).collect::<Result<Vec<_>, _>>().map_err(CliError::failed)?;
     let queue_pairs: Vec<usize> = templates.iter().map(|template| lowering.queue_pairs(template.rank)).collect();
     if args.format == Format::Json {
         return views::view(planned, lists(protocol, &queue_pairs, &templates));
@@ -98,7 +100,7 @@ fn tables(text: &mut String, templates: &[Template]) {
 /// The lists of all ranks, with the tables of the paper round by round.
 fn lists(protocol: list::Protocol, queue_pairs: &[usize], templates: &[Template]) -> impl Serialize {
     #[derive(Serialize)]
-    struct Lists<L> {
+    struct TaskListView<L> {
         protocol: &'static str,
         /// Bytes of an eager buffer.
         #[serde(skip_serializing_if = "Option::is_none")]
@@ -121,7 +123,7 @@ fn lists(protocol: list::Protocol, queue_pairs: &[usize], templates: &[Template]
         list::Protocol::Eager { buffer } => ("eager", Some(buffer)),
         list::Protocol::Rendezvous | list::Protocol::Retry => ("rendezvous", None),
     };
-    Lists { protocol, buffer, lists: views::Rows(move || templates.iter().zip(queue_pairs).map(list)) }
+    TaskListView { protocol, buffer, lists: views::LazyRows(move || templates.iter().zip(queue_pairs).map(list)) }
 }
 
 fn task(Request { round, on: QueuePair { connection, purpose }, action }: &Request) -> Value {

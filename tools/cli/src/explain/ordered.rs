@@ -9,17 +9,18 @@ use outboard_plan_tools::ordered::{self, Lowered};
 use serde::Serialize;
 use serde_json::json;
 
-use super::plans::{Call, Planned};
+use super::plans::{PlannedCall, ShownPlan};
 use super::{Format, views};
 use crate::error::CliError;
 
-pub(super) fn show(format: Format, planned: &Planned) -> Result<String, CliError> {
-    let asked = planned.call.as_ref().ok_or_else(|| {
+pub(super) fn show(format: Format, planned: &ShownPlan) -> Result<String, CliError> {
+    let requested = planned.call.as_ref().ok_or_else(|| {
         CliError::Failed("--file: pulses are cut from calls; name a collective for --stage ordered".into())
     })?;
-    let reduction = sum(asked.element_bytes)?;
-    let lowered = ordered::lower(asked.choice, &asked.arguments(), &Settings::default()).map_err(CliError::said)?;
-    let members = members(asked);
+    let reduction = sum(requested.element_bytes)?;
+    let lowered =
+        ordered::lower(requested.choice, &requested.arguments(), &Settings::default()).map_err(CliError::failed)?;
+    let members = members(requested);
     let posted = |rank: &Rank| {
         // An example of addresses: the output lies behind the input.
         let output = planned.programs[rank.0 as usize].input_bytes;
@@ -36,12 +37,12 @@ pub(super) fn show(format: Format, planned: &Planned) -> Result<String, CliError
             json!({ "rank": rank.0, "node": node, "port": port, "sources": from, "descriptors": lines })
         };
         #[derive(Serialize)]
-        struct Posts<R> {
+        struct PostsView<R> {
             pulses: usize,
             posts: R,
         }
-        let rows = views::Rows(|| ranks.clone().map(view));
-        return views::view(planned, Posts { pulses: lowered.pulses(), posts: rows });
+        let rows = views::LazyRows(|| ranks.clone().map(view));
+        return views::view(planned, PostsView { pulses: lowered.pulses(), posts: rows });
     }
     let way = match lowered.pulses() {
         0 => "from point to point".to_owned(),
@@ -74,12 +75,12 @@ fn sum(element_bytes: u64) -> Result<Reduction, CliError> {
             return Err(CliError::Failed(said));
         }
     };
-    Reduction::new(Operator::Sum, element).map_err(CliError::said)
+    Reduction::new(Operator::Sum, element).map_err(CliError::failed)
 }
 
 /// The members by rank: the node is the rank's host, the port its number among the ranks of the host.
-fn members(asked: &Call) -> Vec<Source> {
-    let topology = &asked.topology;
+fn members(requested: &PlannedCall) -> Vec<Source> {
+    let topology = &requested.topology;
     let member = |rank: Rank| {
         let node = topology.host_of(rank);
         let port = topology.ranks_of(node).iter().position(|other| *other == rank).unwrap_or(0);

@@ -4,12 +4,12 @@ use std::fmt::Write as _;
 
 use outboard_plan_tools::rounds::{Load, Rounds};
 
-use super::plans::Planned;
+use super::plans::ShownPlan;
 use super::{Format, svg, views};
 use crate::error::CliError;
 
-pub(super) fn show(format: Format, planned: &Planned) -> Result<String, CliError> {
-    let rounds = Rounds::of(&planned.programs).map_err(CliError::said)?;
+pub(super) fn show(format: Format, planned: &ShownPlan) -> Result<String, CliError> {
+    let rounds = Rounds::of(&planned.programs).map_err(CliError::failed)?;
     match format {
         Format::Text => Ok(text(planned, &rounds)),
         Format::Json => views::view(planned, views::rounds(&rounds, totals(&rounds))),
@@ -29,7 +29,7 @@ fn totals(rounds: &Rounds) -> Vec<Load> {
     totals
 }
 
-fn text(planned: &Planned, rounds: &Rounds) -> String {
+fn text(planned: &ShownPlan, rounds: &Rounds) -> String {
     let mut text = String::new();
     let _ = writeln!(text, "{}", planned.title);
     let _ = writeln!(text, "{} rounds, {} messages", rounds.count(), rounds.messages().len());

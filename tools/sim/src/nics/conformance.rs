@@ -11,7 +11,7 @@ use outboard_plan::{Arguments, Element, Operator, Rank, Reduction, Topology, def
 use outboard_plan_tools as tools;
 
 use super::service::on_lists;
-use super::{Call, JobPlan, Kind, NicPlan, Prepared, service_process};
+use super::{EngineSettings, JobPlan, NicCall, NicPlan, PreparedPlan, service_process};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EngineKind {
@@ -36,7 +36,7 @@ impl EngineKind {
     ];
 
     /// Describes how the engine carries out a call, if there is anything to add, or why the engine rejects the call.
-    pub fn takes(self, hosts: &[u32], call: &Call) -> Result<String, String> {
+    pub fn takes(self, hosts: &[u32], call: &NicCall) -> Result<String, String> {
         let topology = Topology::of_hosts(hosts.iter().copied()).expect("at most as many as a group has");
         call.with_arguments(&topology, |arguments| self.takes_with(call.choice, arguments))
     }
@@ -79,7 +79,7 @@ impl EngineKind {
     }
 
     /// Carries out a call that the engine accepts, and judges the result.
-    fn carry_out(self, hosts: &[u32], call: Call) -> Result<(), String> {
+    fn carry_out(self, hosts: &[u32], call: NicCall) -> Result<(), String> {
         match self {
             EngineKind::ServiceProcess => match service_process(hosts, &call) {
                 Ok(true) => Ok(()),
@@ -106,11 +106,17 @@ impl EngineKind {
 }
 
 /// Plays a call from these seeds. `loss` of a thousand multicast packets are lost.
-fn play<S: Kind>(hosts: &[u32], call: Call, settings: S, loss: usize, mut seeds: Range<u64>) -> Result<(), String> {
+fn play<S: EngineSettings>(
+    hosts: &[u32],
+    call: NicCall,
+    settings: S,
+    loss: usize,
+    mut seeds: Range<u64>,
+) -> Result<(), String> {
     let jobs = vec![JobPlan { nodes: hosts.to_vec(), calls: vec![call] }];
     let plan = NicPlan { jobs, settings, death: None };
-    let prepared = Prepared::new(&plan).map_err(|error| error.to_string())?.losing(loss);
-    seeds.try_for_each(|seed| prepared.play(seed).map(|_| ()).map_err(|breach| format!("seed {seed}: {breach}")))
+    let prepared = PreparedPlan::new(&plan).map_err(|error| error.to_string())?.losing(loss);
+    seeds.try_for_each(|seed| prepared.play(seed).map(|_| ()).map_err(|violation| format!("seed {seed}: {violation}")))
 }
 
 impl fmt::Display for EngineKind {
@@ -127,7 +133,7 @@ impl fmt::Display for EngineKind {
 }
 
 /// The call of `bytes` bytes by `choice` among `ranks` ranks: sums of doubles, in whole elements and even blocks.
-pub fn call_of(choice: Choice, ranks: u32, bytes: u64) -> Call {
+pub fn call_of(choice: Choice, ranks: u32, bytes: u64) -> NicCall {
     let collective = choice.collective();
     let combines =
         matches!(collective, Collective::Reduce | Collective::Allreduce | Collective::ReduceScatter | Collective::Scan);
@@ -138,7 +144,7 @@ pub fn call_of(choice: Choice, ranks: u32, bytes: u64) -> Call {
         _ => 1,
     };
     let bytes = if collective == Collective::Barrier { 0 } else { bytes / unit * unit };
-    Call { root: Rank(ranks / 2), ..Call::new(choice, bytes, combines.then_some(sum)) }
+    NicCall { root: Rank(ranks / 2), ..NicCall::new(choice, bytes, combines.then_some(sum)) }
 }
 
 /// Carries out every algorithm of every collective that `engine` accepts, with ranks on these hosts. Returns how many.

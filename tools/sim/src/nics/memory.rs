@@ -11,7 +11,7 @@ use outboard_nic::{Node, Order, Place, Port, Region};
 const POISON: u8 = 0xa5;
 
 #[derive(Debug)]
-pub(super) struct Memory {
+pub(super) struct NicMemory {
     /// By node, the used part of its NIC's memory and of the memory that its host has registered; `own_bytes` has their
     /// lengths.
     own: Vec<[Vec<u8>; 2]>,
@@ -19,9 +19,9 @@ pub(super) struct Memory {
     hosts: BTreeMap<(Node, Port), Vec<u8>>,
 }
 
-impl Memory {
+impl NicMemory {
     pub(super) fn new(nodes: usize, own_bytes: [u64; 2]) -> Self {
-        Memory { own: (0..nodes).map(|_| Default::default()).collect(), own_bytes, hosts: BTreeMap::new() }
+        NicMemory { own: (0..nodes).map(|_| Default::default()).collect(), own_bytes, hosts: BTreeMap::new() }
     }
 
     /// The memory of the process behind a port.

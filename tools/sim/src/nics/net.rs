@@ -1,15 +1,15 @@
 //! A network of NICs: engines, the memory that they work on, and packets on their way.
 //!
 //! Packets arrive in any order, even packets of one source, but a flow keeps its order. Only multicast packets and
-//! packets to dead nodes are lost. The player decides which packet is next, and which is lost. Memory is [`Memory`].
+//! packets to dead nodes are lost. The player decides which packet is next, and which is lost. Memory is [`NicMemory`].
 
 use std::collections::{BTreeMap, VecDeque};
 
 use outboard_nic::{Completion, Engine, Node, Output, Port};
 
-use super::memory::Memory;
+use super::memory::NicMemory;
 
-struct Flying<P> {
+struct PacketInFlight<P> {
     from: Node,
     to: Node,
     packet: P,
@@ -18,30 +18,30 @@ struct Flying<P> {
 }
 
 /// A call that has ended, with its node and port.
-pub(super) type Ended = (Node, Port, Completion);
+pub(super) type CompletedCall = (Node, Port, Completion);
 
 /// Packets between two nodes with one number, which keep their order.
-type Flow = (Node, Node, u64);
+type FlowKey = (Node, Node, u64);
 
-pub(super) struct Net<E: Engine> {
+pub(super) struct NicNetwork<E: Engine> {
     /// By node; `None` for dead nodes.
     engines: Vec<Option<E>>,
-    memory: Memory,
+    memory: NicMemory,
     /// Packets on their way, only the first of each flow.
-    flying: Vec<Flying<E::Packet>>,
+    in_flight: Vec<PacketInFlight<E::Packet>>,
     /// Packets behind the first of their flow.
-    behind: BTreeMap<Flow, VecDeque<Flying<E::Packet>>>,
-    ended: Vec<Ended>,
+    behind: BTreeMap<FlowKey, VecDeque<PacketInFlight<E::Packet>>>,
+    ended: Vec<CompletedCall>,
     now: u64,
     delivered: u64,
 }
 
-impl<E: Engine> Net<E> {
-    pub(super) fn new(engines: Vec<E>, memory: Memory) -> Self {
-        Net {
+impl<E: Engine> NicNetwork<E> {
+    pub(super) fn new(engines: Vec<E>, memory: NicMemory) -> Self {
+        NicNetwork {
             memory,
             engines: engines.into_iter().map(Some).collect(),
-            flying: Vec::new(),
+            in_flight: Vec::new(),
             behind: BTreeMap::new(),
             ended: Vec::new(),
             now: 0,
@@ -64,8 +64,8 @@ impl<E: Engine> Net<E> {
     }
 
     /// The number of packets that may be next.
-    pub(super) fn flying(&self) -> usize {
-        self.flying.len()
+    pub(super) fn in_flight(&self) -> usize {
+        self.in_flight.len()
     }
 
     pub(super) fn delivered(&self) -> u64 {
@@ -73,7 +73,7 @@ impl<E: Engine> Net<E> {
     }
 
     /// Calls that have ended since the last time.
-    pub(super) fn ended(&mut self) -> Vec<Ended> {
+    pub(super) fn ended(&mut self) -> Vec<CompletedCall> {
         std::mem::take(&mut self.ended)
     }
 
@@ -88,22 +88,22 @@ impl<E: Engine> Net<E> {
 
     /// Whether a packet on its way may be lost.
     pub(super) fn may_lose(&self, index: usize) -> bool {
-        self.flying[index].multicast
+        self.in_flight[index].multicast
     }
 
     pub(super) fn lose(&mut self, index: usize) {
-        assert!(self.flying.swap_remove(index).multicast, "nothing else is lost");
+        assert!(self.in_flight.swap_remove(index).multicast, "nothing else is lost");
     }
 
     /// One of the packets on their way arrives.
     pub(super) fn deliver(&mut self, index: usize) {
-        let Flying { from, to, packet, payload, .. } = self.flying.swap_remove(index);
+        let PacketInFlight { from, to, packet, payload, .. } = self.in_flight.swap_remove(index);
         if let Some(flow) = E::flow(&packet).map(|flow| (from, to, flow)) {
             let next = self.behind.get_mut(&flow).and_then(VecDeque::pop_front);
             if next.is_none() {
                 self.behind.remove(&flow);
             }
-            self.flying.extend(next);
+            self.in_flight.extend(next);
         }
         self.now += 1;
         let now = self.now;
@@ -116,12 +116,12 @@ impl<E: Engine> Net<E> {
     /// A node dies, and packets on their way to it are lost.
     pub(super) fn die(&mut self, node: Node) {
         self.engines[node.0 as usize] = None;
-        self.flying.retain(|flying| flying.to != node);
+        self.in_flight.retain(|in_flight| in_flight.to != node);
         self.behind.retain(|(_, to, _), _| *to != node);
     }
 
     /// Notifies a NIC that another node is dead.
-    pub(super) fn tell_dead(&mut self, node: Node, dead: Node) {
+    pub(super) fn notify_dead(&mut self, node: Node, dead: Node) {
         let now = self.now;
         if let Some(engine) = self.engine(node) {
             engine.handle_dead(now, dead);
@@ -154,13 +154,13 @@ impl<E: Engine> Net<E> {
                 Output::Order { order, .. } => self.memory.perform(node, order, payload),
                 Output::Transmit { to, packet, payload, .. } => {
                     let payload = self.memory.gather(node, &payload);
-                    self.fly(Flying { from: node, to, packet, payload, multicast: false });
+                    self.fly(PacketInFlight { from: node, to, packet, payload, multicast: false });
                 }
                 Output::Multicast { to, packet, payload } => {
                     let payload = self.memory.gather(node, &[payload]);
                     for to in to {
                         let (packet, payload) = (packet.clone(), payload.clone());
-                        self.fly(Flying { from: node, to, packet, payload, multicast: true });
+                        self.fly(PacketInFlight { from: node, to, packet, payload, multicast: true });
                     }
                 }
                 Output::Completed { port, completion } => self.ended.push((node, port, completion)),
@@ -169,16 +169,16 @@ impl<E: Engine> Net<E> {
     }
 
     /// A packet leaves, unless its receiver is dead. It waits behind earlier packets of its flow.
-    fn fly(&mut self, flying: Flying<E::Packet>) {
-        if self.engines[flying.to.0 as usize].is_none() {
+    fn fly(&mut self, in_flight: PacketInFlight<E::Packet>) {
+        if self.engines[in_flight.to.0 as usize].is_none() {
             return;
         }
-        let flow = E::flow(&flying.packet).map(|flow| (flying.from, flying.to, flow));
+        let flow = E::flow(&in_flight.packet).map(|flow| (in_flight.from, in_flight.to, flow));
         match flow.and_then(|flow| self.behind.get_mut(&flow)) {
-            Some(behind) => behind.push_back(flying),
+            Some(behind) => behind.push_back(in_flight),
             None => {
                 self.behind.extend(flow.map(|flow| (flow, VecDeque::new())));
-                self.flying.push(flying);
+                self.in_flight.push(in_flight);
             }
         }
     }

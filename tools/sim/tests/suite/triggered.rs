@@ -7,13 +7,13 @@ use outboard_nic::{Node, Port, host};
 use outboard_plan::selection::{Choice, Collective};
 use outboard_plan::{Arguments, Element, Topology};
 use outboard_plan_tools::triggered::Communicator;
-use outboard_sim::nics::Call;
+use outboard_sim::nics::NicCall;
 
 use crate::nics::{one_job, play, prepared, watch};
 use crate::sum;
 
-fn call(collective: Collective, algorithm: &str, bytes: u64) -> Call {
-    Call::new(Choice::read(collective, algorithm).expect("an algorithm"), bytes, None)
+fn call(collective: Collective, algorithm: &str, bytes: u64) -> NicCall {
+    NicCall::new(Choice::read(collective, algorithm).expect("an algorithm"), bytes, None)
 }
 
 /// CD-3: calls of any size are filled into two templates, one for each protocol.
@@ -106,7 +106,7 @@ fn settings_change_no_byte() {
         }
         for (algorithm, ranks, per_host) in ALLGATHERS {
             let even = |bytes| call(Collective::Allgather, algorithm, bytes);
-            let uneven = |bytes| Call { uneven: Some(bytes), ..even(bytes) };
+            let uneven = |bytes| NicCall { uneven: Some(bytes), ..even(bytes) };
             let calls = vec![even(3_000), uneven(50), even(1), uneven(9_000), even(39), uneven(7), even(5_000)];
             play(&one_job(ranks, per_host, calls, settings), 0..3);
         }
@@ -158,7 +158,7 @@ fn hosts_without_staging_end_right() {
     for (eager_bytes, staging_bytes) in [(0, 0), (16 << 10, 0), (16 << 10, 900)] {
         let settings = host::Settings { eager_bytes, staging_bytes, ..host::Settings::default() };
         let reduce = Choice::read(Collective::Allreduce, "rabenseifner").expect("an algorithm");
-        let mut calls = vec![Call::new(reduce, 4_000, Some(sum(Element::F64))); 2];
+        let mut calls = vec![NicCall::new(reduce, 4_000, Some(sum(Element::F64))); 2];
         calls.extend(AHEAD.map(|(collective, algorithm)| call(collective, algorithm, 333)));
         play(&one_job(7, 2, calls, settings), 0..10);
     }

@@ -10,19 +10,19 @@ use std::sync::Arc;
 use outboard_plan::deferred::{Action, Threshold};
 use outboard_proto::{CallId, EngineMessage, GroupHandle, InstanceId, MemRef, MemRegion, Offload};
 
-use crate::breach::Breach;
-use crate::store::{Access, Memory, Payload};
+use crate::store::{AccessResult, CheckedMemory, StoredPayload};
+use crate::violation::Violation;
 
 /// A message between engines, with its payload if it has one.
 #[derive(Debug, Clone)]
 pub(crate) struct Letter {
     pub(crate) to: usize,
     pub(crate) tag: u64,
-    payload: Option<Payload>,
+    payload: Option<StoredPayload>,
 }
 
 #[derive(Debug)]
-struct Running {
+struct RunningList {
     offload: Offload,
     counters: Vec<u64>,
     /// Whether each task is done, by task.
@@ -30,8 +30,8 @@ struct Running {
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct Engine {
-    lists: Vec<Running>,
+pub(crate) struct DeferredEngine {
+    lists: Vec<RunningList>,
     /// Letters that no receive has matched, by tag.
     letters: BTreeMap<u64, Letter>,
     pub(crate) outbox: VecDeque<Letter>,
@@ -44,22 +44,22 @@ pub(crate) fn engine_of(host: usize) -> Arc<[u8]> {
     Arc::from(&(host as u32).to_le_bytes()[..])
 }
 
-impl Engine {
+impl DeferredEngine {
     pub(crate) fn lists(&self) -> usize {
         self.lists.len()
     }
 
-    pub(crate) fn begin(&mut self, memory: &mut Memory, offload: Offload) -> Result<(), Breach> {
+    pub(crate) fn begin(&mut self, memory: &mut CheckedMemory, offload: Offload) -> Result<(), Violation> {
         let (counters, done) = (vec![0; offload.list.counters as usize], vec![false; offload.list.tasks.len()]);
-        self.lists.push(Running { offload, counters, done });
+        self.lists.push(RunningList { offload, counters, done });
         self.taken += 1;
-        self.go_on(memory)
+        self.progress(memory)
     }
 
-    pub(crate) fn receive(&mut self, memory: &mut Memory, letter: Letter) -> Result<(), Breach> {
+    pub(crate) fn receive(&mut self, memory: &mut CheckedMemory, letter: Letter) -> Result<(), Violation> {
         let before = self.letters.insert(letter.tag, letter);
         assert!(before.is_none(), "two letters of one tag: {before:?}");
-        self.go_on(memory)
+        self.progress(memory)
     }
 
     /// Drops the list of this call, for which nobody waits any more.
@@ -67,34 +67,34 @@ impl Engine {
         self.lists.retain(|list| list.offload.call != call);
     }
 
-    fn go_on(&mut self, memory: &mut Memory) -> Result<(), Breach> {
-        let Engine { lists, letters, outbox, .. } = self;
+    fn progress(&mut self, memory: &mut CheckedMemory) -> Result<(), Violation> {
+        let DeferredEngine { lists, letters, outbox, .. } = self;
         for list in &mut *lists {
-            while list.go_round(memory, letters, outbox)? {}
+            while list.progress_list(memory, letters, outbox)? {}
         }
-        for Running { offload, .. } in lists.extract_if(.., |list| list.is_over()) {
+        for RunningList { offload, .. } in lists.extract_if(.., |list| list.has_ended()) {
             self.ended.push_back((offload.group, offload.instance, offload.call));
         }
         Ok(())
     }
 }
 
-impl Running {
+impl RunningList {
     fn reached(&self, threshold: Threshold) -> bool {
         self.counters[threshold.counter as usize] >= threshold.value
     }
 
-    fn is_over(&self) -> bool {
+    fn has_ended(&self) -> bool {
         self.reached(self.offload.list.end)
     }
 
     /// Does what can be done now, and returns whether there was anything to do.
-    fn go_round(
+    fn progress_list(
         &mut self,
-        memory: &mut Memory,
+        memory: &mut CheckedMemory,
         letters: &mut BTreeMap<u64, Letter>,
         outbox: &mut VecDeque<Letter>,
-    ) -> Result<bool, Breach> {
+    ) -> Result<bool, Violation> {
         let mut went = false;
         for at in 0..self.done.len() {
             let task = self.offload.list.tasks[at];
@@ -127,10 +127,10 @@ impl Running {
 }
 
 /// Unwraps an access to memory of the service process, which never faults.
-fn done<T>(at: MemRef, access: Access<T>) -> Result<T, Breach> {
+fn done<T>(at: MemRef, access: AccessResult<T>) -> Result<T, Violation> {
     assert!(matches!(at.region, MemRegion::Staging(_)), "an engine has {at:?}");
     match access {
-        Access::Done(done) => Ok(done),
-        Access::Fault(call) => unreachable!("staging of {call:?}"),
+        AccessResult::Done(done) => Ok(done),
+        AccessResult::Fault(call) => unreachable!("staging of {call:?}"),
     }
 }

@@ -11,9 +11,9 @@ use super::trace::Component;
 
 /// A part that is busy until this time.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Part(f64);
+pub(super) struct SerialResource(f64);
 
-impl Part {
+impl SerialResource {
     /// Occupies the part for `long`, from `at` or later. Returns the start and the end.
     pub(super) fn take(&mut self, at: f64, long: f64) -> (f64, f64) {
         let from = self.0.max(at);
@@ -23,19 +23,19 @@ impl Part {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Shared {
+pub(super) struct MachineResources {
     /// From memory to NIC, and from NIC to memory.
-    bus: [Part; 2],
+    bus: [SerialResource; 2],
     /// By port of the NIC, outgoing and incoming.
-    links: BTreeMap<u32, [Part; 2]>,
+    links: BTreeMap<u32, [SerialResource; 2]>,
     /// The sending parts of the NIC by number.
-    senders: BTreeMap<u16, Part>,
-    receiver: Part,
+    senders: BTreeMap<u16, SerialResource>,
+    receiver: SerialResource,
     pub(super) processors: Processors,
 }
 
-impl Shared {
-    pub(super) fn part(&mut self, component: Component) -> &mut Part {
+impl MachineResources {
+    pub(super) fn part(&mut self, component: Component) -> &mut SerialResource {
         match component {
             Component::Sender(number) => self.senders.entry(number).or_default(),
             Component::Receiver => &mut self.receiver,
@@ -47,9 +47,9 @@ impl Shared {
 
 /// Places written by processors of a node, each with the time at which it is complete, and with the processor's port.
 #[derive(Debug, Default)]
-pub(super) struct Written(Vec<(Place, f64, Port)>);
+pub(super) struct PendingWrites(Vec<(Place, f64, Port)>);
 
-impl Written {
+impl PendingWrites {
     pub(super) fn note(&mut self, place: Place, at: f64, by: Port) {
         self.0.push((place, at, by));
     }
@@ -81,7 +81,7 @@ struct MemoryUse {
 /// uses add up to the memory's rate at most.
 #[derive(Debug, Default)]
 pub(super) struct Processors {
-    parts: BTreeMap<(Node, Port), Part>,
+    parts: BTreeMap<(Node, Port), SerialResource>,
     uses: Vec<MemoryUse>,
 }
 

@@ -1,11 +1,11 @@
-//! The fuzzer's bytes as a tape of decisions. After its end it yields zeros, so every prefix of an input is an input.
+//! The fuzzer's bytes, read as decisions. Behind its end an input yields zeros, so each prefix of an input is an input.
 
 #[derive(Debug, Clone)]
-pub struct Tape<'a>(&'a [u8]);
+pub struct FuzzInput<'a>(&'a [u8]);
 
-impl<'a> Tape<'a> {
+impl<'a> FuzzInput<'a> {
     pub fn new(bytes: &'a [u8]) -> Self {
-        Tape(bytes)
+        FuzzInput(bytes)
     }
 
     pub fn ended(&self) -> bool {

@@ -12,19 +12,19 @@ use outboard_plan::Rank;
 use outboard_proto::link::WINDOW;
 use outboard_proto::{CallId, Config, GroupHandle, GroupRefusal, GroupSpec, Instant, Overdue, SpId};
 
-use crate::breach::Breach;
-use crate::cluster::{Cluster, ClusterPlan, Step, group_number, group_spec, handle, host_of, sp_id};
-use crate::coverage::{FaultKind, Way};
+use crate::cluster::{Cluster, ClusterPlan, ClusterStep, group_number, group_spec, handle, host_of, sp_id};
+use crate::coverage::{FaultKind, RankTransition};
 use crate::faults::{HostDeath, HostPause};
-use crate::host::{Action, Input};
+use crate::host::{HostAction, Input};
 use crate::oracle::{CallName, Truth};
-use crate::report::Outcome;
+use crate::report::RunOutcome;
 use crate::sabotage::Sabotage;
 use crate::scenario::Scenario;
+use crate::violation::Violation;
 
 /// An event that a script or a fault causes at an instant.
 #[derive(Debug)]
-enum Happening {
+enum ScriptEvent {
     /// A member of a group checks what its script demands.
     Script {
         group: usize,
@@ -39,9 +39,9 @@ enum Happening {
 
 /// The progress of one member of a group through its script.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Progress {
+enum ScriptProgress {
     Before,
-    Asked,
+    Requested,
     /// Makes calls: `next` is the instance to call next, `open` counts the calls in flight.
     Calling {
         next: u64,
@@ -54,12 +54,12 @@ enum Progress {
 }
 
 #[derive(Debug)]
-pub(crate) struct World<'a> {
+pub(crate) struct ScenarioRun<'a> {
     scenario: &'a Scenario,
-    cluster: Cluster<Happening>,
+    cluster: Cluster<ScriptEvent>,
     truth: Truth,
     specs: Vec<Rc<GroupSpec>>,
-    progress: Vec<Vec<Progress>>,
+    progress: Vec<Vec<ScriptProgress>>,
     create_at: Vec<Vec<Instant>>,
     open: BTreeMap<CallId, CallName>,
     calls_made: u64,
@@ -83,7 +83,7 @@ const STEPS_PER_CHECK: u64 = 64;
 /// The bytes on the wire are counted once in so many events.
 const STEPS_PER_COUNT: u64 = 4096;
 
-impl<'a> World<'a> {
+impl<'a> ScenarioRun<'a> {
     pub(crate) fn new(scenario: &'a Scenario, seed: u64, sabotage: Option<Sabotage>, trace: bool) -> Self {
         scenario.check();
         let config = |host| {
@@ -112,12 +112,12 @@ impl<'a> World<'a> {
         let odd = scenario.faults.misconfigured.is_some();
         cluster.dice.coverage.fault(FaultKind::Misconfigured, odd.into());
         specs.iter().for_each(|spec| cluster.offer(spec));
-        let mut world = World {
+        let mut world = ScenarioRun {
             scenario,
             cluster,
             truth: Truth::default(),
             specs,
-            progress: scenario.groups.iter().map(|g| vec![Progress::Before; g.members.len()]).collect(),
+            progress: scenario.groups.iter().map(|g| vec![ScriptProgress::Before; g.members.len()]).collect(),
             create_at: Vec::new(),
             open: BTreeMap::new(),
             calls_made: 0,
@@ -144,33 +144,33 @@ impl<'a> World<'a> {
                 .map(|_| start + plan.create + self.cluster.dice.up_to(plan.create_spread))
                 .collect();
             for (member, at) in times.iter().enumerate() {
-                self.cluster.put(*at, Happening::Script { group, member });
+                self.cluster.schedule(*at, ScriptEvent::Script { group, member });
             }
             self.create_at.push(times);
         }
         let faults = &scenario.faults;
         for death in &faults.dead_ranks {
-            self.cluster.put(start + death.at, Happening::RankDies(death.rank));
+            self.cluster.schedule(start + death.at, ScriptEvent::RankDies(death.rank));
         }
         for death in &faults.early_deaths {
-            self.cluster.put(start + death.at, Happening::RankDiesEarly(death.rank));
+            self.cluster.schedule(start + death.at, ScriptEvent::RankDiesEarly(death.rank));
         }
         for fault in &faults.bad_memory {
-            self.cluster.put(start + fault.at, Happening::MemoryTurnsBad(fault.rank));
+            self.cluster.schedule(start + fault.at, ScriptEvent::MemoryTurnsBad(fault.rank));
         }
         for death in &faults.dead_hosts {
-            self.cluster.put(start + death.at, Happening::HostDies(*death));
+            self.cluster.schedule(start + death.at, ScriptEvent::HostDies(*death));
         }
-        for one in &faults.given_up {
+        for one in &faults.abandoned {
             self.cluster.deliver_at(start + one.at, one.host, Input::PeerLost(sp_id(one.peer)));
         }
         for stall in &faults.stalls {
-            self.cluster.put(start + stall.at, Happening::HostStalls(*stall));
+            self.cluster.schedule(start + stall.at, ScriptEvent::HostStalls(*stall));
         }
     }
 
     /// Runs until everything has ended and is quiet.
-    pub(crate) fn run(&mut self) -> Result<(), Breach> {
+    pub(crate) fn run(&mut self) -> Result<(), Violation> {
         let patience = self.scenario.patience();
         let deadline = Instant(0) + self.scenario.last_scripted() + patience;
         let bytes_bound = self.bytes_bound();
@@ -180,11 +180,11 @@ impl<'a> World<'a> {
         let mut steps = 0u64;
         while let Some(step) = self.cluster.step()? {
             let now = self.cluster.now();
-            let may_end = matches!(step, Step::Own(_));
-            if let Step::Own(happening) = step {
-                self.happen(now, happening)?;
+            let may_end = matches!(step, ClusterStep::PlayerEvent(_));
+            if let ClusterStep::PlayerEvent(event) = step {
+                self.handle_script_event(now, event)?;
             }
-            self.hear(now)?;
+            self.poll_actions(now)?;
             steps += 1;
             if quiet_by.is_none() && may_end && self.is_over() {
                 quiet_by = Some(now.max(all_run) + self.scenario.config.dead_after * 3 + Duration::from_secs(5));
@@ -193,7 +193,7 @@ impl<'a> World<'a> {
                 break;
             }
             if quiet_by.is_none() && now > deadline {
-                return Err(Breach::NotLive { open: self.unfinished(), after: patience });
+                return Err(Violation::NotLive { open: self.unfinished(), after: patience });
             }
             if steps.is_multiple_of(STEPS_PER_CHECK) {
                 self.check_backlog((steps / STEPS_PER_CHECK) as usize % self.cluster.hosts.len())?;
@@ -201,13 +201,13 @@ impl<'a> World<'a> {
             if steps.is_multiple_of(STEPS_PER_COUNT) {
                 let sent = self.cluster.bytes().iter().map(|b| b.up + b.down).sum();
                 if sent > bytes_bound {
-                    return Err(Breach::Storm { sent, bound: bytes_bound });
+                    return Err(Violation::Storm { sent, bound: bytes_bound });
                 }
             }
         }
         if quiet_by.is_none() {
             let after = self.cluster.now().since(Instant(0));
-            return Err(Breach::NotLive { open: self.unfinished(), after });
+            return Err(Violation::NotLive { open: self.unfinished(), after });
         }
         self.truth.check_one_verdict(self.scenario)?;
         self.check_quiet()
@@ -215,13 +215,13 @@ impl<'a> World<'a> {
 
     /// The queues of a machine are bounded. Each link has a window of bulk, and control messages that grow with the
     /// calls in flight, never with the number of attempts.
-    fn check_backlog(&self, number: usize) -> Result<(), Breach> {
+    fn check_backlog(&self, number: usize) -> Result<(), Violation> {
         let host = &self.cluster.hosts[number];
         let in_flight: usize = self.scenario.groups.iter().map(|g| (g.window + 1) * g.members.len()).sum();
         let (_, _, messages) = host.sp.load();
         let bound = host.connected.len().max(1) * (WINDOW + BACKLOG_PER_BLOCK * in_flight);
         if messages > bound {
-            return Err(Breach::Backlog { sp: sp_id(number), messages, bound });
+            return Err(Violation::Backlog { sp: sp_id(number), messages, bound });
         }
         Ok(())
     }
@@ -234,15 +234,15 @@ impl<'a> World<'a> {
         (1 << 26) + hosts * hosts * (1 << 20) + 100 * (received + received * HEADERS_OF_A_FRAGMENT / fragment)
     }
 
-    fn happen(&mut self, now: Instant, happening: Happening) -> Result<(), Breach> {
-        match happening {
-            Happening::Script { group, member } => self.pump(now, group, member)?,
-            Happening::RankDies(rank) => self.rank_dies(now, rank)?,
-            Happening::RankDiesEarly(rank) => {
+    fn handle_script_event(&mut self, now: Instant, event: ScriptEvent) -> Result<(), Violation> {
+        match event {
+            ScriptEvent::Script { group, member } => self.advance_script(now, group, member)?,
+            ScriptEvent::RankDies(rank) => self.rank_dies(now, rank)?,
+            ScriptEvent::RankDiesEarly(rank) => {
                 self.cluster.dice.coverage.fault(FaultKind::RankDiedEarly, 1);
                 self.rank_ends(now, rank)?;
             }
-            Happening::MemoryTurnsBad(rank) => {
+            ScriptEvent::MemoryTurnsBad(rank) => {
                 self.cluster.dice.coverage.fault(FaultKind::MemoryBad, 1);
                 self.truth.bad_memory.insert(rank);
                 for (id, name) in &self.open {
@@ -251,14 +251,14 @@ impl<'a> World<'a> {
                     }
                 }
             }
-            Happening::HostDies(HostDeath { host, reported_after, .. }) => {
+            ScriptEvent::HostDies(HostDeath { host, reported_after, .. }) => {
                 let silent = reported_after.is_none();
                 let kind = if silent { FaultKind::HostDiedSilently } else { FaultKind::HostDeathReported };
                 self.cluster.dice.coverage.fault(kind, 1);
                 self.host_deaths.push((host, reported_after));
                 self.host_dies(now, host, reported_after);
             }
-            Happening::HostStalls(HostPause { host, lasting, .. }) => {
+            ScriptEvent::HostStalls(HostPause { host, lasting, .. }) => {
                 let stopped = lasting >= self.scenario.config.dead_after;
                 let kind = if stopped { FaultKind::Stopped } else { FaultKind::Stalled };
                 self.cluster.dice.coverage.fault(kind, 1);
@@ -269,22 +269,22 @@ impl<'a> World<'a> {
     }
 
     /// Delivers an input to a service process and processes the resulting notifications.
-    fn deliver(&mut self, now: Instant, host: usize, input: Input) -> Result<(), Breach> {
+    fn deliver(&mut self, now: Instant, host: usize, input: Input) -> Result<(), Violation> {
         self.cluster.deliver(host, input)?;
-        self.hear(now)
+        self.poll_actions(now)
     }
 
     /// Processes the notifications that service processes send to ranks.
-    fn hear(&mut self, now: Instant) -> Result<(), Breach> {
+    fn poll_actions(&mut self, now: Instant) -> Result<(), Violation> {
         while let Some((host, action)) = self.cluster.poll() {
-            self.told(now, host, action)?;
+            self.handle_action(now, host, action)?;
         }
         Ok(())
     }
 
-    fn told(&mut self, now: Instant, host: usize, action: Action) -> Result<(), Breach> {
+    fn handle_action(&mut self, now: Instant, host: usize, action: HostAction) -> Result<(), Violation> {
         match action {
-            Action::Connect(peer) => {
+            HostAction::Connect(peer) => {
                 let dead = self.host_deaths.iter().find(|(h, _)| sp_id(*h) == peer);
                 if let Some((_, Some(after))) = dead.copied()
                     && self.cluster.hosts[host_of(peer)].dead
@@ -292,55 +292,59 @@ impl<'a> World<'a> {
                     self.report_death(now, host, peer, after);
                 }
             }
-            Action::GroupReady { group, rank, result } => {
-                let (number, member) = self.place(group, rank)?;
+            HostAction::GroupReady { group, rank, result } => {
+                let (number, member) = self.member_of(group, rank)?;
                 let progress = &mut self.progress[number][member];
-                if *progress != Progress::Asked {
-                    return Err(Breach::UnaskedReady { group, rank });
+                if *progress != ScriptProgress::Requested {
+                    return Err(Violation::UnaskedReady { group, rank });
                 }
-                let ready = Progress::Calling { next: 1, open: 0, failed: false };
-                let way = if result.is_ok() { Way::HasGroup } else { Way::GroupFails };
-                self.cluster.dice.coverage.way(way);
+                let ready = ScriptProgress::Calling { next: 1, open: 0, failed: false };
+                let transition = if result.is_ok() { RankTransition::HasGroup } else { RankTransition::GroupFails };
+                self.cluster.dice.coverage.transition(transition);
                 result.as_ref().err().into_iter().for_each(|error| self.cluster.dice.coverage.group_verdict(error));
-                *progress = if result.is_ok() { ready } else { Progress::Refused };
+                *progress = if result.is_ok() { ready } else { ScriptProgress::Refused };
                 if result.is_ok() {
                     self.record(number, member);
                 }
                 self.truth.judge_group((self.scenario, now), number, member, &result)?;
-                self.cluster.put(now, Happening::Script { group: number, member });
+                self.cluster.schedule(now, ScriptEvent::Script { group: number, member });
             }
-            Action::Completed { call, result, output } => {
-                let name = self.open.remove(&call).ok_or(Breach::CompletedTwice(call))?;
-                if let Progress::Calling { open, failed, .. } = &mut self.progress[name.group][name.member] {
+            HostAction::Completed { call, result, output } => {
+                let name = self.open.remove(&call).ok_or(Violation::CompletedTwice(call))?;
+                if let ScriptProgress::Calling { open, failed, .. } = &mut self.progress[name.group][name.member] {
                     *open -= 1;
                     *failed |= result.is_err();
                 }
                 let coverage = &mut self.cluster.dice.coverage;
-                coverage.way(if result.is_ok() { Way::EndsWell } else { Way::EndsBadly });
+                coverage.transition(if result.is_ok() { RankTransition::EndsWell } else { RankTransition::EndsBadly });
                 result.as_ref().err().into_iter().for_each(|error| coverage.verdict(error));
                 self.errors += u64::from(result.is_err());
                 self.last_completion = now;
                 self.ends.push((name, now.since(Instant(0))));
                 self.truth.judge(self.scenario, name, &result, output)?;
-                self.cluster.put(now, Happening::Script { group: name.group, member: name.member });
+                self.cluster.schedule(now, ScriptEvent::Script { group: name.group, member: name.member });
             }
-            Action::Late { group, rank } => {
-                self.place(group, rank)?;
+            HostAction::Late { group, rank } => {
+                self.member_of(group, rank)?;
                 self.late_events += 1;
             }
-            Action::Overdue(overdue) => {
+            HostAction::Overdue(overdue) => {
                 self.truth.judge_overdue(self.scenario, &overdue)?;
                 self.overdue.push((host, now.since(Instant(0)), *overdue));
             }
-            Action::Frame(_) | Action::Batch(_) | Action::Letter(_) | Action::Join(_) | Action::Leave(_) => {}
+            HostAction::Frame(_)
+            | HostAction::Batch(_)
+            | HostAction::Letter(_)
+            | HostAction::Join(_)
+            | HostAction::Leave(_) => {}
         }
         Ok(())
     }
 
-    fn place(&self, group: GroupHandle, rank: Rank) -> Result<(usize, usize), Breach> {
+    fn member_of(&self, group: GroupHandle, rank: Rank) -> Result<(usize, usize), Violation> {
         let (number, member) = (group_number(group), rank.0 as usize);
         let known = |number: &usize| self.scenario.groups.get(*number).is_some_and(|g| member < g.members.len());
-        Ok((number.filter(known).ok_or(Breach::UnaskedReady { group, rank })?, member))
+        Ok((number.filter(known).ok_or(Violation::UnaskedReady { group, rank })?, member))
     }
 }
 

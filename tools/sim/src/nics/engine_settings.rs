@@ -14,15 +14,15 @@ use outboard_plan::{Arguments, PlanError, Program, Rank, Span, Topology};
 use outboard_plan_tools as tools;
 use outboard_plan_tools::triggered::Communicator;
 
-use super::Call;
+use super::NicCall;
 
 /// A job whose calls are to be lowered.
 #[derive(Debug, Clone, Copy)]
-pub struct Job<'a> {
+pub struct LoweringJob<'a> {
     pub number: u8,
     pub members: &'a [(Node, Port)],
     pub topology: &'a Topology,
-    pub calls: &'a [Call],
+    pub calls: &'a [NicCall],
     /// By call and rank, the start of input, output and scratch in the memory of the process.
     pub memory: &'a [Vec<[u64; 3]>],
     /// By call and rank, the contents of the input; empty if bytes are not judged.
@@ -30,10 +30,10 @@ pub struct Job<'a> {
 }
 
 /// The posts of each rank, by call and rank.
-type Posts<P> = Vec<Vec<P>>;
+type RankPosts<P> = Vec<Vec<P>>;
 
 /// A kind of engine, by its settings.
-pub trait Kind: Copy + Debug {
+pub trait EngineSettings: Copy + Debug {
     type Engine: Engine<Refusal: Error> + Debug;
     type Post: Borrow<<Self::Engine as Engine>::Post> + Debug;
     type LowerError: Error + From<PlanError>;
@@ -43,7 +43,7 @@ pub trait Kind: Copy + Debug {
     /// Bytes of a NIC's own memory, and of the memory that its host has registered.
     fn memory_bytes(&self) -> [u64; 2];
 
-    fn lower(&self, job: &Job<'_>) -> Result<Posts<Self::Post>, Self::LowerError>;
+    fn lower(&self, job: &LoweringJob<'_>) -> Result<RankPosts<Self::Post>, Self::LowerError>;
 
     /// Makes a port a member of a job.
     fn open(
@@ -70,7 +70,7 @@ pub trait Kind: Copy + Debug {
     }
 }
 
-impl Kind for ordered::Settings {
+impl EngineSettings for ordered::Settings {
     type Engine = Ordered;
     type Post = Vec<Descriptor>;
     type LowerError = tools::ordered::LowerError;
@@ -83,7 +83,7 @@ impl Kind for ordered::Settings {
         [Ordered::memory_bytes(self), 0]
     }
 
-    fn lower(&self, job: &Job<'_>) -> Result<Posts<Vec<Descriptor>>, Self::LowerError> {
+    fn lower(&self, job: &LoweringJob<'_>) -> Result<RankPosts<Vec<Descriptor>>, Self::LowerError> {
         let sources = sources(job.members);
         let mut first = 0;
         let mut one = |at: usize| {
@@ -128,7 +128,7 @@ fn sources(members: &[(Node, Port)]) -> Vec<Source> {
     members.iter().map(|(node, port)| Source { node: node.0, port: port.0 }).collect()
 }
 
-impl Kind for triggered::Settings {
+impl EngineSettings for triggered::Settings {
     type Engine = Triggered;
     type Post = triggered::Post;
     type LowerError = tools::triggered::LowerError;
@@ -141,9 +141,9 @@ impl Kind for triggered::Settings {
         [Triggered::memory_bytes(self), self.registered_bytes]
     }
 
-    fn lower(&self, job: &Job<'_>) -> Result<Posts<triggered::Post>, Self::LowerError> {
+    fn lower(&self, job: &LoweringJob<'_>) -> Result<RankPosts<triggered::Post>, Self::LowerError> {
         let mut communicator = Communicator::new(job.topology, *self);
-        let mut one = |(call, memory): (&Call, &Vec<[u64; 3]>)| {
+        let mut one = |(call, memory): (&NicCall, &Vec<[u64; 3]>)| {
             let lowered = call.with_arguments(job.topology, |arguments| communicator.call(call.choice, arguments))?;
             let post = |(rank, memory): (u32, &[u64; 3])| {
                 let (job, reduction) = (job.number, call.reduction);
@@ -168,7 +168,7 @@ impl Kind for triggered::Settings {
     }
 }
 
-impl Kind for host::Settings {
+impl EngineSettings for host::Settings {
     type Engine = host::Host;
     type Post = host::Post;
     type LowerError = tools::host::LowerError;
@@ -181,7 +181,7 @@ impl Kind for host::Settings {
         [0, self.staging_bytes]
     }
 
-    fn lower(&self, job: &Job<'_>) -> Result<Posts<host::Post>, Self::LowerError> {
+    fn lower(&self, job: &LoweringJob<'_>) -> Result<RankPosts<host::Post>, Self::LowerError> {
         programs(job, |call, arguments| tools::host::lower(call.choice, arguments))
     }
 
@@ -201,10 +201,10 @@ impl Kind for host::Settings {
 
 /// Posts of ranks that post their programs unchanged.
 fn programs<E>(
-    job: &Job<'_>,
-    lower: impl Fn(&Call, &Arguments<'_>) -> Result<Vec<Arc<Program>>, E>,
-) -> Result<Posts<host::Post>, E> {
-    let one = |(call, memory): (&Call, &Vec<[u64; 3]>)| {
+    job: &LoweringJob<'_>,
+    lower: impl Fn(&NicCall, &Arguments<'_>) -> Result<Vec<Arc<Program>>, E>,
+) -> Result<RankPosts<host::Post>, E> {
+    let one = |(call, memory): (&NicCall, &Vec<[u64; 3]>)| {
         let programs = call.with_arguments(job.topology, |arguments| lower(call, arguments))?;
         let post = |(program, memory): (_, &[u64; 3])| {
             let (job, reduction) = (job.number, call.reduction);
@@ -215,7 +215,7 @@ fn programs<E>(
     job.calls.iter().zip(job.memory).map(one).collect()
 }
 
-impl Kind for datapath::Settings {
+impl EngineSettings for datapath::Settings {
     type Engine = Datapath;
     type Post = datapath::Post;
     type LowerError = tools::datapath::LowerError;
@@ -228,7 +228,7 @@ impl Kind for datapath::Settings {
         [self.staging_bytes(), 0]
     }
 
-    fn lower(&self, job: &Job<'_>) -> Result<Posts<datapath::Post>, Self::LowerError> {
+    fn lower(&self, job: &LoweringJob<'_>) -> Result<RankPosts<datapath::Post>, Self::LowerError> {
         programs(job, |call, arguments| tools::datapath::lower(call.choice, arguments, self))
     }
 

@@ -12,13 +12,13 @@ use outboard_plan::alltoall::Blocks;
 use outboard_plan::{Element, Extents, Operator, Rank, Reduction, Span};
 use outboard_proto::{CallKind, Signature, sizes_digest};
 
-use crate::pattern::Moves;
+use crate::pattern::DataMovement;
 use crate::scenario::CallPlan;
-use crate::store::Origin;
+use crate::store::ContributionId;
 
 /// Which members receive which part of the combined vectors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Combined {
+pub enum ReductionKind {
     /// One member receives everything.
     Reduce { root: usize },
     /// All members receive everything.
@@ -33,17 +33,17 @@ pub enum Combined {
     Exscan,
 }
 
-impl Combined {
+impl ReductionKind {
     /// One reduction of each kind.
-    pub fn all(root: usize, seed: u64) -> [Combined; 6] {
-        use Combined::{Allreduce, Exscan, Reduce, ReduceScatter, ReduceScatterBlock, Scan};
+    pub fn all(root: usize, seed: u64) -> [ReductionKind; 6] {
+        use ReductionKind::{Allreduce, Exscan, Reduce, ReduceScatter, ReduceScatterBlock, Scan};
         [Reduce { root }, Allreduce, ReduceScatter { seed }, ReduceScatterBlock, Scan, Exscan]
     }
 }
 
 /// The result with which a receive buffer must begin.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Expected {
+pub(crate) struct ExpectedResult {
     reduction: Reduction,
     /// Byte range of the combined vectors.
     part: Range<u64>,
@@ -53,8 +53,8 @@ pub(crate) struct Expected {
 
 impl CallPlan {
     /// The reduction, if the call is one.
-    pub(crate) fn reduction(&self) -> Option<(Combined, Reduction)> {
-        if let Moves::Combined(result, reduction) = self.pattern.class().moves {
+    pub(crate) fn reduction(&self) -> Option<(ReductionKind, Reduction)> {
+        if let DataMovement::Reduction(result, reduction) = self.pattern.class().moves {
             Some((result, reduction))
         } else {
             None
@@ -62,10 +62,10 @@ impl CallPlan {
     }
 
     /// Bytes of each member's block of a reduce-scatter, as `seen_by` believes.
-    fn blocks_of(&self, (result, reduction): (Combined, Reduction), members: usize, seen_by: usize) -> Vec<u64> {
+    fn blocks_of(&self, (result, reduction): (ReductionKind, Reduction), members: usize, seen_by: usize) -> Vec<u64> {
         let (bytes, element) = (self.bytes_of(seen_by), reduction.element().bytes());
         let block = |member: usize| match result {
-            Combined::ReduceScatter { seed } => {
+            ReductionKind::ReduceScatter { seed } => {
                 let drawn = mix(seed ^ (member as u64) << 32);
                 if drawn.is_multiple_of(4) { 0 } else { (1 + (drawn >> 4) % bytes.max(1)) / element * element }
             }
@@ -77,35 +77,35 @@ impl CallPlan {
     /// The signature of the call that `member` of `members` makes.
     pub(crate) fn combined_signature(
         &self,
-        (result, reduction): (Combined, Reduction),
+        (result, reduction): (ReductionKind, Reduction),
         member: usize,
         members: usize,
     ) -> Signature {
         let bytes = self.bytes_of(member);
         match result {
-            Combined::Reduce { root } => {
+            ReductionKind::Reduce { root } => {
                 Signature { kind: CallKind::Reduce { root: Rank(root as u32), reduction }, bytes }
             }
-            Combined::Allreduce => Signature { kind: CallKind::Allreduce { reduction }, bytes },
-            Combined::ReduceScatter { .. } => {
+            ReductionKind::Allreduce => Signature { kind: CallKind::Allreduce { reduction }, bytes },
+            ReductionKind::ReduceScatter { .. } => {
                 let blocks = self.blocks_of((result, reduction), members, member);
                 let kind = CallKind::ReduceScatter { reduction, sizes: sizes_digest(blocks.iter().copied()) };
                 Signature { kind, bytes: blocks.iter().sum() }
             }
-            Combined::ReduceScatterBlock => Signature { kind: CallKind::ReduceScatterBlock { reduction }, bytes },
-            Combined::Scan => Signature { kind: CallKind::Scan { reduction, inclusive: true }, bytes },
-            Combined::Exscan => Signature { kind: CallKind::Scan { reduction, inclusive: false }, bytes },
+            ReductionKind::ReduceScatterBlock => Signature { kind: CallKind::ReduceScatterBlock { reduction }, bytes },
+            ReductionKind::Scan => Signature { kind: CallKind::Scan { reduction, inclusive: true }, bytes },
+            ReductionKind::Exscan => Signature { kind: CallKind::Scan { reduction, inclusive: false }, bytes },
         }
     }
 
     /// The blocks that `member` passes with its call, if it passes any.
     pub(crate) fn combined_blocks(
         &self,
-        what: (Combined, Reduction),
+        what: (ReductionKind, Reduction),
         member: usize,
         members: usize,
     ) -> Option<Arc<Blocks>> {
-        if !matches!(what.0, Combined::ReduceScatter { .. }) {
+        if !matches!(what.0, ReductionKind::ReduceScatter { .. }) {
             return None;
         }
         let extents = Extents::uneven(self.blocks_of(what, members, member)).expect("small buffers");
@@ -115,12 +115,17 @@ impl CallPlan {
     }
 
     /// Bytes of the send and of the receive buffer of `member` of `members`. In place, one buffer has room for both.
-    pub(crate) fn combined_buffers(&self, what: (Combined, Reduction), member: usize, members: usize) -> (u64, u64) {
+    pub(crate) fn combined_buffers(
+        &self,
+        what: (ReductionKind, Reduction),
+        member: usize,
+        members: usize,
+    ) -> (u64, u64) {
         let bytes = self.bytes_of(member);
         let (sent, received) = match what.0 {
-            Combined::Reduce { root } => (bytes, if root == member { bytes } else { 0 }),
-            Combined::Allreduce | Combined::Scan | Combined::Exscan => (bytes, bytes),
-            Combined::ReduceScatter { .. } | Combined::ReduceScatterBlock => {
+            ReductionKind::Reduce { root } => (bytes, if root == member { bytes } else { 0 }),
+            ReductionKind::Allreduce | ReductionKind::Scan | ReductionKind::Exscan => (bytes, bytes),
+            ReductionKind::ReduceScatter { .. } | ReductionKind::ReduceScatterBlock => {
                 let blocks = self.blocks_of(what, members, member);
                 (blocks.iter().sum(), blocks[member])
             }
@@ -129,52 +134,57 @@ impl CallPlan {
     }
 
     /// Whether `member` of a disputed call cannot end before all disagreeing members have called.
-    pub(crate) fn combined_needs_all_of(&self, what: (Combined, Reduction), member: usize, members: usize) -> bool {
+    pub(crate) fn combined_needs_all_of(
+        &self,
+        what: (ReductionKind, Reduction),
+        member: usize,
+        members: usize,
+    ) -> bool {
         let odd = self.disagrees.map_or(member, |(odd, _)| odd);
         let bytes = self.bytes_of(member);
         // The vectors up to this one are needed. The odd member is earlier, or is this one and others are earlier.
         let up_to = |last: usize| odd < last || (odd == member && last > 0);
         match what.0 {
-            Combined::Reduce { root } => bytes > 0 && root == member,
-            Combined::Allreduce | Combined::ReduceScatterBlock => bytes > 0,
-            Combined::ReduceScatter { .. } => {
+            ReductionKind::Reduce { root } => bytes > 0 && root == member,
+            ReductionKind::Allreduce | ReductionKind::ReduceScatterBlock => bytes > 0,
+            ReductionKind::ReduceScatter { .. } => {
                 let signature = |who| self.combined_signature(what, who, members);
                 let differs = (0..members).any(|other| signature(other) != signature(odd));
                 differs && self.blocks_of(what, members, member)[member] > 0
             }
-            Combined::Scan => bytes > 0 && (up_to(member) || odd == member && member > 0),
-            Combined::Exscan => bytes > 0 && member > 0 && up_to(member),
+            ReductionKind::Scan => bytes > 0 && (up_to(member) || odd == member && member > 0),
+            ReductionKind::Exscan => bytes > 0 && member > 0 && up_to(member),
         }
     }
 
     /// The result with which the receive buffer of `member` of `members` must begin, if the call is a reduction.
-    pub(crate) fn expected(&self, member: usize, members: usize) -> Option<Expected> {
+    pub(crate) fn expected(&self, member: usize, members: usize) -> Option<ExpectedResult> {
         let (result, reduction) = self.reduction()?;
         let bytes = self.bytes_of(member);
         let (part, members) = match result {
-            Combined::Reduce { root } if root != member => return None,
-            Combined::Exscan if member == 0 => return None,
-            Combined::Reduce { .. } | Combined::Allreduce => (0..bytes, 0..members),
-            Combined::ReduceScatter { .. } | Combined::ReduceScatterBlock => {
+            ReductionKind::Reduce { root } if root != member => return None,
+            ReductionKind::Exscan if member == 0 => return None,
+            ReductionKind::Reduce { .. } | ReductionKind::Allreduce => (0..bytes, 0..members),
+            ReductionKind::ReduceScatter { .. } | ReductionKind::ReduceScatterBlock => {
                 let blocks = self.blocks_of((result, reduction), members, member);
                 let start = blocks[..member].iter().sum();
                 (start..start + blocks[member], 0..members)
             }
-            Combined::Scan => (0..bytes, 0..member + 1),
-            Combined::Exscan => (0..bytes, 0..member),
+            ReductionKind::Scan => (0..bytes, 0..member + 1),
+            ReductionKind::Exscan => (0..bytes, 0..member),
         };
-        Some(Expected { reduction, part, members })
+        Some(ExpectedResult { reduction, part, members })
     }
 }
 
-impl Expected {
+impl ExpectedResult {
     /// Bytes of the receive buffer that hold the result.
     pub(crate) fn len(&self) -> u64 {
         self.part.end - self.part.start
     }
 
     /// How `found` differs from the expected result, if it does. `origin` names the contribution of a member.
-    pub(crate) fn difference(&self, found: &[u8], origin: impl Fn(usize) -> Origin) -> Option<String> {
+    pub(crate) fn difference(&self, found: &[u8], origin: impl Fn(usize) -> ContributionId) -> Option<String> {
         let element = self.reduction.element();
         let vector = |member| contribution(origin(member), element, self.part.clone());
         let mut members = self.members.clone();
@@ -214,7 +224,7 @@ pub(crate) fn mix(name: u64) -> u64 {
 }
 
 /// Bytes `part` of a contribution, which consists of numbers of type `element`.
-pub(crate) fn contribution(origin: Origin, element: Element, part: Range<u64>) -> Vec<u8> {
+pub(crate) fn contribution(origin: ContributionId, element: Element, part: Range<u64>) -> Vec<u8> {
     let numbers = part.start / element.bytes()..part.end / element.bytes();
     // Many magnitudes and long fractions make every addition round.
     let number = |at: u64| {

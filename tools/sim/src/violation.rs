@@ -1,6 +1,6 @@
 //! Every way in which a machine can break its contract with the driver or the ranks. Oracles report these.
 //!
-//! Invariant: a breach names what was seen and where. [`crate::Failure`] adds the seed and the state around the breach.
+//! Invariant: a violation names what was seen and where. [`crate::RunFailure`] adds the seed and the state around it.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use outboard_proto::{CallId, GroupHandle, InstanceId, MemRef, MulticastChannel, 
 
 /// A broken promise of the machine, found by an oracle.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Breach {
+pub enum Violation {
     #[error("names {at:?}, but that call is unknown or completed: its buffers belong to the rank")]
     RegionGone { at: MemRef },
     #[error("names {at:?}, but that staging does not exist")]

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use super::*;
 
-impl World<'_> {
+impl ScenarioRun<'_> {
     /// Describes the current state of the run for people.
     pub(crate) fn account(&self) -> String {
         let mut out = String::new();
