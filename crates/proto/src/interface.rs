@@ -14,7 +14,7 @@ pub use outboard_call::{
     BlockSizes, CallClass, CallKind, CallMovement, ExchangePairs, Signature, TaggedCall, sizes_digest,
 };
 use outboard_call::{Blocks, Rank, Reduction};
-use outboard_plan::deferred::List;
+use outboard_plan::deferred::DeferredList;
 use serde::{Deserialize, Serialize};
 use siphasher::sip::SipHasher13;
 use smallvec::SmallVec;
@@ -291,7 +291,7 @@ pub struct Offload {
     pub call: CallId,
     pub group: GroupHandle,
     pub instance: InstanceId,
-    pub list: List,
+    pub list: DeferredList,
     /// For each task the message that it sends or receives; `None` for tasks that only increment a counter.
     pub messages: Vec<Option<EngineMessage>>,
 }

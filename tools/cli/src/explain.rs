@@ -15,7 +15,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand, ValueEnum};
-use outboard_plan_tools::goal::{self, Costs};
+use outboard_plan_tools::goal::{self, GoalCosts};
 use outboard_plan_tools::text;
 use outboard_units::Size;
 
@@ -187,7 +187,7 @@ fn show_plan(args: &PlanArgs, planned: &ShownPlan) -> Result<String, CliError> {
 }
 
 fn show_goal(args: &PlanArgs, planned: &ShownPlan) -> Result<String, CliError> {
-    let schedule = goal::export(&planned.programs, Costs::default()).map_err(CliError::failed)?;
+    let schedule = goal::export(&planned.programs, GoalCosts::default()).map_err(CliError::failed)?;
     if args.format == Format::Json {
         return views::view(planned, serde_json::json!({ "schedule": schedule }));
     }

@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use outboard_plan::deferred::{Action, Threshold};
+use outboard_plan::deferred::{DeferredAction, Threshold};
 use outboard_proto::{CallId, EngineMessage, GroupHandle, InstanceId, MemRef, MemRegion, Offload};
 
 use crate::store::{AccessResult, CheckedMemory, StoredPayload};
@@ -103,14 +103,14 @@ impl RunningList {
             }
             let message = self.offload.messages[at].as_ref();
             let counts = match (task.action, message) {
-                (Action::Add { to }, _) => to,
-                (Action::Send { counts, .. }, Some(EngineMessage { peer, tag, memory: from })) => {
+                (DeferredAction::Add { to }, _) => to,
+                (DeferredAction::Send { counts, .. }, Some(EngineMessage { peer, tag, memory: from })) => {
                     let to = <[u8; 4]>::try_from(&peer[..]).expect("an address of an engine");
                     let payload = from.map(|from| done(from, memory.read(from)?)).transpose()?;
                     outbox.push_back(Letter { to: u32::from_le_bytes(to) as usize, tag: *tag, payload });
                     counts
                 }
-                (Action::Receive { counts, .. }, Some(EngineMessage { tag, memory: to, .. })) => {
+                (DeferredAction::Receive { counts, .. }, Some(EngineMessage { tag, memory: to, .. })) => {
                     let Some(letter) = letters.remove(tag) else { continue };
                     if let Some((to, payload)) = to.zip(letter.payload) {
                         done(to, memory.write(to, &payload, 0)?)?;

@@ -5,7 +5,7 @@
 use std::ffi::{c_int, c_void};
 use std::ptr;
 
-use outboard_plan::deferred::{Action, List, Task, Threshold};
+use outboard_plan::deferred::{DeferredAction, DeferredList, DeferredTask, Threshold};
 use outboard_shm::memory::MappedBytes;
 
 use super::provider::{Counter, Provider};
@@ -19,7 +19,7 @@ struct PostedTask {
     tagged: ffi::OpTagged,
     add: ffi::OpCntr,
     bytes: libc::iovec,
-    task: Task,
+    task: DeferredTask,
 }
 
 // SAFETY: the pointers lead to the work itself and to objects of the provider, which belong to no thread.
@@ -67,11 +67,11 @@ impl PostedList {
     /// A list of which the provider has nothing yet; `messages` holds the message of each send and receive.
     pub(super) fn new(
         provider: &Provider,
-        list: &List,
+        list: &DeferredList,
         messages: Vec<Option<BoundMessage>>,
     ) -> Result<PostedList, OfiError> {
         let counters: Vec<Counter> = (0..=list.counters).map(|_| provider.counter()).collect::<Result<_, _>>()?;
-        let notification = Task { after: Some(list.end), action: Action::Add { to: list.end.counter } };
+        let notification = DeferredTask { after: Some(list.end), action: DeferredAction::Add { to: list.end.counter } };
         let mut works: Box<[PostedTask]> =
             list.tasks.iter().copied().chain([notification]).map(PostedTask::new).collect();
         for (work, message) in works.iter_mut().zip(messages.iter().map(Option::as_ref).chain([None])) {
@@ -141,7 +141,7 @@ impl PostedList {
     }
 
     fn cancel_receive(&mut self, provider: &Provider, at: usize) {
-        if let Action::Receive { .. } = self.works[at].task.action {
+        if let DeferredAction::Receive { .. } = self.works[at].task.action {
             // SAFETY: the task has been queued, and its memory stays.
             unsafe { provider.cancel(self.works[at].work.context.as_mut_ptr().cast()) };
         }
@@ -190,8 +190,8 @@ impl PostedList {
         let (mut messages, mut added) = (0, 0);
         for work in self.works[..self.queued.min(self.works.len() - 1)].iter().filter(begun) {
             match work.task.action {
-                Action::Send { .. } | Action::Receive { .. } => messages += 1,
-                Action::Add { .. } => added += 1,
+                DeferredAction::Send { .. } | DeferredAction::Receive { .. } => messages += 1,
+                DeferredAction::Add { .. } => added += 1,
             }
         }
         counted + self.failed >= messages + added
@@ -200,7 +200,7 @@ impl PostedList {
 
 impl PostedTask {
     /// A task whose pointers are not set yet.
-    fn new(task: Task) -> PostedTask {
+    fn new(task: DeferredTask) -> PostedTask {
         // SAFETY: all-zero bytes are a valid value: integers and null pointers.
         let (work, tagged, add, bytes) = unsafe { std::mem::zeroed() };
         PostedTask { work, tagged, add, bytes, task }
@@ -214,7 +214,7 @@ impl PostedTask {
         (work.triggering_cntr, work.threshold) =
             task.after.map_or((still, 0), |after| (counter(after.counter), after.value));
         match task.action {
-            Action::Send { counts, .. } | Action::Receive { counts, .. } => {
+            DeferredAction::Send { counts, .. } | DeferredAction::Receive { counts, .. } => {
                 let (peer, tag, place) = message.expect("a message has a peer and a tag");
                 *bytes = place.as_ref().map_or(*bytes, MappedBytes::iovec);
                 tagged.ep = provider.ep;
@@ -222,11 +222,11 @@ impl PostedTask {
                 (tagged.msg.addr, tagged.msg.tag) = (*peer, *tag);
                 // libfabric finds the work by the context of its message.
                 tagged.msg.context = work.context.as_mut_ptr().cast();
-                let sends = matches!(task.action, Action::Send { .. });
+                let sends = matches!(task.action, DeferredAction::Send { .. });
                 work.op_type = if sends { ffi::FI_OP_TSEND } else { ffi::FI_OP_TRECV };
                 (work.completion_cntr, work.op) = (counter(counts), (&raw mut *tagged).cast());
             }
-            Action::Add { to } => {
+            DeferredAction::Add { to } => {
                 (add.cntr, add.value) = (counter(to), 1);
                 (work.op_type, work.op) = (ffi::FI_OP_CNTR_ADD, (&raw mut *add).cast());
             }

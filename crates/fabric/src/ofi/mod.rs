@@ -32,7 +32,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::{Builder, JoinHandle};
 
-use outboard_plan::deferred::List;
+use outboard_plan::deferred::DeferredList;
 use outboard_shm::memory::MappedBytes;
 use rustix::event::{EventfdFlags, epoll, eventfd};
 use rustix::io::Errno;
@@ -156,7 +156,12 @@ impl Ofi {
     ///
     /// # Errors
     /// When the provider refuses a counter or a peer's address, or when too many failed lists hold memory.
-    pub fn post(&mut self, token: u64, list: &List, messages: Vec<Option<DeferredMessage>>) -> Result<(), OfiError> {
+    pub fn post(
+        &mut self,
+        token: u64,
+        list: &DeferredList,
+        messages: Vec<Option<DeferredMessage>>,
+    ) -> Result<(), OfiError> {
         let provider = &self.shared.provider;
         let left = self.shared.lists().by_token.values().filter(|list| list.is_abandoned()).count();
         if left > MOST_ABANDONED {

@@ -1,7 +1,7 @@
 use std::net::{SocketAddrV4, TcpStream};
 use std::ptr::NonNull;
 
-use outboard_plan::deferred::{Action, Task, Threshold, choice};
+use outboard_plan::deferred::{DeferredAction, DeferredTask, Threshold, choice};
 use outboard_plan::selection::Collective;
 use outboard_plan::{Arguments, Rank, Span, Topology, program};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -48,13 +48,16 @@ fn ended(ofi: &mut Ofi) -> Vec<(u64, Result<(), OfiError>)> {
     }
 }
 
-fn list(tasks: Vec<Task>, value: u64) -> List {
+fn list(tasks: Vec<DeferredTask>, value: u64) -> DeferredList {
     let end = Threshold { counter: 0, value };
-    List { counters: 1, tasks, end, gathers: Vec::new(), delivers: Vec::new() }
+    DeferredList { counters: 1, tasks, end, gathers: Vec::new(), delivers: Vec::new() }
 }
 
-fn receive(from: u32) -> Task {
-    Task { after: None, action: Action::Receive { from: Rank(from), index: 0, span: Span::signal(), counts: 0 } }
+fn receive(from: u32) -> DeferredTask {
+    DeferredTask {
+        after: None,
+        action: DeferredAction::Receive { from: Rank(from), index: 0, span: Span::signal(), counts: 0 },
+    }
 }
 
 /// An allgather round a ring of three endpoints: the providers pass blocks on, and each call wakes its process once.
@@ -70,15 +73,15 @@ fn a_ring_passes_blocks_on_by_itself() {
         let mut memories = Vec::new();
         for (rank, engine) in engines.iter_mut().enumerate() {
             let program = program(ring, &arguments, Rank(rank as u32)).expect("a plan");
-            let list = List::lower(&program).expect("taken");
+            let list = DeferredList::lower(&program).expect("taken");
             let whole: Vec<u8> =
                 (0..RANKS).flat_map(|at| if at == rank { block(at) } else { vec![0; bytes] }).collect();
             let memory = Bytes::new(whole);
-            let message = |task: &Task| {
+            let message = |task: &DeferredTask| {
                 let (peer, source, index, span) = match task.action {
-                    Action::Send { to, index, span, .. } => (to, rank as u64, index, span),
-                    Action::Receive { from, index, span, .. } => (from, u64::from(from.0), index, span),
-                    Action::Add { .. } => return None,
+                    DeferredAction::Send { to, index, span, .. } => (to, rank as u64, index, span),
+                    DeferredAction::Receive { from, index, span, .. } => (from, u64::from(from.0), index, span),
+                    DeferredAction::Add { .. } => return None,
                 };
                 let tag = (call as u64) << 32 | source << 16 | u64::from(index);
                 let bytes = memory.part(span.offset as usize, span.len as usize);
@@ -128,8 +131,8 @@ fn a_peer_that_is_silent_holds_up_no_other_list() {
     let mut silent = engine.address().to_vec();
     silent[2..4].copy_from_slice(&at.port().to_be_bytes());
     let (silent, me): (Arc<[u8]>, Arc<[u8]>) = (silent.into(), engine.address().into());
-    let send = Action::Send { to: Rank(0), index: 0, span: Span::signal(), counts: 0 };
-    let send = Task { after: None, action: send };
+    let send = DeferredAction::Send { to: Rank(0), index: 0, span: Span::signal(), counts: 0 };
+    let send = DeferredTask { after: None, action: send };
     let message = |peer: &Arc<[u8]>, tag| Some(DeferredMessage { peer: Arc::clone(peer), tag, bytes: None });
     for token in [1, 2] {
         engine.post(token, &list(vec![send], 1), vec![message(&silent, token)]).expect("posted");
@@ -153,8 +156,8 @@ fn an_impossible_task_fails_its_list() {
     gone[2..4].copy_from_slice(&port.port().to_be_bytes());
     let gone: Arc<[u8]> = gone.into();
     let (me, memory): (Arc<[u8]>, _) = (engine.address().into(), Bytes::new(vec![0; 64]));
-    let send = Action::Send { to: Rank(0), index: 0, span: Span::signal(), counts: 0 };
-    let send = Task { after: None, action: send };
+    let send = DeferredAction::Send { to: Rank(0), index: 0, span: Span::signal(), counts: 0 };
+    let send = DeferredTask { after: None, action: send };
     let message = DeferredMessage { peer: gone, tag: 1, bytes: memory.part(0, 64) };
     engine.post(1, &list(vec![send], 1), vec![Some(message)]).expect("posted");
     let reported = ended(&mut engine);

@@ -16,7 +16,7 @@
 
 use std::time::Duration;
 
-use outboard_plan::deferred::{Action, List};
+use outboard_plan::deferred::{DeferredAction, DeferredList};
 use outboard_plan::{Buffer, Op, OpId, Span};
 
 use super::{Context, Instance, InstancePhase, Local};
@@ -79,7 +79,7 @@ impl Instance {
     }
 
     fn offload_list(&mut self, cx: &mut Context<'_>, i: usize) -> Result<(), CollectiveError> {
-        let list = List::lower(self.locals[i].run.program()).expect("what is chosen can be lowered");
+        let list = DeferredList::lower(self.locals[i].run.program()).expect("what is chosen can be lowered");
         self.copy_ready_steps(cx, i);
         if list.tasks.is_empty() {
             return Ok(());
@@ -96,9 +96,9 @@ impl Instance {
             memory: mirror.as_ref().filter(|_| span.len > 0).map(|mirror| mirror.place(span)),
         };
         let messages = list.tasks.iter().map(|task| match task.action {
-            Action::Send { to, index, span, .. } => Some(message((to, local.rank, to, index, span))),
-            Action::Receive { from, index, span, .. } => Some(message((from, from, local.rank, index, span))),
-            Action::Add { .. } => None,
+            DeferredAction::Send { to, index, span, .. } => Some(message((to, local.rank, to, index, span))),
+            DeferredAction::Receive { from, index, span, .. } => Some(message((from, from, local.rank, index, span))),
+            DeferredAction::Add { .. } => None,
         });
         let (messages, delivers) = (messages.collect(), list.delivers.clone());
         let call = local.call().expect("the caller looks").id;

@@ -64,7 +64,7 @@ impl PlanChoice {
         let case = case(signature, terrain, multicast);
         let (chosen, small) = chosen(config.tuning.as_deref(), &case, eager_bytes, uneven);
         let choice = with_settings(chosen, terrain, config);
-        let by_host = choice.asks_for_hosts();
+        let by_host = choice.depends_on_hosts();
         PlanChoice {
             choice,
             topology: if by_host { terrain.topology() } else { Topology::flat(terrain.ranks) },

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use clap::ValueEnum as _;
 use outboard_plan::selection::Choice;
-use outboard_plan::{Arguments, MAX_RANKS, Op, Program, Rank, SettingError, Topology, program};
+use outboard_plan::{AlgorithmSettingError, Arguments, MAX_RANKS, Op, Program, Rank, Topology, program};
 use outboard_plan_tools::{goal, text};
 use outboard_units::Size;
 
@@ -88,7 +88,7 @@ pub(crate) fn plan(args: &PlanArgs) -> Result<ShownPlan, CliError> {
     let call =
         PlannedCall { choice, topology, root, bytes: whole, element_bytes, exclusive: collective.is_exclusive() };
     let programs = programs(choice, &call.arguments())?;
-    let algorithm = choice.carried_out(ranks).to_string();
+    let algorithm = choice.effective_for(ranks).to_string();
     let size = match collective.counts() {
         Counts::Nothing => String::new(),
         Counts::Block => format!(", {bytes} B per block"),
@@ -133,10 +133,10 @@ fn choice(args: &PlanArgs, collective: PlanCollective) -> Result<Choice, CliErro
     let Some(ports) = args.ports else { return Ok(choice) };
     match choice.set("ports", &ports.to_string()) {
         Ok(()) => Ok(choice),
-        Err(error @ SettingError::Value { .. }) => {
+        Err(error @ AlgorithmSettingError::Value { .. }) => {
             Err(CliError::Failed(format!("--ports {ports} for {choice}: {error}")))
         }
-        Err(SettingError::Unknown) => {
+        Err(AlgorithmSettingError::Unknown) => {
             let has_ports = |other: &&Choice| { **other }.set("ports", "1").is_ok();
             let with: Vec<&str> = all.iter().filter(has_ports).map(|other| other.name()).collect();
             let with = if with.is_empty() { "none".to_owned() } else { with.join(", ") };

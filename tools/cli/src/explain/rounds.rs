@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use outboard_plan_tools::rounds::{Load, Rounds};
+use outboard_plan_tools::rounds::{RankLoad, Rounds};
 
 use super::plans::ShownPlan;
 use super::{Format, svg, views};
@@ -18,8 +18,8 @@ pub(super) fn show(format: Format, planned: &ShownPlan) -> Result<String, CliErr
 }
 
 /// Bytes that each rank sends and receives in all rounds.
-fn totals(rounds: &Rounds) -> Vec<Load> {
-    let mut totals = vec![Load::default(); rounds.ranks() as usize];
+fn totals(rounds: &Rounds) -> Vec<RankLoad> {
+    let mut totals = vec![RankLoad::default(); rounds.ranks() as usize];
     for round in 0..rounds.count() {
         for (total, load) in totals.iter_mut().zip(rounds.loads(round)) {
             total.sent += load.sent;
@@ -47,7 +47,7 @@ fn text(planned: &ShownPlan, rounds: &Rounds) -> String {
         }
     }
     let _ = writeln!(text, "\nbytes in all rounds\n{:>6} {:>16} {:>16}", "rank", "sent", "received");
-    for (rank, Load { sent, received }) in totals(rounds).into_iter().enumerate() {
+    for (rank, RankLoad { sent, received }) in totals(rounds).into_iter().enumerate() {
         let _ = writeln!(text, "{rank:>6} {sent:>16} {received:>16}");
     }
     text

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use outboard_plan::{Op, Program, Span, Step};
-use outboard_plan_tools::rounds::{Load, Message, Rounds};
+use outboard_plan_tools::rounds::{RankLoad, RoundMessage, Rounds};
 use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 
@@ -86,13 +86,13 @@ fn step(step: &Step) -> Value {
 }
 
 /// `--stage rounds`; `totals` are over all rounds, by rank.
-pub(super) fn rounds(rounds: &Rounds, totals: Vec<Load>) -> impl Serialize {
+pub(super) fn rounds(rounds: &Rounds, totals: Vec<RankLoad>) -> impl Serialize {
     #[derive(Serialize)]
     struct All<R> {
         rounds: R,
         totals: Vec<Value>,
     }
-    let load = |Load { sent, received }| json!({ "sent": sent, "received": received });
+    let load = |RankLoad { sent, received }| json!({ "sent": sent, "received": received });
     let round = move |round| {
         let messages: Vec<Value> = rounds.of_round(round).iter().map(message).collect();
         let ranks: Vec<Value> = rounds.loads(round).into_iter().map(load).collect();
@@ -102,8 +102,8 @@ pub(super) fn rounds(rounds: &Rounds, totals: Vec<Load>) -> impl Serialize {
 }
 
 /// A message that is multicast has no index.
-fn message(message: &Message) -> Value {
-    let Message { from, to, index, bytes, send, receive, .. } = *message;
+fn message(message: &RoundMessage) -> Value {
+    let RoundMessage { from, to, index, bytes, send, receive, .. } = *message;
     json!({
         "from": from.0, "to": to.0, "index": index, "bytes": bytes, "send_step": send.0, "receive_step": receive.0,
     })

@@ -4,10 +4,10 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
-use outboard_nic::costs::{Costs, Machine};
+use outboard_nic::costs::{EngineCosts, Machine};
 use outboard_nic::datapath::{self, Transport};
-use outboard_nic::host::{self, Progress};
-use outboard_nic::ordered::{self, Sharing};
+use outboard_nic::host::{self, ProgressMode};
+use outboard_nic::ordered::{self, BufferSharing};
 use outboard_nic::profile::Profile;
 use outboard_nic::triggered::{self, Readiness};
 use outboard_plan::selection::{Choice, Collective};
@@ -135,15 +135,15 @@ impl SettingArgs {
         all.into_iter().filter(|(given, ..)| *given).map(|(_, flag, engines)| (flag, engines)).collect()
     }
 
-    fn ordered(&self) -> ordered::Settings {
-        let sharing = if self.fixed_partitions { Sharing::Fixed } else { Sharing::Dynamic };
-        ordered::Settings { sharing, ..ordered::Settings::default() }
+    fn ordered(&self) -> ordered::OrderedSettings {
+        let sharing = if self.fixed_partitions { BufferSharing::Fixed } else { BufferSharing::Dynamic };
+        ordered::OrderedSettings { sharing, ..ordered::OrderedSettings::default() }
     }
 
-    fn triggered(&self) -> triggered::Settings {
-        let defaults = triggered::Settings::default();
+    fn triggered(&self) -> triggered::TriggeredSettings {
+        let defaults = triggered::TriggeredSettings::default();
         let bytes = |given: Option<Size>, default| given.map_or(default, |size| size.0);
-        triggered::Settings {
+        triggered::TriggeredSettings {
             eager_bytes: bytes(self.eager_bytes, defaults.eager_bytes),
             buffer_bytes: bytes(self.buffer_bytes, defaults.buffer_bytes).max(1),
             readiness: if self.retry { Readiness::Retry } else { Readiness::ClearToSend },
@@ -154,23 +154,23 @@ impl SettingArgs {
         }
     }
 
-    fn datapath(&self, costs: Option<datapath::Costs>) -> datapath::Settings {
-        let defaults = datapath::Settings::default();
+    fn datapath(&self, costs: Option<datapath::DatapathCosts>) -> datapath::DatapathSettings {
+        let defaults = datapath::DatapathSettings::default();
         let costs = costs.unwrap_or(defaults.costs);
         let transport = self.writes.map_or(defaults.transport, |packets| Transport::Writes { packets });
         let threads = self.hardware_threads.unwrap_or(defaults.threads);
-        datapath::Settings { transport, threads, costs, ..defaults }
+        datapath::DatapathSettings { transport, threads, costs, ..defaults }
     }
 
-    fn host(&self) -> host::Settings {
-        let defaults = host::Settings::default();
+    fn host(&self) -> host::HostSettings {
+        let defaults = host::HostSettings::default();
         let progress = match (self.thread, self.tests_every) {
-            (true, _) => Progress::Thread,
-            (false, Some(every)) => Progress::Tests { every },
+            (true, _) => ProgressMode::Thread,
+            (false, Some(every)) => ProgressMode::Tests { every },
             (false, None) => defaults.progress,
         };
         let eager_bytes = self.eager_bytes.map_or(defaults.eager_bytes, |size| size.0);
-        host::Settings { progress, eager_bytes, ..defaults }
+        host::HostSettings { progress, eager_bytes, ..defaults }
     }
 }
 
@@ -258,7 +258,7 @@ pub(super) fn play(collective: Collective, args: &NicArgs) -> Result<ExitCode, C
             play_on(collective, args, settings, costs)
         }
         SimEngine::Host => {
-            let costs = of(profile, "machine", |_| Some(host::Costs))?;
+            let costs = of(profile, "machine", |_| Some(host::HostCosts))?;
             play_on(collective, args, args.settings.host(), costs)
         }
     }
@@ -280,7 +280,7 @@ fn of<C>(
     }
 }
 
-fn play_on<S: EngineSettings, C: Costs<S::Engine>>(
+fn play_on<S: EngineSettings, C: EngineCosts<S::Engine>>(
     collective: Collective,
     args: &NicArgs,
     settings: S,

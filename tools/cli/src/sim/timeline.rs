@@ -3,8 +3,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use outboard_nic::costs::Costs;
-use outboard_nic::{Node, Port};
+use outboard_nic::costs::EngineCosts;
+use outboard_nic::{NodeId, Port};
 use outboard_plan::Rank;
 use outboard_plan::selection::Collective;
 use outboard_proto::GroupHandle;
@@ -16,7 +16,7 @@ use crate::error::CliError;
 use crate::trace::Timeline;
 
 /// Carries out the calls on a clock, and writes what every rank and NIC did meanwhile.
-pub(super) fn write<S: EngineSettings, C: Costs<S::Engine>>(
+pub(super) fn write<S: EngineSettings, C: EngineCosts<S::Engine>>(
     mut file: Timeline,
     collective: Collective,
     prepared: &PreparedPlan<'_, S>,
@@ -56,7 +56,7 @@ fn group(job: usize) -> GroupHandle {
 
 /// The names of rows, and their numbers in the file.
 struct TimelineRows {
-    ranks: BTreeMap<(Node, Port), (usize, Rank)>,
+    ranks: BTreeMap<(NodeId, Port), (usize, Rank)>,
     /// The numbers of the process and of the row.
     places: BTreeMap<TraceRow, (u64, u64)>,
 }

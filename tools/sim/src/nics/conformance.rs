@@ -4,7 +4,7 @@ use std::fmt;
 use std::ops::Range;
 
 use outboard_nic::datapath::Transport;
-use outboard_nic::triggered::list::Protocol;
+use outboard_nic::triggered::list::TransferProtocol;
 use outboard_nic::{datapath, host, ordered, triggered};
 use outboard_plan::selection::{Choice, Collective};
 use outboard_plan::{Arguments, Element, Operator, Rank, Reduction, Topology, deferred};
@@ -46,15 +46,15 @@ impl EngineKind {
             EngineKind::ServiceProcess => choice.collective().read(&choice.to_string()).map(|_| String::new()),
             EngineKind::Triggered => {
                 let mut communicator =
-                    tools::triggered::Communicator::new(arguments.topology, triggered::Settings::default());
+                    tools::triggered::Communicator::new(arguments.topology, triggered::TriggeredSettings::default());
                 let lowered = communicator.call(choice, arguments).map_err(|error| error.to_string())?;
                 Ok(match lowered.templates.first().map(|template| template.protocol) {
-                    Some(Protocol::Eager { .. }) | None => "eager".to_owned(),
-                    Some(Protocol::Rendezvous | Protocol::Retry) => "by rendezvous".to_owned(),
+                    Some(TransferProtocol::Eager { .. }) | None => "eager".to_owned(),
+                    Some(TransferProtocol::Rendezvous | TransferProtocol::Retry) => "by rendezvous".to_owned(),
                 })
             }
             EngineKind::Ordered => {
-                let lowered = tools::ordered::lower(choice, arguments, &ordered::Settings::default());
+                let lowered = tools::ordered::lower(choice, arguments, &ordered::OrderedSettings::default());
                 match lowered.map_err(|error| error.to_string())?.pulses() {
                     0 => Ok("from point to point".to_owned()),
                     1 => Ok(String::new()),
@@ -62,7 +62,7 @@ impl EngineKind {
                 }
             }
             EngineKind::Datapath => {
-                let lowered = tools::datapath::lower(choice, arguments, &datapath::Settings::default());
+                let lowered = tools::datapath::lower(choice, arguments, &datapath::DatapathSettings::default());
                 lowered.map(|_| String::new()).map_err(|error| error.to_string())
             }
             EngineKind::Host => {
@@ -86,19 +86,19 @@ impl EngineKind {
                 Ok(false) => Err("other bits than those of the plan".to_owned()),
                 Err(failure) => Err(failure.to_string()),
             },
-            EngineKind::Triggered => play(hosts, call, triggered::Settings::default(), 0, 0..2),
-            EngineKind::Ordered => play(hosts, call, ordered::Settings::default(), 0, 0..2),
+            EngineKind::Triggered => play(hosts, call, triggered::TriggeredSettings::default(), 0, 0..2),
+            EngineKind::Ordered => play(hosts, call, ordered::OrderedSettings::default(), 0, 0..2),
             EngineKind::Datapath => {
-                let settings = datapath::Settings::default();
-                let writes = datapath::Settings { transport: Transport::Writes { packets: 4 }, ..settings };
+                let settings = datapath::DatapathSettings::default();
+                let writes = datapath::DatapathSettings { transport: Transport::Writes { packets: 4 }, ..settings };
                 play(hosts, call, settings, 0, 0..1)?;
                 play(hosts, call, settings, 200, 1..2)?;
                 play(hosts, call, writes, 200, 2..3)
             }
             EngineKind::Host => {
-                let settings = host::Settings::default();
+                let settings = host::HostSettings::default();
                 play(hosts, call, settings, 0, 0..1)?;
-                play(hosts, call, host::Settings { progress: host::Progress::Thread, ..settings }, 0, 1..2)
+                play(hosts, call, host::HostSettings { progress: host::ProgressMode::Thread, ..settings }, 0, 1..2)
             }
             EngineKind::OfiTriggered => on_lists(hosts, &call),
         }

@@ -3,14 +3,14 @@
 
 use std::collections::BTreeMap;
 
-use outboard_nic::{Node, Worker};
+use outboard_nic::{Executor, NodeId};
 
 use super::trace::{TraceRow, WaitCause};
 
 pub(super) struct TimedPacket<P> {
-    pub(super) by: Worker,
-    pub(super) from: Node,
-    pub(super) to: Node,
+    pub(super) by: Executor,
+    pub(super) from: NodeId,
+    pub(super) to: NodeId,
     pub(super) packet: P,
     pub(super) payload: Vec<u8>,
     pub(super) bytes: u64,
@@ -32,7 +32,7 @@ pub(super) enum NicEvent<P> {
     Receive(TimedPacket<P>),
     /// The NIC has finished with the packet.
     Arrive(TimedPacket<P>),
-    Timeout(Node),
+    Timeout(NodeId),
     /// A rank of a job notices the end of its call.
     End(usize, usize),
 }

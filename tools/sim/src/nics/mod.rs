@@ -23,7 +23,7 @@ pub mod trace;
 
 use std::collections::BTreeMap;
 
-use outboard_nic::{Failure, Node, Port};
+use outboard_nic::{JobFailure, NodeId, Port};
 use outboard_plan::selection::Choice;
 use outboard_plan::{Arguments, Extents, Rank, Reduction, Topology};
 use rand::{Rng, SeedableRng};
@@ -117,7 +117,7 @@ pub enum NicViolation {
     )]
     Bytes { job: usize, rank: Rank, call: usize, at: usize, found: u8, expected: u8 },
     #[error("call {call} of {rank} of job {job} ended with an error that is not so: {failure}")]
-    Untrue { job: usize, rank: Rank, call: usize, failure: Failure },
+    Untrue { job: usize, rank: Rank, call: usize, failure: JobFailure },
     #[error("calls of {rank} of job {job} never end: {ended} of {calls} did")]
     Endless { job: usize, rank: Rank, ended: usize, calls: usize },
     #[error("{rank} of job {job} left call {call}, a barrier, before all had come")]
@@ -140,7 +140,7 @@ pub struct PreparedPlan<'a, S: EngineSettings> {
 
 #[derive(Debug)]
 struct PreparedJob<P> {
-    members: Vec<(Node, Port)>,
+    members: Vec<(NodeId, Port)>,
     calls: Vec<PreparedCall<P>>,
 }
 
@@ -186,7 +186,7 @@ impl<'a, S: EngineSettings> PreparedPlan<'a, S> {
     }
 
     /// The members of all jobs: job, rank, node and port.
-    pub fn members(&self) -> impl Iterator<Item = (usize, Rank, Node, Port)> {
+    pub fn members(&self) -> impl Iterator<Item = (usize, Rank, NodeId, Port)> {
         let of = |(number, job): (usize, &PreparedJob<S::Post>)| {
             (0..).zip(job.members.clone()).map(move |(rank, (node, port))| (number, Rank(rank), node, port))
         };
@@ -197,7 +197,7 @@ impl<'a, S: EngineSettings> PreparedPlan<'a, S> {
     fn machines(&self) -> Result<(Vec<S::Engine>, NicMemory), NicViolation> {
         let settings = &self.plan.settings;
         let nodes = self.plan.jobs.iter().flat_map(|job| &job.nodes).max().map_or(0, |most| most + 1);
-        let mut engines: Vec<S::Engine> = (0..nodes).map(|node| settings.engine(Node(node))).collect();
+        let mut engines: Vec<S::Engine> = (0..nodes).map(|node| settings.engine(NodeId(node))).collect();
         let mut memory = NicMemory::new(nodes as usize, settings.memory_bytes());
         for (number, job) in self.jobs.iter().enumerate() {
             for (rank, (node, port)) in job.members.iter().enumerate() {
@@ -216,9 +216,9 @@ impl<'a, S: EngineSettings> PreparedPlan<'a, S> {
             let member = |node: &u32| {
                 let port: &mut u16 = ports.entry(*node).or_default();
                 *port += 1;
-                (Node(*node), Port(*port - 1))
+                (NodeId(*node), Port(*port - 1))
             };
-            let members: Vec<(Node, Port)> = job.nodes.iter().map(member).collect();
+            let members: Vec<(NodeId, Port)> = job.nodes.iter().map(member).collect();
             jobs.push(prepare(number as u8, job, members, (&plan.settings, filled))?);
         }
         Ok(PreparedPlan { plan, jobs, loss: 0 })
@@ -235,7 +235,7 @@ impl<'a, S: EngineSettings> PreparedPlan<'a, S> {
     }
 
     /// Like `play`; in the end, `watch` receives the engines of all living nodes.
-    pub fn watch(&self, seed: u64, watch: impl FnMut(Node, &S::Engine)) -> Result<NicOutcome, NicViolation> {
+    pub fn watch(&self, seed: u64, watch: impl FnMut(NodeId, &S::Engine)) -> Result<NicOutcome, NicViolation> {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         // About every fourth rank is late: it calls when nothing else can happen.
         let late = self.jobs.iter().map(|job| job.members.iter().map(|_| rng.random_ratio(1, 4)).collect()).collect();
@@ -276,7 +276,7 @@ fn refused(refusal: impl std::fmt::Display) -> NicViolation {
 fn prepare<S: EngineSettings>(
     number: u8,
     job: &JobPlan,
-    members: Vec<(Node, Port)>,
+    members: Vec<(NodeId, Port)>,
     (settings, filled): (&S, bool),
 ) -> Result<PreparedJob<S::Post>, S::LowerError> {
     let topology = Topology::of_hosts(job.nodes.iter().copied()).expect("at most as many ranks as a group has");

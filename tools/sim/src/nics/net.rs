@@ -5,25 +5,25 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use outboard_nic::{Completion, Engine, Node, Output, Port};
+use outboard_nic::{JobCompletion, NicEngine, NodeId, Output, Port};
 
 use super::memory::NicMemory;
 
 struct PacketInFlight<P> {
-    from: Node,
-    to: Node,
+    from: NodeId,
+    to: NodeId,
     packet: P,
     payload: Vec<u8>,
     multicast: bool,
 }
 
 /// A call that has ended, with its node and port.
-pub(super) type CompletedCall = (Node, Port, Completion);
+pub(super) type CompletedCall = (NodeId, Port, JobCompletion);
 
 /// Packets between two nodes with one number, which keep their order.
-type FlowKey = (Node, Node, u64);
+type FlowKey = (NodeId, NodeId, u64);
 
-pub(super) struct NicNetwork<E: Engine> {
+pub(super) struct NicNetwork<E: NicEngine> {
     /// By node; `None` for dead nodes.
     engines: Vec<Option<E>>,
     memory: NicMemory,
@@ -36,7 +36,7 @@ pub(super) struct NicNetwork<E: Engine> {
     delivered: u64,
 }
 
-impl<E: Engine> NicNetwork<E> {
+impl<E: NicEngine> NicNetwork<E> {
     pub(super) fn new(engines: Vec<E>, memory: NicMemory) -> Self {
         NicNetwork {
             memory,
@@ -50,16 +50,16 @@ impl<E: Engine> NicNetwork<E> {
     }
 
     /// Living engines with their nodes.
-    pub(super) fn engines(&self) -> impl Iterator<Item = (Node, &E)> {
-        (0..).map(Node).zip(&self.engines).filter_map(|(node, engine)| Some((node, engine.as_ref()?)))
+    pub(super) fn engines(&self) -> impl Iterator<Item = (NodeId, &E)> {
+        (0..).map(NodeId).zip(&self.engines).filter_map(|(node, engine)| Some((node, engine.as_ref()?)))
     }
 
-    fn engine(&mut self, node: Node) -> Option<&mut E> {
+    fn engine(&mut self, node: NodeId) -> Option<&mut E> {
         self.engines[node.0 as usize].as_mut()
     }
 
     /// The memory of the process behind a port.
-    pub(super) fn host(&mut self, node: Node, port: Port) -> &mut Vec<u8> {
+    pub(super) fn host(&mut self, node: NodeId, port: Port) -> &mut Vec<u8> {
         self.memory.host(node, port)
     }
 
@@ -78,7 +78,7 @@ impl<E: Engine> NicNetwork<E> {
     }
 
     /// A process posts. Returns the NIC's answer, or `None` if the NIC is dead.
-    pub(super) fn post(&mut self, node: Node, port: Port, post: &E::Post) -> Option<Result<(), E::Refusal>> {
+    pub(super) fn post(&mut self, node: NodeId, port: Port, post: &E::Post) -> Option<Result<(), E::Error>> {
         self.now += 1;
         let now = self.now;
         let posted = self.engine(node)?.post(now, port, post);
@@ -114,14 +114,14 @@ impl<E: Engine> NicNetwork<E> {
     }
 
     /// A node dies, and packets on their way to it are lost.
-    pub(super) fn die(&mut self, node: Node) {
+    pub(super) fn die(&mut self, node: NodeId) {
         self.engines[node.0 as usize] = None;
         self.in_flight.retain(|in_flight| in_flight.to != node);
         self.behind.retain(|(_, to, _), _| *to != node);
     }
 
     /// Notifies a NIC that another node is dead.
-    pub(super) fn notify_dead(&mut self, node: Node, dead: Node) {
+    pub(super) fn notify_dead(&mut self, node: NodeId, dead: NodeId) {
         let now = self.now;
         if let Some(engine) = self.engine(node) {
             engine.handle_dead(now, dead);
@@ -139,7 +139,7 @@ impl<E: Engine> NicNetwork<E> {
         let Some(at) = self.engines().filter_map(|(_, engine)| engine.poll_timeout()).min() else { return false };
         self.now = self.now.max(at);
         let now = self.now;
-        for node in (0..self.engines.len() as u32).map(Node) {
+        for node in (0..self.engines.len() as u32).map(NodeId) {
             if let Some(engine) = self.engine(node).filter(|engine| engine.poll_timeout().is_some_and(|at| at <= now)) {
                 engine.handle_timeout(now);
                 self.drain(node, &[]);
@@ -148,7 +148,7 @@ impl<E: Engine> NicNetwork<E> {
         true
     }
 
-    fn drain(&mut self, node: Node, payload: &[u8]) {
+    fn drain(&mut self, node: NodeId, payload: &[u8]) {
         while let Some(output) = self.engine(node).and_then(E::poll) {
             match output {
                 Output::Order { order, .. } => self.memory.perform(node, order, payload),

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use outboard_nic::{Node, Place, Port, Region};
+use outboard_nic::{AddressSpace, MemorySegment, NodeId, Port};
 
 use super::trace::Component;
 
@@ -47,16 +47,16 @@ impl MachineResources {
 
 /// Places written by processors of a node, each with the time at which it is complete, and with the processor's port.
 #[derive(Debug, Default)]
-pub(super) struct PendingWrites(Vec<(Place, f64, Port)>);
+pub(super) struct PendingWrites(Vec<(MemorySegment, f64, Port)>);
 
 impl PendingWrites {
-    pub(super) fn note(&mut self, place: Place, at: f64, by: Port) {
+    pub(super) fn note(&mut self, place: MemorySegment, at: f64, by: Port) {
         self.0.push((place, at, by));
     }
 
     /// When all of these places are complete, and who wrote the last of them if that is later than `at`.
-    pub(super) fn since(&self, places: &[Place], at: f64) -> (f64, Option<Port>) {
-        let meet = |a: &Place, b: &Place| {
+    pub(super) fn since(&self, places: &[MemorySegment], at: f64) -> (f64, Option<Port>) {
+        let meet = |a: &MemorySegment, b: &MemorySegment| {
             a.region == b.region && a.address < b.address + b.len && b.address < a.address + a.len
         };
         let read = self.0.iter().filter(|(written, ..)| places.iter().any(|place| meet(written, place)));
@@ -81,19 +81,19 @@ struct MemoryUse {
 /// uses add up to the memory's rate at most.
 #[derive(Debug, Default)]
 pub(super) struct Processors {
-    parts: BTreeMap<(Node, Port), SerialResource>,
+    parts: BTreeMap<(NodeId, Port), SerialResource>,
     uses: Vec<MemoryUse>,
 }
 
 impl Processors {
     /// Occupies a processor for `long`. Returns the start and the end.
-    pub(super) fn take(&mut self, process: (Node, Port), at: f64, long: f64) -> (f64, f64) {
+    pub(super) fn take(&mut self, process: (NodeId, Port), at: f64, long: f64) -> (f64, f64) {
         self.parts.entry(process).or_default().take(at, long)
     }
 
     /// A processor goes through `bytes` of memory. It is limited by its own rate, and by what earlier uses leave of the
     /// memory's rate. Returns the start and the end.
-    pub(super) fn reach(&mut self, process: (Node, Port), at: f64, bytes: u64, [own, all]: [f64; 2]) -> (f64, f64) {
+    pub(super) fn reach(&mut self, process: (NodeId, Port), at: f64, bytes: u64, [own, all]: [f64; 2]) -> (f64, f64) {
         let from = self.take(process, at, 0.0).0;
         let mut now = from;
         let mut left = bytes as f64;
@@ -118,9 +118,9 @@ impl Processors {
 }
 
 /// Whether a NIC reaches the place over the bus.
-pub(super) fn behind_bus(place: &Place) -> bool {
+pub(super) fn behind_bus(place: &MemorySegment) -> bool {
     match place.region {
-        Region::Host(_) | Region::Shared => true,
-        Region::Nic => false,
+        AddressSpace::Host(_) | AddressSpace::Shared => true,
+        AddressSpace::Nic => false,
     }
 }

@@ -2,7 +2,7 @@
 
 use std::borrow::Borrow;
 
-use outboard_nic::{Completion, Failure, Node, Port};
+use outboard_nic::{JobCompletion, JobFailure, NodeId, Port};
 use outboard_plan::Rank;
 use outboard_plan::selection::Collective;
 
@@ -21,7 +21,7 @@ pub(super) struct NicRun<'a, S: EngineSettings> {
     progress: Vec<Vec<RankProgress>>,
     late: Vec<Vec<bool>>,
     /// Nodes that have not yet been notified of the death.
-    unnotified: Vec<Node>,
+    unnotified: Vec<NodeId>,
     died: bool,
     played: NicOutcome,
 }
@@ -38,11 +38,11 @@ impl<'a, S: EngineSettings> NicRun<'a, S> {
     pub(super) fn play(
         mut self,
         choose: &mut Chooser<'_>,
-        mut watch: impl FnMut(Node, &S::Engine),
+        mut watch: impl FnMut(NodeId, &S::Engine),
     ) -> Result<NicOutcome, NicViolation> {
         for event in 0.. {
             if let Some((node, _)) = self.prepared.plan.death.filter(|(_, behind)| *behind == event) {
-                self.die(Node(node));
+                self.die(NodeId(node));
             }
             if !self.step(choose)? {
                 break;
@@ -98,11 +98,11 @@ impl<'a, S: EngineSettings> NicRun<'a, S> {
         posts
     }
 
-    fn is_dead(&self, (member, _): (Node, Port)) -> bool {
+    fn is_dead(&self, (member, _): (NodeId, Port)) -> bool {
         self.died && self.prepared.plan.death.is_some_and(|(node, _)| node == member.0)
     }
 
-    fn die(&mut self, node: Node) {
+    fn die(&mut self, node: NodeId) {
         self.died = true;
         self.net.die(node);
         self.unnotified = self.net.engines().map(|(node, _)| node).collect();
@@ -111,7 +111,7 @@ impl<'a, S: EngineSettings> NicRun<'a, S> {
     fn notify_survivor(&mut self, at: usize) {
         let node = self.unnotified.swap_remove(at);
         let (dead, _) = self.prepared.plan.death.expect("somebody has died");
-        self.net.notify_dead(node, Node(dead));
+        self.net.notify_dead(node, NodeId(dead));
     }
 
     fn post(&mut self, (job, rank): (usize, usize)) -> Result<(), NicViolation> {
@@ -131,7 +131,7 @@ impl<'a, S: EngineSettings> NicRun<'a, S> {
     }
 
     fn drain_completions(&mut self) -> Result<(), NicViolation> {
-        for (node, port, Completion { job, result }) in self.net.ended() {
+        for (node, port, JobCompletion { job, result }) in self.net.ended() {
             let members = &self.prepared.jobs[usize::from(job)].members;
             let at = members.iter().position(|member| *member == (node, port));
             self.end((usize::from(job), at.expect("a port of the job")), result)?;
@@ -140,7 +140,7 @@ impl<'a, S: EngineSettings> NicRun<'a, S> {
     }
 
     /// A call has ended. Its bytes must be right, or its error true.
-    fn end(&mut self, (job, rank): (usize, usize), result: Result<(), Failure>) -> Result<(), NicViolation> {
+    fn end(&mut self, (job, rank): (usize, usize), result: Result<(), JobFailure>) -> Result<(), NicViolation> {
         let prepared = &self.prepared.jobs[job];
         let call = self.progress[job][rank].ended;
         self.progress[job][rank].ended += 1;
@@ -148,8 +148,8 @@ impl<'a, S: EngineSettings> NicRun<'a, S> {
             self.played.failed += 1;
             let dead = prepared.members.iter().find(|member| self.is_dead(**member));
             let is_justified = match failure {
-                Failure::Dead { node } => dead.is_some_and(|member| member.0 == node),
-                Failure::Counters { counters, tasks, .. } => counters < tasks,
+                JobFailure::Dead { node } => dead.is_some_and(|member| member.0 == node),
+                JobFailure::Counters { counters, tasks, .. } => counters < tasks,
             };
             let rank = Rank(rank as u32);
             return if is_justified { Ok(()) } else { Err(NicViolation::Untrue { job, rank, call, failure }) };
@@ -178,7 +178,7 @@ impl<'a, S: EngineSettings> NicRun<'a, S> {
                 }
             }
         }
-        for (Node(node), engine) in self.net.engines() {
+        for (NodeId(node), engine) in self.net.engines() {
             if !S::is_idle(engine) {
                 return Err(NicViolation::Kept { node });
             }

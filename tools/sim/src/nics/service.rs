@@ -4,7 +4,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::time::Duration;
 
-use outboard_plan::deferred::List;
+use outboard_plan::deferred::DeferredList;
 use outboard_plan::selection::{Collective, Rule, Tuning};
 use outboard_plan::{Rank, Topology, program};
 
@@ -42,7 +42,7 @@ pub(super) fn on_lists(hosts: &[u32], call: &NicCall) -> Result<(), String> {
     let topology = Topology::flat(hosts.len() as u32);
     let works = |rank| {
         let program = call.with_arguments(&topology, |arguments| program(call.choice, arguments, Rank(rank)));
-        List::lower(&program.expect("a plan")).is_ok_and(|list| !list.tasks.is_empty())
+        DeferredList::lower(&program.expect("a plan")).is_ok_and(|list| !list.tasks.is_empty())
     };
     let several = hosts.iter().any(|host| *host != hosts[0]);
     let expected = (0..hosts.len() as u32).filter(|rank| several && works(*rank)).count() as u64;

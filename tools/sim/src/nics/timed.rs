@@ -16,8 +16,8 @@
 use std::borrow::Borrow;
 use std::collections::HashMap;
 
-use outboard_nic::costs::{Costs, Machine, Work};
-use outboard_nic::{Engine, Node, Order, Output, Place, Port, Region, Worker};
+use outboard_nic::costs::{EngineCosts, Machine, WorkTime};
+use outboard_nic::{AddressSpace, Executor, MemorySegment, NicEngine, NicOrder, NodeId, Output, Port};
 use outboard_plan::Rank;
 
 use super::events::{NicEvent, NicEventQueue, TimedPacket};
@@ -63,24 +63,24 @@ impl Timing {
 impl<S: EngineSettings> PreparedPlan<'_, S> {
     /// Plays the calls of all jobs on a clock. A call begins when all ranks of its job have ended the previous call.
     /// Bytes are judged if there are any.
-    pub fn time<C: Costs<S::Engine>>(&self, clock: &TimingModel<C>) -> Result<Timing, NicViolation> {
+    pub fn time<C: EngineCosts<S::Engine>>(&self, clock: &TimingModel<C>) -> Result<Timing, NicViolation> {
         self.time_and_watch(clock, |_, _| ())
     }
 
     /// Like `time`; in the end, `watch` receives the engines of all nodes.
-    pub fn time_and_watch<C: Costs<S::Engine>>(
+    pub fn time_and_watch<C: EngineCosts<S::Engine>>(
         &self,
         clock: &TimingModel<C>,
-        mut watch: impl FnMut(Node, &S::Engine),
+        mut watch: impl FnMut(NodeId, &S::Engine),
     ) -> Result<Timing, NicViolation> {
         let mut player = TimedRun::new(self, clock)?;
         let timing = player.time()?;
-        (0..).map(Node).zip(&player.engines).for_each(|(node, engine)| watch(node, engine));
+        (0..).map(NodeId).zip(&player.engines).for_each(|(node, engine)| watch(node, engine));
         Ok(timing)
     }
 
     /// Like `time`, with a trace of what every row did.
-    pub fn time_and_trace<C: Costs<S::Engine>>(
+    pub fn time_and_trace<C: EngineCosts<S::Engine>>(
         &self,
         clock: &TimingModel<C>,
     ) -> Result<(Timing, NicTrace), NicViolation> {
@@ -103,9 +103,9 @@ struct TimedRun<'a, S: EngineSettings, C> {
     memory: Option<NicMemory>,
     machines: Vec<MachineResources>,
     written: Vec<PendingWrites>,
-    events: NicEventQueue<<S::Engine as Engine>::Packet>,
+    events: NicEventQueue<<S::Engine as NicEngine>::Packet>,
     /// By flow, when its last packet was handed to the NIC, left, came, and arrived.
-    flows: HashMap<(Node, Node, u64), [f64; 4]>,
+    flows: HashMap<(NodeId, NodeId, u64), [f64; 4]>,
     /// By node, the time of its timeout among the events.
     timeouts: Vec<Option<u64>>,
     /// By node and address in the NIC, the bytes of the longest packet that has lain there.
@@ -119,7 +119,7 @@ struct TimedRun<'a, S: EngineSettings, C> {
     trace: Option<NicTrace>,
 }
 
-impl<'a, S: EngineSettings, C: Costs<S::Engine>> TimedRun<'a, S, C> {
+impl<'a, S: EngineSettings, C: EngineCosts<S::Engine>> TimedRun<'a, S, C> {
     fn new(prepared: &'a PreparedPlan<'a, S>, clock: &'a TimingModel<C>) -> Result<Self, NicViolation> {
         let (engines, memory) = prepared.machines()?;
         let filled = prepared.jobs.iter().flat_map(|job| &job.calls).all(|call| !call.inputs.is_empty());
@@ -171,15 +171,15 @@ impl<'a, S: EngineSettings, C: Costs<S::Engine>> TimedRun<'a, S, C> {
         Ok(())
     }
 
-    fn machine_of(&self, node: Node) -> usize {
+    fn machine_of(&self, node: NodeId) -> usize {
         (node.0 / self.clock.nodes_per_machine) as usize
     }
 
     /// The row of a node's worker.
-    fn row(&self, node: Node, by: Worker) -> TraceRow {
+    fn row(&self, node: NodeId, by: Executor) -> TraceRow {
         match by {
-            Worker::Processor(port) => TraceRow::Process(node, port),
-            Worker::Nic(part) => TraceRow::Shared(self.machine_of(node), Component::Sender(part)),
+            Executor::Processor(port) => TraceRow::Process(node, port),
+            Executor::Nic(part) => TraceRow::Shared(self.machine_of(node), Component::Sender(part)),
         }
     }
 
@@ -205,7 +205,7 @@ impl<'a, S: EngineSettings, C: Costs<S::Engine>> TimedRun<'a, S, C> {
     /// Occupies a processor for `long`, from `at` or later. Returns the start and the end.
     fn process(
         &mut self,
-        (node, port): (Node, Port),
+        (node, port): (NodeId, Port),
         (at, long): (f64, f64),
         work: &'static str,
         cause: Option<WaitCause>,
@@ -241,7 +241,7 @@ impl<'a, S: EngineSettings, C: Costs<S::Engine>> TimedRun<'a, S, C> {
         Ok(())
     }
 
-    fn timeout(&mut self, now: f64, node: Node) {
+    fn timeout(&mut self, now: f64, node: NodeId) {
         self.timeouts[node.0 as usize] = None;
         let whole = now as u64;
         let engine = &mut self.engines[node.0 as usize];
@@ -251,13 +251,13 @@ impl<'a, S: EngineSettings, C: Costs<S::Engine>> TimedRun<'a, S, C> {
         self.drain(now, node, None, &[]);
     }
 
-    fn depart(&mut self, now: f64, mut flight: TimedPacket<<S::Engine as Engine>::Packet>) {
+    fn depart(&mut self, now: f64, mut flight: TimedPacket<<S::Engine as NicEngine>::Packet>) {
         let (from, to) = (self.machine_of(flight.from), self.machine_of(flight.to));
         let Machine { bus_rate, bus_latency, link_rate, link_latency, .. } = self.clock.machine;
         let mut at = now;
-        if let Worker::Nic(part) = flight.by {
+        if let Executor::Nic(part) = flight.by {
             let contexts = self.contexts(from);
-            let Work { busy, lag } = self.clock.costs.send(&flight.packet, contexts);
+            let WorkTime { busy, lag } = self.clock.costs.send(&flight.packet, contexts);
             let sender = (from, Component::Sender(part));
             let (start, done) = self.take(sender, (at, busy), "send", flight.cause);
             flight.sent = (busy > 0.0).then_some((TraceRow::Shared(from, Component::Sender(part)), start));
@@ -285,7 +285,7 @@ impl<'a, S: EngineSettings, C: Costs<S::Engine>> TimedRun<'a, S, C> {
         self.engines[first..].iter().take(each).map(C::contexts).sum()
     }
 
-    fn near(&mut self, now: f64, flight: TimedPacket<<S::Engine as Engine>::Packet>, long: f64) {
+    fn near(&mut self, now: f64, flight: TimedPacket<<S::Engine as NicEngine>::Packet>, long: f64) {
         let to = self.machine_of(flight.to);
         let link = (to, Component::Link(C::link(&flight.packet), TransferDirection::In));
         let (start, _) = self.take(link, (now, flight.bytes as f64 / self.clock.machine.link_rate), "packet", None);
@@ -293,29 +293,29 @@ impl<'a, S: EngineSettings, C: Costs<S::Engine>> TimedRun<'a, S, C> {
     }
 
     /// The last byte of a packet is at its NIC at this time.
-    fn come(&mut self, at: f64, flight: TimedPacket<<S::Engine as Engine>::Packet>) {
+    fn come(&mut self, at: f64, flight: TimedPacket<<S::Engine as NicEngine>::Packet>) {
         let at = self.in_order(2, at, &flight);
         self.events.push(at, NicEvent::Receive(flight));
     }
 
     /// The NIC has received the whole packet.
-    fn receive(&mut self, now: f64, flight: TimedPacket<<S::Engine as Engine>::Packet>) {
+    fn receive(&mut self, now: f64, flight: TimedPacket<<S::Engine as NicEngine>::Packet>) {
         let to = self.machine_of(flight.to);
-        let Work { busy, lag } = self.clock.costs.receive(&flight.packet, self.contexts(to));
+        let WorkTime { busy, lag } = self.clock.costs.receive(&flight.packet, self.contexts(to));
         let (_, done) = self.take((to, Component::Receiver), (now, busy), "receive", None);
         let at = self.in_order(3, done + lag, &flight);
         self.events.push(at, NicEvent::Arrive(flight));
     }
 
     /// When a packet can be at this stage, given the earlier packets of its flow.
-    fn in_order(&mut self, stage: usize, at: f64, flight: &TimedPacket<<S::Engine as Engine>::Packet>) -> f64 {
+    fn in_order(&mut self, stage: usize, at: f64, flight: &TimedPacket<<S::Engine as NicEngine>::Packet>) -> f64 {
         let Some(flow) = S::Engine::flow(&flight.packet) else { return at };
         let last = &mut self.flows.entry((flight.from, flight.to, flow)).or_default()[stage];
         *last = last.max(at);
         *last
     }
 
-    fn arrive(&mut self, now: f64, flight: TimedPacket<<S::Engine as Engine>::Packet>) {
+    fn arrive(&mut self, now: f64, flight: TimedPacket<<S::Engine as NicEngine>::Packet>) {
         self.packets += 1;
         let by = self.row(flight.from, flight.by);
         self.causes[flight.to.0 as usize] = Some(WaitCause { by, sent: flight.sent });
@@ -324,7 +324,7 @@ impl<'a, S: EngineSettings, C: Costs<S::Engine>> TimedRun<'a, S, C> {
     }
 
     /// Carries out the orders of an engine on the clock. A process that has just posted spends no time on noticing.
-    fn drain(&mut self, now: f64, node: Node, posted: Option<Port>, payload: &[u8]) {
+    fn drain(&mut self, now: f64, node: NodeId, posted: Option<Port>, payload: &[u8]) {
         self.written[node.0 as usize].forget(now);
         let machine = self.machine_of(node);
         self.machines[machine].processors.forget(now);
@@ -337,13 +337,13 @@ impl<'a, S: EngineSettings, C: Costs<S::Engine>> TimedRun<'a, S, C> {
                         memory.perform(node, order, payload);
                     }
                     match by {
-                        Worker::Processor(port) => _ = self.by_processor(&mut pass, port, Some(order), &reads(order)),
-                        Worker::Nic(part) => self.by_nic(&mut pass, part, order),
+                        Executor::Processor(port) => _ = self.by_processor(&mut pass, port, Some(order), &reads(order)),
+                        Executor::Nic(part) => self.by_nic(&mut pass, part, order),
                     }
                 }
                 Output::Transmit { by, to, packet, payload } => self.transmit(&mut pass, by, &[to], packet, &payload),
                 Output::Multicast { to, packet, payload } => {
-                    self.transmit(&mut pass, Worker::Nic(0), &to, packet, &[payload]);
+                    self.transmit(&mut pass, Executor::Nic(0), &to, packet, &[payload]);
                 }
                 Output::Completed { port, completion } => {
                     let at = self.by_processor(&mut pass, port, None, &[]);
@@ -362,12 +362,12 @@ impl<'a, S: EngineSettings, C: Costs<S::Engine>> TimedRun<'a, S, C> {
     }
 
     /// A processor carries out an order, or notices an end if there is no order. Returns when it is done.
-    fn by_processor(&mut self, pass: &mut Pass, port: Port, order: Option<Order>, reads: &[Place]) -> f64 {
+    fn by_processor(&mut self, pass: &mut Pass, port: Port, order: Option<NicOrder>, reads: &[MemorySegment]) -> f64 {
         let machine = &self.clock.machine;
         let (work, rate, bytes) = match order {
-            Some(Order::Copy { from, .. }) => ("copy", machine.copy_rate, from.len),
-            Some(Order::Reduce { from, .. }) => ("combine", machine.combine_rate, from.len),
-            Some(Order::Deliver { .. } | Order::Write { .. }) | None => ("copy", machine.copy_rate, 0),
+            Some(NicOrder::Copy { from, .. }) => ("copy", machine.copy_rate, from.len),
+            Some(NicOrder::Reduce { from, .. }) => ("combine", machine.combine_rate, from.len),
+            Some(NicOrder::Deliver { .. } | NicOrder::Write { .. }) | None => ("copy", machine.copy_rate, 0),
         };
         let mut takes = 0.0;
         if !pass.noticed.contains(&port) {
@@ -380,25 +380,25 @@ impl<'a, S: EngineSettings, C: Costs<S::Engine>> TimedRun<'a, S, C> {
         let processors = &mut self.machines[(node.0 / self.clock.nodes_per_machine) as usize].processors;
         let span = processors.reach((node, port), from, bytes, [rate, machine.memory_rate]);
         self.note(TraceRow::Process(node, port), span, work, None);
-        if let Some(Order::Copy { to: into, .. } | Order::Reduce { into, .. }) = order {
+        if let Some(NicOrder::Copy { to: into, .. } | NicOrder::Reduce { into, .. }) = order {
             self.written[node.0 as usize].note(into, span.1, port);
         }
         span.1
     }
 
     /// When the data that this pass reads is there, and who brought it there.
-    fn ready(&self, pass: &Pass, reads: &[Place]) -> (f64, Option<WaitCause>) {
+    fn ready(&self, pass: &Pass, reads: &[MemorySegment]) -> (f64, Option<WaitCause>) {
         let node = pass.node;
         let (at, writer) = self.written[node.0 as usize].since(reads, pass.delivered.max(pass.lag));
         let writer = writer.map(|port| TraceRow::Process(node, port).into());
         (at, writer.or(self.causes[node.0 as usize]))
     }
 
-    fn by_nic(&mut self, pass: &mut Pass, part: u16, order: Order) {
+    fn by_nic(&mut self, pass: &mut Pass, part: u16, order: NicOrder) {
         let Machine { bus_rate, bus_latency, .. } = self.clock.machine;
         let machine = self.machine_of(pass.node);
-        if let Order::Deliver { to } = order {
-            pass.placed |= matches!(to.region, Region::Host(_));
+        if let NicOrder::Deliver { to } = order {
+            pass.placed |= matches!(to.region, AddressSpace::Host(_));
             if behind_bus(&to) {
                 // Earlier bytes have crossed the bus by then, if the bus was free.
                 let long = to.len as f64 / bus_rate;
@@ -412,10 +412,10 @@ impl<'a, S: EngineSettings, C: Costs<S::Engine>> TimedRun<'a, S, C> {
             return;
         }
         let takes = self.clock.costs.order(&order);
-        let work = if matches!(order, Order::Reduce { .. }) { "combine" } else { "copy" };
+        let work = if matches!(order, NicOrder::Reduce { .. }) { "combine" } else { "copy" };
         let (sender, cause) = ((machine, Component::Sender(part)), self.causes[pass.node.0 as usize]);
         let (_, mut done) = self.take(sender, (pass.delivered, takes), work, cause);
-        let (Order::Copy { from, to: into } | Order::Reduce { from, into, .. }) = order else { return };
+        let (NicOrder::Copy { from, to: into } | NicOrder::Reduce { from, into, .. }) = order else { return };
         if behind_bus(&from) {
             let bus = (machine, Component::Bus(TransferDirection::Out));
             let (_, read) = self.take(bus, (pass.now, from.len as f64 / bus_rate), "read", None);
@@ -432,20 +432,20 @@ impl<'a, S: EngineSettings, C: Costs<S::Engine>> TimedRun<'a, S, C> {
     fn transmit(
         &mut self,
         pass: &mut Pass,
-        by: Worker,
-        to: &[Node],
-        packet: <S::Engine as Engine>::Packet,
-        payload: &[Place],
+        by: Executor,
+        to: &[NodeId],
+        packet: <S::Engine as NicEngine>::Packet,
+        payload: &[MemorySegment],
     ) {
         let node = pass.node;
         let (at, cause, sent) = match by {
-            Worker::Processor(port) => {
+            Executor::Processor(port) => {
                 self.by_processor(pass, port, None, payload);
                 let takes = self.clock.machine.send;
                 let (from, until) = self.process((node, port), (pass.now, takes), "send", None);
                 (until, None, (takes > 0.0).then_some((self.row(node, by), from)))
             }
-            Worker::Nic(_) => {
+            Executor::Nic(_) => {
                 let (at, cause) = self.ready(pass, payload);
                 pass.lag = pass.now;
                 (at, cause, None)
@@ -499,7 +499,7 @@ impl<'a, S: EngineSettings, C: Costs<S::Engine>> TimedRun<'a, S, C> {
 /// The state of one pass over the outputs of an engine.
 struct Pass {
     now: f64,
-    node: Node,
+    node: NodeId,
     /// When the arrived data lies in its place, and when the NIC has finished its work on memory.
     delivered: f64,
     lag: f64,
@@ -509,9 +509,9 @@ struct Pass {
     noticed: Vec<Port>,
 }
 
-fn reads(order: Order) -> [Place; 1] {
+fn reads(order: NicOrder) -> [MemorySegment; 1] {
     match order {
-        Order::Deliver { to } | Order::Write { to, .. } => [to],
-        Order::Copy { from, .. } | Order::Reduce { from, .. } => [from],
+        NicOrder::Deliver { to } | NicOrder::Write { to, .. } => [to],
+        NicOrder::Copy { from, .. } | NicOrder::Reduce { from, .. } => [from],
     }
 }

@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 
-use outboard_nic::{Node, Port};
+use outboard_nic::{NodeId, Port};
 
 /// Spans of one trace; about 100 MB.
 const MOST_SPANS: usize = 1 << 20;
@@ -32,7 +32,7 @@ pub enum Component {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum TraceRow {
     /// The process behind a port of a node.
-    Process(Node, Port),
+    Process(NodeId, Port),
     /// A part shared by the nodes of a machine, by the machine's number. A node with its own machine has the same
     /// number.
     Shared(usize, Component),

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use outboard_nic::costs::{Costs, Machine};
+use outboard_nic::costs::{EngineCosts, Machine};
 use outboard_nic::profile::Profile;
 use outboard_nic::{datapath, host, ordered, triggered};
 use outboard_plan::selection::Collective;
@@ -55,7 +55,7 @@ fn everyone_does_one_thing_at_a_time(trace: &NicTrace, case: &str) {
 }
 
 /// Carries out every algorithm that the engine accepts at one size, with costs by seed, and judges the bytes.
-fn costs_change_no_byte<S: EngineSettings, C: Costs<S::Engine>>(
+fn costs_change_no_byte<S: EngineSettings, C: EngineCosts<S::Engine>>(
     engine: EngineKind,
     settings: impl Fn(&mut ChaCha8Rng) -> S,
     costs: impl Fn(&mut ChaCha8Rng) -> C,
@@ -92,7 +92,7 @@ fn costs_change_no_byte<S: EngineSettings, C: Costs<S::Engine>>(
 
 #[test]
 fn costs_of_triggered_nics_change_no_byte() {
-    let costs = |rng: &mut ChaCha8Rng| triggered::Costs {
+    let costs = |rng: &mut ChaCha8Rng| triggered::TriggeredCosts {
         request: any_cost(rng),
         message: any_cost(rng),
         contexts: rng.random_range(1..100),
@@ -100,29 +100,30 @@ fn costs_of_triggered_nics_change_no_byte() {
         resident: 0.0,
         resident_pair: 0.0,
     };
-    costs_change_no_byte(EngineKind::Triggered, |_| triggered::Settings::default(), costs);
+    costs_change_no_byte(EngineKind::Triggered, |_| triggered::TriggeredSettings::default(), costs);
 }
 
 #[test]
 fn costs_of_ordered_nics_change_no_byte() {
-    let costs = |rng: &mut ChaCha8Rng| ordered::Costs { trigger: any_cost(rng), unit_rate: any_rate(rng) };
-    costs_change_no_byte(EngineKind::Ordered, |_| ordered::Settings::default(), costs);
+    let costs = |rng: &mut ChaCha8Rng| ordered::OrderedCosts { trigger: any_cost(rng), unit_rate: any_rate(rng) };
+    costs_change_no_byte(EngineKind::Ordered, |_| ordered::OrderedSettings::default(), costs);
 }
 
 #[test]
 fn costs_of_hosts_change_no_byte() {
     let progress = |rng: &mut ChaCha8Rng| match rng.random_ratio(1, 2) {
-        true => host::Progress::Thread,
-        false => host::Progress::Tests { every: 100_000 + any_cost(rng) as u64 },
+        true => host::ProgressMode::Thread,
+        false => host::ProgressMode::Tests { every: 100_000 + any_cost(rng) as u64 },
     };
-    let settings = |rng: &mut ChaCha8Rng| host::Settings { progress: progress(rng), ..host::Settings::default() };
-    costs_change_no_byte(EngineKind::Host, settings, |_| host::Costs);
+    let settings =
+        |rng: &mut ChaCha8Rng| host::HostSettings { progress: progress(rng), ..host::HostSettings::default() };
+    costs_change_no_byte(EngineKind::Host, settings, |_| host::HostCosts);
 }
 
 #[test]
 fn costs_of_datapath_accelerators_change_no_byte() {
-    let costs = datapath::Costs::bluefield3();
-    costs_change_no_byte(EngineKind::Datapath, |_| datapath::Settings::default(), |_| costs);
+    let costs = datapath::DatapathCosts::bluefield3();
+    costs_change_no_byte(EngineKind::Datapath, |_| datapath::DatapathSettings::default(), |_| costs);
 }
 
 fn on_a(algorithm: &str, bytes: u64) -> AllgatherFigures {

@@ -3,8 +3,8 @@
 
 use std::ops::Range;
 
-use outboard_nic::ordered::{Settings, Sharing};
-use outboard_nic::{Node, datapath, host, triggered};
+use outboard_nic::ordered::{BufferSharing, OrderedSettings};
+use outboard_nic::{NodeId, datapath, host, triggered};
 use outboard_plan::selection::{Choice, Collective};
 use outboard_plan::{Element, Reduction};
 use outboard_sim::nics::{
@@ -49,7 +49,7 @@ pub(crate) fn watch<S: EngineSettings>(
     plan: &NicPlan<S>,
     loss: usize,
     seeds: Range<u64>,
-    mut watch: impl FnMut(Node, &S::Engine),
+    mut watch: impl FnMut(NodeId, &S::Engine),
 ) -> Vec<NicOutcome> {
     let prepared = prepared(plan).losing(loss);
     let one = |seed| {
@@ -113,8 +113,9 @@ fn conforms(engine: EngineKind, ranks: u32, per_host: u32, bytes: u64, least: us
 /// additions would give other bits. There are at least `least` orders.
 fn every_order_is_right(algorithm: (Collective, &str), ranks: u32, least: u64) {
     let call = NicCall { values: InputValues::Cancelling, ..call(algorithm, 64, sum(Element::F64)) };
-    let settings = Settings { units: 1, tasks: 1, counters: 1, buffer_bytes: 8 << 10, ..Settings::default() };
-    let settings = Settings { pulses: 1, packet_bytes: 64, ..settings };
+    let settings =
+        OrderedSettings { units: 1, tasks: 1, counters: 1, buffer_bytes: 8 << 10, ..OrderedSettings::default() };
+    let settings = OrderedSettings { pulses: 1, packet_bytes: 64, ..settings };
     let orders = prepared(&one_job(ranks, 1, vec![call], settings)).exhaust(2_000_000);
     let orders = orders.unwrap_or_else(|violation| panic!("{algorithm:?} among {ranks}: {violation}"));
     assert!(orders.is_some_and(|orders| orders >= least), "{algorithm:?} among {ranks}: {orders:?} orders");
@@ -134,7 +135,7 @@ fn th_2_every_order_of_8_packets_and_many_seeds_have_the_same_bits() {
     every_order_is_right((Collective::Allreduce, "recursive-doubling"), 4, 200_000);
     let cancelling =
         |algorithm| NicCall { values: InputValues::Cancelling, ..call(algorithm, 20_000, sum(Element::F64)) };
-    play(&one_job(6, 2, CHOICES.map(cancelling).into(), Settings::default()), 0..10_000);
+    play(&one_job(6, 2, CHOICES.map(cancelling).into(), OrderedSettings::default()), 0..10_000);
 }
 
 /// TH-2 for calls in a row and jobs side by side, by seed.
@@ -149,8 +150,8 @@ fn th_2_jobs_side_by_side_and_calls_in_a_row_keep_their_bits() {
         nodes: (0..job + 2).map(|rank| rank % 4).collect(),
         calls: calls(3_000 * u64::from(job)),
     });
-    for sharing in [Sharing::Dynamic, Sharing::Fixed] {
-        let settings = Settings { sharing, ..Settings::default() };
+    for sharing in [BufferSharing::Dynamic, BufferSharing::Fixed] {
+        let settings = OrderedSettings { sharing, ..OrderedSettings::default() };
         let plan = NicPlan { jobs: jobs.clone().collect(), settings, death: None };
         let played = play(&plan, 0..10);
         assert!(played.iter().all(|played| played.failed == 0 && played.right == 9 * (3 + 4 + 5 + 6 + 7 + 8)));
@@ -173,7 +174,7 @@ fn th_1_first_steps_go_point_to_point_when_buffers_are_full() {
             assert_eq!(described.as_deref(), Ok("from point to point"), "{algorithm} of {ranks} ranks, {bytes} bytes");
             calls.extend([call, self::call((Collective::Allreduce, "rabenseifner"), 4_000, sum(Element::F64))]);
         }
-        let played = play(&one_job(ranks, 3, calls.clone(), Settings::default()), 0..3);
+        let played = play(&one_job(ranks, 3, calls.clone(), OrderedSettings::default()), 0..3);
         assert!(played.iter().all(|played| played.right == u64::from(ranks) * calls.len() as u64));
     }
 }
@@ -197,19 +198,19 @@ fn a_dead_node_is_named<S: EngineSettings>(settings: S, calls: [NicCall; 3], los
 fn a_dead_node_ends_the_calls_of_its_jobs_by_name() {
     let call = |collective, algorithm, bytes| call((collective, algorithm), bytes, sum(Element::F64));
     let reduce = call(Collective::Allreduce, "rabenseifner", 40_000);
-    a_dead_node_is_named(Settings::default(), [reduce, call(Collective::Alltoall, "pull", 20_000), reduce], 0);
+    a_dead_node_is_named(OrderedSettings::default(), [reduce, call(Collective::Alltoall, "pull", 20_000), reduce], 0);
     let hierarchical = |bytes| call(Collective::Allgather, "hierarchical:leaders=1,between=ring", bytes);
     let hierarchical = [20_000, 9, 20_000].map(hierarchical);
-    a_dead_node_is_named(triggered::Settings::default(), hierarchical, 0);
-    a_dead_node_is_named(host::Settings::default(), hierarchical, 0);
-    let thread = host::Settings { progress: host::Progress::Thread, ..host::Settings::default() };
+    a_dead_node_is_named(triggered::TriggeredSettings::default(), hierarchical, 0);
+    a_dead_node_is_named(host::HostSettings::default(), hierarchical, 0);
+    let thread = host::HostSettings { progress: host::ProgressMode::Thread, ..host::HostSettings::default() };
     a_dead_node_is_named(thread, hierarchical, 0);
     let multicast = [
         call(Collective::Allgather, "multicast:chains=1,subgroups=4", 20_000),
         call(Collective::Broadcast, "multicast:subgroups=3", 40_000),
         call(Collective::Allgather, "multicast:chains=2,subgroups=20", 10_000),
     ];
-    a_dead_node_is_named(datapath::Settings::default(), multicast, 200);
+    a_dead_node_is_named(datapath::DatapathSettings::default(), multicast, 200);
 }
 
 /// TH-5: a task that finds no DMA counter tries again. Finally its calls end with an error on all ranks.
@@ -217,7 +218,7 @@ fn a_dead_node_ends_the_calls_of_its_jobs_by_name() {
 fn th_5_without_a_counter_a_task_retries_and_fails_in_the_end() {
     let call = call((Collective::Allreduce, "rabenseifner"), 4_000, sum(Element::F64));
     let jobs = (0..4).map(|_| JobPlan { nodes: vec![0, 1], calls: vec![call] }).collect();
-    let settings = Settings { units: 1, tasks: 4, counters: 1, ..Settings::default() };
+    let settings = OrderedSettings { units: 1, tasks: 4, counters: 1, ..OrderedSettings::default() };
     let plan = NicPlan { jobs, settings, death: None };
     let played = play(&plan, 0..50);
     assert!(played.iter().any(|played| played.failed > 0) && played.iter().any(|played| played.failed == 0));
@@ -227,7 +228,7 @@ fn th_5_without_a_counter_a_task_retries_and_fails_in_the_end() {
 #[test]
 fn what_does_not_fit_is_refused_by_step_or_number() {
     // There is room for one pulse at a time, of 115 packets.
-    let settings = Settings { pulses: 1, ..Settings::default() };
+    let settings = OrderedSettings { pulses: 1, ..OrderedSettings::default() };
     let said = |algorithm: (Collective, &str), ranks, bytes, expected: &str| {
         let said = refusal(&one_job(ranks, 1, vec![call(algorithm, bytes, sum(Element::F64))], settings));
         assert!(said.contains(expected), "{algorithm:?}: {said}");

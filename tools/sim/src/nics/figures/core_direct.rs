@@ -2,8 +2,8 @@
 
 use outboard_nic::costs::Machine;
 use outboard_nic::profile::Profile;
-use outboard_nic::triggered::{Costs, Settings};
-use outboard_nic::{Node, Port};
+use outboard_nic::triggered::{TriggeredCosts, TriggeredSettings};
+use outboard_nic::{NodeId, Port};
 use outboard_plan::selection::{Choice, Collective};
 
 use super::FigureError;
@@ -37,7 +37,7 @@ pub struct AllgatherFigures {
     pub queue_pairs: usize,
 }
 
-pub fn costs_of(profile: &Profile) -> Result<(Machine, Costs), FigureError> {
+pub fn costs_of(profile: &Profile) -> Result<(Machine, TriggeredCosts), FigureError> {
     let lacks = |table| FigureError::Lacks { profile: profile.name.clone(), table };
     Ok((profile.machine.ok_or_else(|| lacks("machine"))?, profile.triggered.ok_or_else(|| lacks("triggered"))?))
 }
@@ -60,19 +60,19 @@ pub fn allgather(
     let node_of = |rank| rank * nodes_per_machine / ranks_per_host;
     let nodes: Vec<u32> = (0..hosts * ranks_per_host).map(node_of).collect();
     // The hosts' capacity is unknown, and larger than any of this needs.
-    let settings = Settings {
+    let settings = TriggeredSettings {
         virtual_ports,
         physical_ports,
         queue_depth: 1 << 20,
         registered_bytes: 1 << 40,
-        ..Settings::default()
+        ..TriggeredSettings::default()
     };
     let call = NicCall::new(choice, bytes, None);
     let plan = NicPlan { jobs: vec![JobPlan { nodes, calls: vec![call; 2] }], settings, death: None };
     let prepared = PreparedPlan::without_bytes(&plan).map_err(|error| refused(error.to_string()))?;
     let clock = TimingModel { machine, costs, nodes_per_machine, compute: 0.0 };
     let mut queue_pairs = 0;
-    let alone = prepared.time_and_watch(&clock, |_: Node, engine| {
+    let alone = prepared.time_and_watch(&clock, |_: NodeId, engine| {
         let of_ports = (0..ranks_per_host as u16).map(|port| engine.queue_pairs(Port(port)));
         queue_pairs = of_ports.max().unwrap_or(0).max(queue_pairs);
     })?;

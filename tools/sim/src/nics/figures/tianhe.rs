@@ -3,7 +3,7 @@
 //! By NIC, a message is cut into pulses. By hosts, a broadcast is cut into segments and goes by RDMA at every size, as
 //! in the paper's formula (1). A small message of a reduction is one packet.
 
-use outboard_nic::costs::Costs;
+use outboard_nic::costs::EngineCosts;
 use outboard_nic::profile::Profile;
 use outboard_nic::{host, ordered};
 use outboard_plan::selection::{Choice, Collective};
@@ -65,20 +65,20 @@ pub fn compare(
     };
     let costs =
         profile.ordered.ok_or_else(|| FigureError::Lacks { profile: profile.name.clone(), table: "ordered" })?;
-    let settings = ordered::Settings::default();
+    let settings = ordered::OrderedSettings::default();
     let nic = time(profile, settings, costs, call(by_nic)?, tasks)?;
-    let hosts = host::Settings {
-        progress: host::Progress::Thread,
+    let hosts = host::HostSettings {
+        progress: host::ProgressMode::Thread,
         eager_bytes,
         staging_bytes: 1 << 40,
-        ..host::Settings::default()
+        ..host::HostSettings::default()
     };
-    let host = time(profile, hosts, host::Costs, call(by_hosts)?, tasks)?;
+    let host = time(profile, hosts, host::HostCosts, call(by_hosts)?, tasks)?;
     let capacity = settings.units as u64 * settings.capacity() as u64 * settings.packet_bytes;
     Ok(SpeedComparison { times: [nic.slowest(), host.slowest()], used: nic.used[0] as f64 / capacity as f64 })
 }
 
-fn time<S: EngineSettings, C: Costs<S::Engine>>(
+fn time<S: EngineSettings, C: EngineCosts<S::Engine>>(
     profile: &Profile,
     settings: S,
     costs: C,
