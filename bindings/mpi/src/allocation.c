@@ -21,7 +21,7 @@ struct allocation {
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct allocation *allocations;
 
-void *allocation_take(MPI_Aint size)
+void *allocation_make(MPI_Aint size)
 {
     outboard_context *context = shim_context();
     if (context == NULL || size < SHARED_FROM)
@@ -37,11 +37,11 @@ void *allocation_take(MPI_Aint size)
     allocation->next = allocations;
     allocations = allocation;
     pthread_mutex_unlock(&lock);
-    report_allocated();
+    report_count_allocated();
     return allocation->memory;
 }
 
-bool allocation_give(void *memory)
+bool allocation_free(void *memory)
 {
     pthread_mutex_lock(&lock);
     struct allocation **at = &allocations;

@@ -1,12 +1,12 @@
 /*
  * communicators.c: the shim's data of each communicator, found by its handle without lock and without MPI.
  *
- * An open-addressed table with linear probing. Readers take no lock; threads that enter and leave communicators do.
+ * An open-addressed table with linear probing. Readers take no lock; threads that add and remove communicators do.
  *
- *   slot    entered by                            left by
- *   empty   a new table; a leaver, see below      an entry
- *   live    communicators_enter                   communicators_leave
- *   gone    communicators_leave                   an entry; a leaver that finds an empty slot behind it
+ *   slot      entered by                      left by
+ *   empty     a new table; clear_removed      communicators_add
+ *   live      communicators_add               communicators_remove
+ *   removed   communicators_remove            communicators_add; clear_removed
  *
  * Invariants: from the home of a live handle to its slot no slot is empty, at any time. A slot's group is written
  * before its handle and read after it. A table is at most three quarters full. A table that has become too small stays
@@ -18,7 +18,7 @@
 
 #include "shim.h"
 
-#define SLOTS_FIRST 64
+#define SLOTS_INITIAL 64
 
 struct slot {
     _Atomic(MPI_Comm) comm; /* NULL: empty */
@@ -34,16 +34,16 @@ struct table {
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic(struct table *) table;
-static int live;
-static char nobody;
-#define GONE ((MPI_Comm)(void *)&nobody)
+static int live_count;
+static char tombstone;
+#define REMOVED ((MPI_Comm)(void *)&tombstone)
 
-static size_t home(const struct table *in, MPI_Comm comm)
+static size_t home_slot(const struct table *in, MPI_Comm comm)
 {
     return ((uintptr_t)comm * (uintptr_t)0x9e3779b97f4a7c15u >> 24) & (in->slots - 1);
 }
 
-static size_t behind(const struct table *in, size_t slot)
+static size_t next_slot(const struct table *in, size_t slot)
 {
     return (slot + 1) & (in->slots - 1);
 }
@@ -53,7 +53,7 @@ struct group *group_of(MPI_Comm comm)
     struct table *in = atomic_load_explicit(&table, memory_order_acquire);
     if (in == NULL)
         return NULL;
-    for (size_t slot = home(in, comm);; slot = behind(in, slot)) {
+    for (size_t slot = home_slot(in, comm);; slot = next_slot(in, slot)) {
         MPI_Comm here = atomic_load_explicit(&in->at[slot].comm, memory_order_acquire);
         if (here == NULL)
             return NULL;
@@ -63,12 +63,12 @@ struct group *group_of(MPI_Comm comm)
 }
 
 /* With the lock held. */
-static void put(struct table *in, struct group *group)
+static void insert(struct table *in, struct group *group)
 {
-    size_t slot = home(in, group->comm);
+    size_t slot = home_slot(in, group->comm);
     MPI_Comm here;
-    while ((here = atomic_load_explicit(&in->at[slot].comm, memory_order_relaxed)) != NULL && here != GONE)
-        slot = behind(in, slot);
+    while ((here = atomic_load_explicit(&in->at[slot].comm, memory_order_relaxed)) != NULL && here != REMOVED)
+        slot = next_slot(in, slot);
     in->taken += here == NULL;
     in->at[slot].group = group;
     atomic_store_explicit(&in->at[slot].comm, group->comm, memory_order_release);
@@ -77,16 +77,16 @@ static void put(struct table *in, struct group *group)
 static bool is_live(const struct slot *slot)
 {
     MPI_Comm comm = atomic_load_explicit(&slot->comm, memory_order_relaxed);
-    return comm != NULL && comm != GONE;
+    return comm != NULL && comm != REMOVED;
 }
 
 /* With the lock held: returns a table with room for one more entry. */
-static struct table *roomy(void)
+static struct table *table_with_room(void)
 {
     struct table *old = atomic_load_explicit(&table, memory_order_relaxed);
     if (old != NULL && (old->taken + 1) * 4 <= old->slots * 3)
         return old;
-    size_t slots = old == NULL ? SLOTS_FIRST : old->slots * 2;
+    size_t slots = old == NULL ? SLOTS_INITIAL : old->slots * 2;
     struct table *made = calloc(1, sizeof *made + slots * sizeof *made->at);
     if (made == NULL)
         return NULL;
@@ -94,51 +94,51 @@ static struct table *roomy(void)
     made->slots = slots;
     for (size_t slot = 0; old != NULL && slot < old->slots; slot++)
         if (is_live(&old->at[slot]))
-            put(made, old->at[slot].group);
+            insert(made, old->at[slot].group);
     atomic_store_explicit(&table, made, memory_order_release);
     return made;
 }
 
-bool communicators_enter(struct group *group)
+bool communicators_add(struct group *group)
 {
     pthread_mutex_lock(&lock);
-    struct table *in = roomy();
+    struct table *in = table_with_room();
     if (in != NULL) {
-        put(in, group);
-        live++;
+        insert(in, group);
+        live_count++;
     }
     pthread_mutex_unlock(&lock);
     return in != NULL;
 }
 
-/* With the lock held: empties slots marked as gone before an empty slot, which need no mark. */
-static void sweep(struct table *in, size_t slot)
+/* With the lock held: empties removed slots in front of an empty slot, which need no tombstone. */
+static void clear_removed(struct table *in, size_t slot)
 {
-    while (atomic_load_explicit(&in->at[behind(in, slot)].comm, memory_order_relaxed) == NULL &&
-           atomic_load_explicit(&in->at[slot].comm, memory_order_relaxed) == GONE) {
+    while (atomic_load_explicit(&in->at[next_slot(in, slot)].comm, memory_order_relaxed) == NULL &&
+           atomic_load_explicit(&in->at[slot].comm, memory_order_relaxed) == REMOVED) {
         atomic_store_explicit(&in->at[slot].comm, NULL, memory_order_release);
         in->taken--;
         slot = (slot + in->slots - 1) & (in->slots - 1);
     }
 }
 
-void communicators_leave(MPI_Comm comm)
+void communicators_remove(MPI_Comm comm)
 {
     pthread_mutex_lock(&lock);
     struct table *in = atomic_load_explicit(&table, memory_order_relaxed);
-    size_t slot = home(in, comm);
+    size_t slot = home_slot(in, comm);
     while (atomic_load_explicit(&in->at[slot].comm, memory_order_relaxed) != comm)
-        slot = behind(in, slot);
-    atomic_store_explicit(&in->at[slot].comm, GONE, memory_order_release);
-    live--;
-    sweep(in, slot);
+        slot = next_slot(in, slot);
+    atomic_store_explicit(&in->at[slot].comm, REMOVED, memory_order_release);
+    live_count--;
+    clear_removed(in, slot);
     pthread_mutex_unlock(&lock);
 }
 
 int communicators_count(void)
 {
     pthread_mutex_lock(&lock);
-    int count = live;
+    int count = live_count;
     pthread_mutex_unlock(&lock);
     return count;
 }

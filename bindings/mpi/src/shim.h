@@ -22,7 +22,7 @@
 #include "outboard.h"
 #include "trials.h"
 
-#define SHIM_SENTENCE 512
+#define SHIM_MESSAGE_BYTES 512
 
 struct call;
 struct class;
@@ -79,10 +79,10 @@ struct outboard_library {
 
 /* Valid after library_load() returned true. */
 extern struct outboard_library outboard;
-/* False leaves the reason in `why`. */
-bool library_load(char *why, size_t why_bytes);
+/* False leaves the reason in `message`. */
+bool library_load(char *message, size_t message_bytes);
 /* Writes the meaning of the outcome, then the message of this thread's last failing call. */
-void library_sentence(int outcome, char *sentence, size_t bytes);
+void library_error_message(int outcome, char *message, size_t bytes);
 
 /* Open MPI's own progress engine: exported by libopen-pal, not declared by mpi.h. */
 struct progress_engine {
@@ -91,7 +91,7 @@ struct progress_engine {
     int (*remove)(int (*hook)(void));
 };
 extern struct progress_engine engine;
-bool progress_engine_find(char *why, size_t why_bytes);
+bool progress_engine_find(char *message, size_t message_bytes);
 
 /* ---- the collectives ---- */
 
@@ -131,28 +131,28 @@ enum form { BLOCKING, NONBLOCKING, PERSISTENT, FORMS };
 void tree_gather(void *all, size_t each);
 void tree_broadcast(void *bytes, size_t count);
 /* The least of all ranks' numbers. */
-int tree_least(int mine);
+int tree_minimum(int mine);
 /* Sends bytes from rank `from` to rank 0. */
-void tree_lift(void *bytes, size_t count, int from);
+void tree_send_to_root(void *bytes, size_t count, int from);
 
 /* ---- hosts.c: the hosts of the ranks ---- */
 
 /* The distribution of a communicator's ranks over hosts; equal on all of them. */
-struct place {
+struct placement {
     int hosts;
     int ranks_per_host; /* on the host with the most */
 };
 
 /* Collective over MPI_COMM_WORLD, in MPI_Init. */
 void hosts_find(void);
-void hosts_forget(void);
+void hosts_free(void);
 /* Whether the rank of MPI_COMM_WORLD is the first on its host. */
 bool hosts_first(int rank);
 /* The name of the rank's host; only on rank 0. */
 const char *hosts_name(int rank);
 /* Local. False if a rank of the communicator is of another world. */
-bool place_of(MPI_Comm comm, int ranks, struct place *place);
-static inline bool same_place(const struct place *one, const struct place *other)
+bool placement_of(MPI_Comm comm, int ranks, struct placement *placement);
+static inline bool same_placement(const struct placement *one, const struct placement *other)
 {
     return one->hosts == other->hosts && one->ranks_per_host == other->ranks_per_host;
 }
@@ -190,36 +190,36 @@ extern const char *const collective_names[COLLECTIVES_KNOWN], *const form_names[
 struct class {
     unsigned key;
     struct trial trial;
-    struct row *row;
+    struct class_stats *stats;
     struct class *next;
 };
 
 /* The choices of a communicator's members so far; equal on all of them, except the times in trials. */
 struct choices {
-    struct class *classes; /* in the order of their first calls */
+    struct class *classes;          /* in the order of their first calls */
     struct class *latest;
-    int waiting;           /* classes that wait for an agreement */
-    struct class *trying;  /* the class that began its trial last */
-    uint64_t calls, since; /* calls of all classes so far, and at the start of the last trial */
-    uint64_t asks_from;    /* calls of all classes before which no class requests a trial */
-    unsigned groupless;    /* nonblocking calls that only the lack of a group kept native */
-    uint64_t digest;       /* of the ways of all calls */
+    int awaiting_agreement;         /* classes that wait for an agreement */
+    struct class *in_trial;         /* the class that began its trial last */
+    uint64_t calls, trial_began_at; /* calls of all classes so far, and at the start of the last trial */
+    uint64_t no_trial_before;       /* calls of all classes before which no class requests a trial */
+    unsigned groupless;             /* nonblocking calls that only the lack of a group kept native */
+    uint64_t digest;                /* of the paths of all calls */
 };
 
-/* One call, from the choice of its way to its end. */
-struct turn {
+/* One call, from the choice of its path to its end. */
+struct route {
     struct group *group; /* NULL, as the class, if there is nothing to choose */
     struct class *class;
-    enum way way;
-    struct turn_of of;
+    enum path path;
+    struct trial_turn trial_turn;
     uint64_t bytes;
     bool timed;
     double began;
 };
 
-/* Reads OUTBOARD_CHOICE of rank 0 if it is `heeded`. Collective over MPI_COMM_WORLD. True if every rank should run
+/* Reads OUTBOARD_CHOICE of rank 0 if it is `enabled`. Collective over MPI_COMM_WORLD. True if every rank should run
  * natively. Sets whether rank 0 has a shim of the same sources. */
-bool choice_agree(bool heeded, bool *same_build);
+bool choice_agree_mode(bool enabled, bool *same_build);
 /* Called once all ranks are attached, and before communicators go; both collective over MPI_COMM_WORLD. */
 void choice_start(void);
 void choice_stop(void);
@@ -228,73 +228,75 @@ bool choice_offloads_all(void);
 /* The value of OUTBOARD_CHOICE in use. */
 const char *choice_name(void);
 /* Called when the communicator is freed. */
-void choices_forget(struct group *group);
-/* Chooses the way of a call, equally on all members. True for OFFLOADED: then the group is GROUPED. */
-bool choice_offloads(const struct call *call, enum form form, struct turn *turn);
+void choices_free(struct group *group);
+/* Chooses the path of a call, equally on all members. True for OFFLOADED: then the group is GROUPED. */
+bool choice_offloads(const struct call *call, enum form form, struct route *route);
 /* Records the time of a call inside MPI, and in a trial the time that its caller has lost outside. */
-void choice_timed(struct class *class, enum way way, const struct turn_of *of, double seconds, double lost);
+void choice_record_time(struct class *class, enum path path, const struct trial_turn *turn, double seconds,
+                        double lost);
 /* A call was passed through. `made` is its request, MPI_REQUEST_NULL if it is not nonblocking. */
-void choice_passed_timed(const struct turn *turn, enum form form, MPI_Request made);
-static inline void choice_passed(const struct turn *turn, enum collective collective, enum form form, MPI_Request made);
+void choice_time_passed(const struct route *route, enum form form, MPI_Request made);
+static inline void choice_record_passed(const struct route *route, enum collective collective, enum form form,
+                                        MPI_Request made);
 
 /* ---- timings.c: timed nonblocking calls, until they complete ---- */
 
-/* Registers the request of this turn's call, which took `seconds` to post. */
-void timings_enter(MPI_Request request, const struct turn *turn, double seconds);
+/* Registers the request of this call, which took `seconds` to post. */
+void timings_add(MPI_Request request, const struct route *route, double seconds);
 /* Whether any request is timed, and whether any of these is; called before they are tested or waited for. */
 bool timings_any(void);
-bool timings_know(int count, const MPI_Request *requests);
+bool timings_contain(int count, const MPI_Request *requests);
 /* Records that the request has completed in a call that took `seconds`. */
-void timings_completed(MPI_Request request, double seconds);
-void timings_forget(MPI_Request request);
-void timings_forget_group(const struct group *group);
+void timings_complete(MPI_Request request, double seconds);
+void timings_remove(MPI_Request request);
+void timings_remove_group(const struct group *group);
 
-/* ---- ledger.c: counts and times by class and place ---- */
+/* ---- stats.c: counts and times by class and placement ---- */
 
-struct row {
+struct class_stats {
     unsigned key;
-    struct place place;
-    atomic_ullong calls[WAYS];
-    atomic_ullong nanoseconds[WAYS]; /* inside MPI */
-    enum way way;                    /* the latest choice */
-    enum why why;
-    struct learnt learnt;            /* as last agreed */
-    bool tried;                      /* a trial has begun in this run */
-    struct row *next;
+    struct placement placement;
+    atomic_ullong calls[PATHS];
+    atomic_ullong nanoseconds[PATHS]; /* inside MPI */
+    enum path path;                   /* the latest choice */
+    enum reason reason;
+    struct estimate estimate;         /* as last agreed */
+    bool tried;                       /* a trial has begun in this run */
+    struct class_stats *next;
 };
 
-/* The row, made if there is none; NULL without memory. */
-struct row *ledger_row(unsigned key, const struct place *place);
-void ledger_counted(struct row *row, enum way way);
-void ledger_timed(struct row *row, enum way way, double seconds);
-void ledger_chosen(struct row *row, const struct trial *trial);
-/* The rows, in the order in which they were made. */
-const struct row *ledger_first(void);
+/* Returns the statistics of a class, which are added if they are missing; NULL without memory. */
+struct class_stats *stats_of(unsigned key, const struct placement *placement);
+void stats_count_call(struct class_stats *stats, enum path path);
+void stats_add_time(struct class_stats *stats, enum path path, double seconds);
+void stats_set_choice(struct class_stats *stats, const struct trial *trial);
+/* The first in the list of all statistics, in the order in which they were added. */
+const struct class_stats *stats_first(void);
 /* Seconds that offloading has saved according to trials; negative if it has cost more. */
-double ledger_saved(void);
-void ledger_stop(void);
+double stats_saved_seconds(void);
+void stats_free(void);
 
-/* ---- remembered.c: results of earlier runs on this cluster ---- */
+/* ---- tuning_cache.c: results of earlier runs on this cluster ---- */
 
-struct remembered {
+struct tuning_entry {
     unsigned key;
-    struct place place;
-    struct learnt learnt;
+    struct placement placement;
+    struct estimate estimate;
     uint64_t calls;
 };
 
 /* Collective over MPI_COMM_WORLD: rank 0 reads the file for all. */
-void remembered_read(void);
+void tuning_cache_read(void);
 /* NULL if there is no result. */
-const struct remembered *remembered_find(unsigned key, const struct place *place);
-/* On rank 0: adds the ledger's results to the file, if this run tried anything. */
-void remembered_write(void);
-void remembered_stop(void);
+const struct tuning_entry *tuning_cache_find(unsigned key, const struct placement *placement);
+/* On rank 0: adds the results of this run to the file, if this run tried anything. */
+void tuning_cache_write(void);
+void tuning_cache_free(void);
 
 /* ---- groups.c: attachment of the process and groups of communicators ---- */
 
-enum standing {
-    NEW,       /* its place is not known yet */
+enum group_state {
+    NEW,       /* its placement is not computed yet */
     GROUPLESS, /* it may have a group and has none yet */
     GROUPED,
     REFUSED    /* it never has a group: all its calls pass through */
@@ -303,12 +305,12 @@ enum standing {
 /* The shim's state of a communicator. Calls on one communicator are in order, so its fields need no lock. */
 struct group {
     MPI_Comm comm;
-    enum standing standing;
-    outboard_group *members; /* while GROUPED */
-    int reduced_bits;        /* of the bytes of a reduction that fits the scratch of all service processes */
+    enum group_state state;
+    outboard_group *members;    /* while GROUPED */
+    int reduced_bits;           /* of the bytes of a reduction that fits the scratch of all service processes */
     int ranks;
     int rank;
-    struct place place;      /* unless NEW or REFUSED */
+    struct placement placement; /* unless NEW or REFUSED */
     struct choices choices;
 };
 
@@ -321,25 +323,25 @@ outboard_context *shim_context(void);
 void communicator_made(MPI_Comm comm);
 /* The group for a call; enters the communicator if it is not in the table. NULL while all calls pass through. Local. */
 struct group *group_of_call(MPI_Comm comm);
-/* Finds the communicator's place if it is not known; false if it is REFUSED. Local. */
-bool group_may_have(struct group *group);
+/* Computes the communicator's placement if it is missing; false if it is REFUSED. Local. */
+bool group_eligible(struct group *group);
 /* Collective over the communicator. Afterwards the group is GROUPED or REFUSED, equally on all members. */
 void group_make(struct group *group);
 /* A separate group for a persistent request, made as by group_make(): GROUPED or REFUSED. */
-struct group *group_of_request(const struct group *like);
+struct group *group_make_separate(const struct group *like);
 /* Local. The request is gone and has nothing in flight. */
 void group_drop(struct group *own);
-/* Before the communicator is freed: ends collectives in flight on it. Pass the result to group_left() afterwards. */
-MPI_Comm group_leaves(MPI_Comm comm);
-void group_left(MPI_Comm outer);
+/* Before the communicator is freed: ends collectives in flight on it. The result is for group_end_free(). */
+MPI_Comm group_begin_free(MPI_Comm comm);
+void group_end_free(MPI_Comm previous);
 
 /* ---- communicators.c: the table of communicators ---- */
 
 /* NULL when the communicator is not in the table. Takes no lock. */
 struct group *group_of(MPI_Comm comm);
 /* False without memory. */
-bool communicators_enter(struct group *group);
-void communicators_leave(MPI_Comm comm);
+bool communicators_add(struct group *group);
+void communicators_remove(MPI_Comm comm);
 int communicators_count(void);
 /* Any communicator that is left, or NULL. */
 struct group *communicators_any(void);
@@ -348,10 +350,10 @@ void communicators_stop(void);
 /* ---- memory.c: datatypes as bytes, bounce buffers ---- */
 
 struct shape {
-    uint64_t size;    /* bytes of data of one element */
-    int64_t true_lb;  /* offset of its first byte from the buffer address */
-    bool solid;       /* its bytes lie in memory without gaps and in the order of MPI_Pack */
-    bool stackable;   /* solid, and elements follow one another without gaps */
+    uint64_t size;   /* bytes of data of one element */
+    int64_t true_lb; /* offset of its first byte from the buffer address */
+    bool contiguous; /* its bytes lie in memory without gaps and in the order of MPI_Pack */
+    bool no_gaps;    /* contiguous, and elements follow one another without gaps */
 };
 
 int shape_of(MPI_Datatype type, struct shape *shape);
@@ -359,28 +361,28 @@ int shape_of(MPI_Datatype type, struct shape *shape);
 int convert_elements(bool packs, void *elements, uint64_t count, MPI_Datatype type, const struct shape *shape,
                      void *packed);
 /* Pointer arithmetic that may leave the object, as MPI_BOTTOM and negative lower bounds do. */
-void *moved(const void *address, int64_t by);
+void *address_plus(const void *address, int64_t by);
 int memory_start(void);
 void memory_stop(void);
 /* A buffer of at least this many bytes, NULL if there is none. */
-void *bounce_take(size_t bytes);
-void bounce_give(void *bounce);
+void *bounce_acquire(size_t bytes);
+void bounce_release(void *bounce);
 
 /* ---- scratch.c: large blocks that the shim needs for a short time ---- */
 
 /* Zeroed memory at a multiple of 64; NULL if there is none. */
-void *scratch_take(size_t bytes);
+void *scratch_allocate(size_t bytes);
 /* NULL is ignored. */
-void scratch_give(void *memory);
+void scratch_free(void *memory);
 
 /* ---- allocation.c: memory of MPI_Alloc_mem ---- */
 
 /* Memory shared with the service process; NULL if the MPI library should allocate. */
-void *allocation_take(MPI_Aint size);
+void *allocation_make(MPI_Aint size);
 /* Frees the memory; false if it was not allocated here. */
-bool allocation_give(void *memory);
+bool allocation_free(void *memory);
 
-/* ---- landing.c: bytes that arrive packed ---- */
+/* ---- unpack.c: bytes that arrive packed ---- */
 
 /* Elements that follow one another from this offset of the buffer. */
 struct piece {
@@ -390,7 +392,7 @@ struct piece {
 
 /* The destination of received bytes when a collective has ended. `bounce` holds the pieces one after another; it is
  * NULL if none was needed. */
-struct landing {
+struct unpack {
     void *bounce;
     void *receive;
     struct piece *pieces;
@@ -401,26 +403,26 @@ struct landing {
 
 /* Takes a bounce buffer of `bytes` bytes for `count` pieces, perhaps none, and takes over the list of pieces. They will
  * be unpacked into `receive`. The program may free its datatype before. Returns an MPI error code. */
-int landing_start(struct landing *landing, void *receive, struct piece *pieces, int count, MPI_Datatype type,
-                  const struct shape *shape, uint64_t bytes);
-/* Ends the landing: moves the bytes if `arrived`, releases the bounce buffer. */
-int landing_finish(struct landing *landing, bool arrived);
+int unpack_prepare(struct unpack *unpack, void *receive, struct piece *pieces, int count, MPI_Datatype type,
+                   const struct shape *shape, uint64_t bytes);
+/* Moves the bytes if `arrived`, then releases the bounce buffer. */
+int unpack_finish(struct unpack *unpack, bool arrived);
 
-/* ---- sides.c: the buffers of a call in liboutboard's form ---- */
+/* ---- buffers.c: the buffers of a call in liboutboard's form ---- */
 
 /* One buffer as the program passed it: `counts` and `displacements` by rank, or NULL and `count` elements, of one block
  * or for each rank. */
-struct given {
-    void *buffer;
+struct user_buffer {
+    void *address;
     const int *counts;
     const int *displacements;
     int count;
     MPI_Datatype type;
 };
 
-/* Bytes and offsets by block, from `memory`: plain memory of the program, or part of the landing's bounce buffer. */
-struct side {
-    struct given given;
+/* Bytes and offsets by block, from `memory`: plain memory of the program, or part of the bounce buffer. */
+struct buffer {
+    struct user_buffer user;
     int blocks;          /* one for each rank, or one of `elements`, or none */
     uint64_t elements;
     bool must_pack;
@@ -433,29 +435,30 @@ struct side {
     void *memory;
 };
 
-struct sides {
-    struct side send;
-    struct side receive;
-    struct landing landing;
+struct buffers {
+    struct buffer send;
+    struct buffer receive;
+    struct unpack unpack;
     uint64_t *lists;
 };
 
-/* The side is one run of elements, or the blocks of all `ranks`, equal or by rank. */
-void side_run(struct side *side, const struct given *given, uint64_t elements);
-void side_of_all(struct side *side, const struct given *given, int ranks);
-/* The side is the block of `rank` that lies, or is received, in place among the blocks of another buffer. Returns an
+/* Sets the buffer to one run of elements, or to the blocks of all `ranks`, equal or by rank. */
+void buffer_set_run(struct buffer *buffer, const struct user_buffer *user_buffer, uint64_t elements);
+void buffer_set_blocks(struct buffer *buffer, const struct user_buffer *user_buffer, int ranks);
+/* Sets the buffer to the block of `rank` that lies, or is received, in place among the blocks of another. Returns an
  * MPI error code. */
-int side_of_rank(struct side *side, const struct given *given, int rank);
-/* Computes all places and packs where necessary. Returns an MPI error code; call sides_end() also after an error. */
-int sides_begin(struct sides *sides, int ranks);
+int buffer_set_block_of(struct buffer *buffer, const struct user_buffer *user_buffer, int rank);
+/* Computes all addresses and packs where necessary. Returns an MPI error code; call buffers_free_lists() also after an
+ * error. */
+int buffers_prepare(struct buffers *buffers, int ranks);
 /* Called after posting, which has read the lists. */
-void sides_end(struct sides *sides);
+void buffers_free_lists(struct buffers *buffers);
 /* Never NULL, which liboutboard rejects even for no bytes. */
-void *side_memory(const struct side *side);
+void *buffer_memory(const struct buffer *buffer);
 /* Whether MPI would reject the buffer: null datatype, negative count, missing list. `ranks` is 0 for a single count. */
-bool given_unsound(const struct given *given, int ranks);
+bool user_buffer_invalid(const struct user_buffer *user_buffer, int ranks);
 /* Bytes of `count` elements; false beyond 64 bits. */
-bool given_bytes(const struct given *given, uint64_t *bytes);
+bool user_buffer_bytes(const struct user_buffer *user_buffer, uint64_t *bytes);
 
 /* ---- posting.c: from a call to a collective in flight ---- */
 
@@ -463,11 +466,11 @@ bool given_bytes(const struct given *given, uint64_t *bytes);
 struct call {
     enum collective collective;
     MPI_Comm comm;
-    struct given send;    /* of a reduction only the buffer, of a broadcast nothing */
-    struct given receive;
+    struct user_buffer send; /* of a reduction only the buffer, of a broadcast nothing */
+    struct user_buffer receive;
     int root;
     MPI_Op op;
-    bool fortran;         /* called by a Fortran name */
+    bool fortran;            /* called by a Fortran name */
 };
 
 /* A reduction in liboutboard's terms. */
@@ -477,12 +480,12 @@ struct reduction {
     uint64_t element_bytes;
 };
 
-/* A call on its way to liboutboard. */
+/* A call that is being posted to liboutboard. */
 struct posting {
     const struct call *call;
     struct group *group;
     uint64_t bytes; /* that all ranks know: of each rank, of a block, or of all together */
-    struct sides sides;
+    struct buffers buffers;
     outboard_request *posted;
 };
 
@@ -498,13 +501,13 @@ struct method {
     bool (*measure)(const struct call *call, const struct group *group, uint64_t *bytes);
     /* Whether the group's configuration offloads this many bytes. */
     bool (*allows)(const struct group *group, uint64_t bytes);
-    /* The result depends on the way: never tried both ways in one run, except in learning mode. */
+    /* The result depends on the path: never tried on both paths in one run, except in learning mode. */
     bool reduces;
-    /* Sets the sides. Returns an MPI error code. */
-    int (*arrange)(struct posting *posting);
-    /* Posts the sides that sides_begin() has computed. Returns MPI_SUCCESS, or an error code for lengths that MPI
+    /* Sets the buffers. Returns an MPI error code. */
+    int (*set_buffers)(struct posting *posting);
+    /* Posts the buffers that buffers_prepare() has computed. Returns MPI_SUCCESS, or an error code for lengths that MPI
      * requires to be equal and that differ. */
-    int (*hand_over)(struct posting *posting);
+    int (*post)(struct posting *posting);
 };
 
 extern const struct method allgather_method, allgatherv_method, broadcast_method, alltoall_method, alltoallv_method,
@@ -519,12 +522,12 @@ bool reduction_of(MPI_Op op, MPI_Datatype type, struct reduction *reduction);
 
 const struct method *method_of(enum collective collective);
 /* Each carries out a call to be offloaded and returns the result of the MPI function. */
-int offload(const struct call *call, const struct turn *turn);
-int offload_nonblocking(const struct call *call, const struct turn *turn, MPI_Request *request);
-int offload_persistent(const struct call *call, const struct turn *turn, MPI_Request *request);
+int offload(const struct call *call, const struct route *route);
+int offload_nonblocking(const struct call *call, const struct route *route, MPI_Request *request);
+int offload_persistent(const struct call *call, const struct route *route, MPI_Request *request);
 /* Prepares the posting of such a call. */
-void posting_fill(struct posting *posting, const struct call *call, struct group *group, uint64_t bytes);
-/* Returns an MPI error code. After success posting->posted is in flight, and the caller must finish the landing. */
+void posting_init(struct posting *posting, const struct call *call, struct group *group, uint64_t bytes);
+/* Returns an MPI error code. After success posting->posted is in flight, and the caller must call unpack_finish(). */
 int posting_post(struct posting *posting, enum form form);
 
 /* ---- requests.c: collectives in flight ---- */
@@ -533,15 +536,15 @@ int requests_start(void);
 void requests_stop(void);
 /* Makes the MPI request of a collective just posted. It takes the collective over, also when it fails. */
 int request_make(const struct posting *posting, MPI_Request *request);
-/* Makes an inactive MPI request that posts the call, whose sides are arranged, whenever it is started. It takes over
+/* Makes an inactive MPI request that posts the call, whose buffers are set, whenever it is started. It takes over
  * the request's group, also when it fails. */
 int request_make_persistent(const struct posting *posting, MPI_Request *request);
 /* Starts the request; false if it is not the shim's. */
 bool request_start(MPI_Request *request, int *outcome);
 /* Called before MPI frees a request. */
-void request_forget(MPI_Request request);
+void request_release(MPI_Request request);
 /* Waits for a collective without an MPI request while MPI's own progress goes on. Returns an MPI error code. */
-int request_wait_blocking(outboard_request *posted, struct landing *landing);
+int request_wait_blocking(outboard_request *posted, struct unpack *unpack);
 /* Ends collectives in flight on the communicator, or on all (MPI_COMM_NULL); forgets a communicator that is named. */
 void requests_drain(MPI_Comm comm);
 /* The number of collectives that have ended. */
@@ -551,35 +554,36 @@ bool requests_wait_past(unsigned ended);
 
 /* ---- errors.c ---- */
 
-/* The MPI error code for an outcome of liboutboard, with this sentence as its string. */
-int error_code(int outcome, const char *sentence);
-/* The MPI error code for the outcome of a liboutboard call, with its sentence; MPI_SUCCESS for OUTBOARD_OK. */
+/* The MPI error code for an outcome of liboutboard, with this message as its string. */
+int error_code(int outcome, const char *message);
+/* The MPI error code for the outcome of a liboutboard call, with its message; MPI_SUCCESS for OUTBOARD_OK. */
 int outcome_code(int outcome);
 /* Whether `code` stands for this outcome, which is a failure. */
-bool error_stands_for(int code, int outcome);
+bool error_is_outcome(int code, int outcome);
 /* Raises the code on the communicator's error handler and returns it. */
 int error_raise(MPI_Comm comm, int code);
 
 /* ---- report.c: counts and times for OUTBOARD_MPI_REPORT ---- */
 
 /* Whether a report will be written; then every call is timed. */
-extern bool report_wanted;
-void report_start(const char *why_native);
-void report_passed(enum collective collective, enum form form);
-void report_passing_took(double seconds);
+extern bool report_enabled;
+void report_start(const char *native_reason);
+void report_count_passed(enum collective collective, enum form form);
+void report_add_passed_time(double seconds);
 void report_choices(uint64_t digest, int communicators);
-void report_posted(enum collective collective, enum form form, uint64_t bytes, bool packed, double seconds);
-void report_waited(double seconds);
-void report_failed(void);
-void report_allocated(void);
+void report_add_posted(enum collective collective, enum form form, uint64_t bytes, bool packed, double seconds);
+void report_add_waiting(double seconds);
+void report_count_failed(void);
+void report_count_allocated(void);
 /* Collective over MPI_COMM_WORLD. */
 void report_write(void);
 
-static inline void choice_passed(const struct turn *turn, enum collective collective, enum form form, MPI_Request made)
+static inline void choice_record_passed(const struct route *route, enum collective collective, enum form form,
+                                        MPI_Request made)
 {
-    report_passed(collective, form);
-    if (turn->timed)
-        choice_passed_timed(turn, form, made);
+    report_count_passed(collective, form);
+    if (route->timed)
+        choice_time_passed(route, form, made);
 }
 
 #endif
