@@ -23,7 +23,7 @@ static struct allocation *allocations;
 
 void *allocation_make(MPI_Aint size)
 {
-    outboard_context *context = shim_context();
+    outboard_context *context = library_context();
     if (context == NULL || size < SHARED_FROM)
         return NULL;
     struct allocation *allocation = malloc(sizeof *allocation);
@@ -54,7 +54,7 @@ bool allocation_free(void *memory)
     if (found == NULL)
         return false;
     free(found);
-    if (shim_context() != NULL)
-        outboard.dealloc(shim_context(), memory);
+    if (library_context() != NULL)
+        outboard.dealloc(library_context(), memory);
     return true;
 }

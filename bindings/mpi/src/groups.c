@@ -1,31 +1,21 @@
 /*
- * groups.c: the attachment of the process, and the groups of communicators.
+ * groups.c: the groups of communicators.
  *
  * A communicator enters the table by its first collective, so that one without collectives costs nothing. Joint work of
  * the members happens where they may synchronise anyway: in MPI_Init, in MPI_Finalize, in the first blocking collective
  * that is offloaded, and in calls that make a persistent request, which has its own group. All members agree on each
  * decision before it takes effect, so no member ever offloads a call that another runs natively.
  */
-#define _GNU_SOURCE
-#include <limits.h>
-#include <locale.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "shim.h"
 
-static outboard_context *context;
 static int group_keyval = MPI_KEYVAL_INVALID;
 /* The communicator that this thread is freeing: calls on it by its callbacks do not enter it again. */
 static _Thread_local MPI_Comm being_freed;
-
-outboard_context *shim_context(void)
-{
-    return context;
-}
 
 static void group_dissolve(struct group *group)
 {
@@ -49,6 +39,23 @@ static int free_group(MPI_Comm comm, int keyval, void *attribute, void *extra)
     communicators_remove(group->comm);
     free(group);
     return MPI_SUCCESS;
+}
+
+int groups_start(void)
+{
+    return PMPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, free_group, &group_keyval, NULL);
+}
+
+void groups_free_all(void)
+{
+    for (struct group *group = communicators_any(); group != NULL; group = communicators_any())
+        PMPI_Comm_delete_attr(group->comm, group_keyval);
+    communicators_stop();
+}
+
+void groups_stop(void)
+{
+    PMPI_Comm_free_keyval(&group_keyval);
 }
 
 MPI_Comm group_begin_free(MPI_Comm comm)
@@ -76,7 +83,7 @@ struct group *group_of_call(MPI_Comm comm)
 {
     struct group *group = group_of(comm);
     int inter = 1, ranks = 0;
-    if (group != NULL || context == NULL || comm == MPI_COMM_NULL || comm == being_freed ||
+    if (group != NULL || library_context() == NULL || comm == MPI_COMM_NULL || comm == being_freed ||
         PMPI_Comm_test_inter(comm, &inter) != MPI_SUCCESS)
         return group;
     PMPI_Comm_size(comm, &ranks);
@@ -178,7 +185,8 @@ static int reduced_bits(const struct group *group)
 /* Creates the group from the offers of all; all members agree on the result before the group is used. */
 static bool create_together(struct group *group, const unsigned char *offers, char *message, size_t bytes)
 {
-    int made = outboard.group_create(context, offers, (uint32_t)group->ranks, (uint32_t)group->rank, &group->members);
+    int made = outboard.group_create(library_context(), offers, (uint32_t)group->ranks, (uint32_t)group->rank,
+                                     &group->members);
     if (made != OUTBOARD_OK) {
         library_error_message(made, message, bytes);
         group->members = NULL;
@@ -198,7 +206,7 @@ void group_make(struct group *group)
     struct offer *offers = scratch_allocate((size_t)group->ranks * sizeof *offers);
     if (offers == NULL)
         out_of_memory(group->ranks);
-    int offered = outboard.group_offer(context, offers[group->rank].bytes);
+    int offered = outboard.group_offer(library_context(), offers[group->rank].bytes);
     if (offered != OUTBOARD_OK)
         library_error_message(offered, message, sizeof message);
     bool made = exchange_offers(group, offered == OUTBOARD_OK, offers) &&
@@ -227,167 +235,4 @@ void group_drop(struct group *own)
 {
     group_dissolve(own);
     free(own);
-}
-
-/* ---- the process ---- */
-
-/* A locale in which numbers in files have a decimal point, whatever the program's locale. */
-struct numeric_locale {
-    locale_t c_locale, previous;
-};
-
-static struct numeric_locale numeric_locale_set(void)
-{
-    locale_t c_locale = newlocale(LC_NUMERIC_MASK, "C", (locale_t)0);
-    return (struct numeric_locale){c_locale, uselocale(c_locale)};
-}
-
-static void numeric_locale_restore(struct numeric_locale numeric_locale)
-{
-    uselocale(numeric_locale.previous);
-    if (numeric_locale.c_locale != (locale_t)0)
-        freelocale(numeric_locale.c_locale);
-}
-
-/* Whether the MPI library's version string begins so. */
-static bool version_begins(const char *beginning, char *version)
-{
-    int length;
-    PMPI_Get_library_version(version, &length);
-    return strncmp(version, beginning, strlen(beginning)) == 0;
-}
-
-static bool is_version_built_for(char *message, size_t bytes)
-{
-    char version[MPI_MAX_LIBRARY_VERSION_STRING], built[32];
-    snprintf(built, sizeof built, "Open MPI v%d.%d.", OMPI_MAJOR_VERSION, OMPI_MINOR_VERSION);
-    if (version_begins(built, version))
-        return true;
-    snprintf(message, bytes, "this shim was built for %sx, the program runs on %.40s; load the shim of that version",
-             built, version);
-    return false;
-}
-
-/* Handles of an MPI library other than the one the shim was built for are useless, so no agreement is possible. */
-static bool is_open_mpi(void)
-{
-    char version[MPI_MAX_LIBRARY_VERSION_STRING];
-    if (version_begins("Open MPI v", version))
-        return true;
-    const char *rank = getenv("PMI_RANK");
-    if (rank == NULL || strcmp(rank, "0") == 0)
-        fprintf(stderr, "outboard: collectives run natively: the program runs on %.40s, and the shim is for Open MPI\n",
-                version);
-    return false;
-}
-
-/* All steps that this rank can do alone. */
-static bool attach_rank(char *message, size_t bytes)
-{
-    if (!is_version_built_for(message, bytes) || !progress_engine_find(message, bytes) || !library_load(message, bytes))
-        return false;
-    int outcome = outboard.attach(NULL, &context);
-    if (outcome == OUTBOARD_OK)
-        return true;
-    context = NULL;
-    library_error_message(outcome, message, bytes);
-    return false;
-}
-
-/* True if every rank is ready; else `message` becomes the message of the lowest rank that is not. */
-static bool all_ranks_ready(bool ready, char *message, size_t bytes)
-{
-    int rank;
-    PMPI_Comm_rank(MPI_COMM_WORLD, &rank);
-    int first = tree_minimum(ready ? INT_MAX : rank);
-    if (first == INT_MAX)
-        return true;
-    tree_send_to_root(message, bytes, first);
-    tree_broadcast(message, bytes);
-    message[bytes - 1] = '\0';
-    if (rank == 0 && message[0] != '\0')
-        fprintf(stderr, "outboard: collectives run natively; rank %d says: %s\n", first, message);
-    return false;
-}
-
-static bool switched_off(void)
-{
-    const char *setting = getenv("OUTBOARD_MPI");
-    return setting != NULL && strcmp(setting, "off") == 0;
-}
-
-/* Attaches this rank and sets up memory, progress hook and keyval for its communicators. */
-static bool set_up_rank(char *message, size_t bytes)
-{
-    if (!attach_rank(message, bytes))
-        return false;
-    if (memory_start() == MPI_SUCCESS && requests_start() == MPI_SUCCESS &&
-        PMPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, free_group, &group_keyval, NULL) == MPI_SUCCESS)
-        return true;
-    snprintf(message, bytes, "Open MPI refused a keyval or a progress hook; run natively with OUTBOARD_MPI=off");
-    return false;
-}
-
-static void detach(void)
-{
-    if (group_keyval != MPI_KEYVAL_INVALID) {
-        requests_stop();
-        memory_stop();
-        PMPI_Comm_free_keyval(&group_keyval);
-    }
-    if (context != NULL)
-        outboard.detach(context);
-    context = NULL;
-}
-
-void shim_start(void)
-{
-    int ranks;
-    char message[SHIM_MESSAGE_BYTES] = "";
-    bool same_build;
-    if (!is_open_mpi())
-        return;
-    PMPI_Comm_size(MPI_COMM_WORLD, &ranks);
-    bool off = switched_off(), native = choice_agree_mode(!off, &same_build);
-    if (ranks < 2 || native) {
-        report_start(native ? "OUTBOARD_CHOICE=native" : "one rank");
-        return;
-    }
-    /* Switched off: no warning, but all ranks must agree, wherever the variable is set. */
-    if (!off && !same_build)
-        snprintf(message, sizeof message,
-                 "the shim here is another build than that of rank 0; install one on all hosts");
-    bool ready = !off && same_build && set_up_rank(message, sizeof message);
-    if (!all_ranks_ready(ready, message, sizeof message)) {
-        detach();
-        report_start(message[0] != '\0' ? message : "OUTBOARD_MPI=off");
-        return;
-    }
-    hosts_find();
-    report_start(NULL);
-    struct numeric_locale numeric_locale = numeric_locale_set();
-    choice_start();
-    numeric_locale_restore(numeric_locale);
-    struct group *world = group_of_call(MPI_COMM_WORLD);
-    if (group_eligible(world))
-        group_make(world);
-}
-
-void shim_stop(void)
-{
-    struct numeric_locale numeric_locale = numeric_locale_set();
-    if (context != NULL) {
-        requests_drain(MPI_COMM_NULL);
-        /* No rank detaches while another still waits for a collective. */
-        PMPI_Barrier(MPI_COMM_WORLD);
-        choice_stop();
-        for (struct group *group = communicators_any(); group != NULL; group = communicators_any())
-            PMPI_Comm_delete_attr(group->comm, group_keyval);
-        communicators_stop();
-        detach();
-        hosts_free();
-    }
-    report_write();
-    stats_free();
-    numeric_locale_restore(numeric_locale);
 }

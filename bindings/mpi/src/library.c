@@ -1,5 +1,5 @@
 /*
- * library.c: finds liboutboard and Open MPI's progress engine at run time.
+ * library.c: finds liboutboard and Open MPI's progress engine at run time, and attaches this process.
  *
  * Both are looked up, never linked: a program under the shim must run natively if either is missing.
  */
@@ -12,6 +12,7 @@
 
 struct outboard_library outboard;
 struct progress_engine engine;
+static outboard_context *context;
 
 bool library_load(char *message, size_t message_bytes)
 {
@@ -39,6 +40,28 @@ bool library_load(char *message, size_t message_bytes)
         return false;
     }
     return true;
+}
+
+bool library_attach(char *message, size_t message_bytes)
+{
+    int outcome = outboard.attach(NULL, &context);
+    if (outcome == OUTBOARD_OK)
+        return true;
+    context = NULL;
+    library_error_message(outcome, message, message_bytes);
+    return false;
+}
+
+void library_detach(void)
+{
+    if (context != NULL)
+        outboard.detach(context);
+    context = NULL;
+}
+
+outboard_context *library_context(void)
+{
+    return context;
 }
 
 void library_error_message(int outcome, char *message, size_t bytes)

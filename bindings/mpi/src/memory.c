@@ -164,7 +164,7 @@ static int free_count;
 static void bounce_free(struct bounce *bounce)
 {
     if (bounce->shared)
-        outboard.dealloc(shim_context(), bounce);
+        outboard.dealloc(library_context(), bounce);
     else
         scratch_free(bounce);
 }
@@ -192,7 +192,7 @@ void *bounce_acquire(size_t bytes)
     if (fit != NULL)
         return fit->memory;
     void *allocated = NULL;
-    bool shared = outboard.alloc(shim_context(), sizeof(struct bounce) + bytes, &allocated) == OUTBOARD_OK;
+    bool shared = outboard.alloc(library_context(), sizeof(struct bounce) + bytes, &allocated) == OUTBOARD_OK;
     if (!shared)
         allocated = scratch_allocate(sizeof(struct bounce) + bytes);
     if (allocated == NULL)

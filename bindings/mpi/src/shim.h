@@ -81,6 +81,11 @@ struct outboard_library {
 extern struct outboard_library outboard;
 /* False leaves the reason in `message`. */
 bool library_load(char *message, size_t message_bytes);
+/* Attaches this process to its service process; false leaves the reason in `message`. */
+bool library_attach(char *message, size_t message_bytes);
+void library_detach(void);
+/* The attachment, NULL while all calls pass through. */
+outboard_context *library_context(void);
 /* Writes the meaning of the outcome, then the message of this thread's last failing call. */
 void library_error_message(int outcome, char *message, size_t bytes);
 
@@ -293,7 +298,13 @@ const struct tuning_entry *tuning_cache_find(unsigned key, const struct placemen
 void tuning_cache_write(void);
 void tuning_cache_free(void);
 
-/* ---- groups.c: attachment of the process and groups of communicators ---- */
+/* ---- lifetime.c: start and end of the shim ---- */
+
+/* After MPI_Init (collective over MPI_COMM_WORLD) and before MPI_Finalize. */
+void shim_start(void);
+void shim_stop(void);
+
+/* ---- groups.c: groups of communicators ---- */
 
 enum group_state {
     NEW,       /* its placement is not computed yet */
@@ -314,11 +325,11 @@ struct group {
     struct choices choices;
 };
 
-/* After MPI_Init (collective over MPI_COMM_WORLD) and before MPI_Finalize. */
-void shim_start(void);
-void shim_stop(void);
-/* The attachment, NULL while all calls pass through. */
-outboard_context *shim_context(void);
+/* Before the first group is made, and after the last one is freed. */
+int groups_start(void);
+void groups_stop(void);
+/* Frees the groups of all communicators. */
+void groups_free_all(void);
 /* Called for a new communicator. Makes its group if every call is offloaded from the start; else does nothing. */
 void communicator_made(MPI_Comm comm);
 /* The group for a call; enters the communicator if it is not in the table. NULL while all calls pass through. Local. */
