@@ -13,7 +13,6 @@
  * earlier runs decide; against the built-in rule only sure results count, as no trial would correct them. Persistent
  * requests choose their path once, when they are made: the path of nonblocking calls of their size.
  */
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -35,15 +34,8 @@
 enum mode { ADAPTIVE, LEARN, FIXED, OFFLOAD, LEAVE_NATIVE, MODES };
 static const char *const modes[MODES] = {"adaptive", "learn", "fixed", "offload", "native"};
 
-#define TEXT(Name, lower, ...) #lower,
-const char *const collective_names[COLLECTIVES_KNOWN] = {COLLECTIVES(TEXT)};
-#undef TEXT
-const char *const form_names[FORMS] = {"blocking", "nonblocking", "persistent"};
-
 static enum mode mode = ADAPTIVE;
 static double started;
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards the times in trials, and: */
-static double excess;                                    /* seconds that trials have cost this rank */
 
 /* ---- start and end ---- */
 
@@ -72,7 +64,7 @@ bool choice_agree_mode(bool enabled, bool *same_build)
         agreed[0] = mode_of(word);
     tree_broadcast(agreed, sizeof agreed);
     mode = (enum mode)agreed[0];
-    report_enabled = agreed[1] != 0;
+    report_enable(agreed[1] != 0, modes[mode]);
     *same_build = agreed[2] == SHIM_BUILD;
     return mode == LEAVE_NATIVE;
 }
@@ -87,30 +79,17 @@ void choice_start(void)
 void choice_stop(void)
 {
     const struct group *world = group_of(MPI_COMM_WORLD);
-    report_choices(world == NULL ? 0 : world->choices.digest, communicators_count());
+    report_choices(world == NULL ? 0 : world->choices.digest, communicator_table_count());
     if (trials_enabled())
         tuning_cache_write();
     tuning_cache_free();
 }
 
-const char *choice_name(void)
+void communicator_made(MPI_Comm comm)
 {
-    return modes[mode];
-}
-
-bool choice_offloads_all(void)
-{
-    return mode == OFFLOAD;
-}
-
-void choices_free(struct group *group)
-{
-    timings_remove_group(group);
-    while (group->choices.classes != NULL) {
-        struct class *class = group->choices.classes;
-        group->choices.classes = class->next;
-        free(class);
-    }
+    struct group *group = mode == OFFLOAD ? group_of_call(comm) : NULL;
+    if (group != NULL && group_eligible(group))
+        group_make(group);
 }
 
 /* ---- classes ---- */
@@ -132,16 +111,6 @@ static enum path built_in_rule(enum form form, enum collective collective, unsig
         return NATIVE;
     unsigned from = form == BLOCKING || reduces ? BLOCKING_BITS + (reduces && placement->hosts == 2) : NONBLOCKING_BITS;
     return size < from ? NATIVE : OFFLOADED;
-}
-
-static struct class *class_find(const struct choices *choices, unsigned key)
-{
-    struct class *class = choices->latest;
-    if (class != NULL && class->key == key)
-        return class;
-    for (class = choices->classes; class != NULL && class->key != key; class = class->next)
-        continue;
-    return class;
 }
 
 /* The call at which a class requests its first trial; 0: never. */
@@ -178,7 +147,7 @@ static void class_start(struct class *class, const struct group *group)
 static struct class *class_make(struct group *group, unsigned key)
 {
     struct choices *choices = &group->choices;
-    struct class *class = calloc(1, sizeof *class), **end = &choices->classes;
+    struct class *class = calloc(1, sizeof *class);
     if (class != NULL) {
         class->key = key;
         class_start(class, group);
@@ -190,9 +159,7 @@ static struct class *class_make(struct group *group, unsigned key)
         PMPI_Abort(MPI_COMM_WORLD, 1);
         abort();
     }
-    while (*end != NULL)
-        end = &(*end)->next;
-    *end = class;
+    class_append(choices, class);
     stats_set_choice(class->stats, &class->trial);
     return class;
 }
@@ -222,16 +189,12 @@ static void check_same_class(const double *mine, const double *agreed)
 static void agree_on_class(struct group *group, struct class *class)
 {
     double mine[VECTOR_LENGTH], agreed[VECTOR_LENGTH];
-    pthread_mutex_lock(&lock);
-    trial_fill_vector(&class->trial, class->key, excess, PMPI_Wtime() - started, mine);
-    pthread_mutex_unlock(&lock);
+    class_fill_vector(class, PMPI_Wtime() - started, mine);
     if (PMPI_Allreduce(mine, agreed, VECTOR_LENGTH, MPI_DOUBLE, MPI_MAX, group->comm) != MPI_SUCCESS)
         return; /* the communicator is broken: the program's next call on it will report that */
     check_same_class(mine, agreed);
     group->choices.no_trial_before = (uint64_t)((double)group->choices.calls * trial_growth_needed(agreed));
-    pthread_mutex_lock(&lock);
-    excess += trial_apply_agreement(&class->trial, agreed);
-    pthread_mutex_unlock(&lock);
+    class_apply_agreement(class, agreed);
     group->choices.awaiting_agreement -= !trial_awaits_agreement(&class->trial);
     if (trial_open(&class->trial) && group->choices.in_trial != class) {
         group->choices.in_trial = class;
@@ -345,16 +308,6 @@ bool choice_offloads(const struct call *call, enum form form, struct route *rout
     return route->path == OFFLOADED;
 }
 
-void choice_record_time(struct class *class, enum path path, const struct trial_turn *turn, double seconds, double lost)
-{
-    stats_add_time(class->stats, path, seconds);
-    if (turn->number < 0)
-        return;
-    pthread_mutex_lock(&lock);
-    excess += trial_record(&class->trial, turn, seconds + lost);
-    pthread_mutex_unlock(&lock);
-}
-
 void choice_time_passed(const struct route *route, enum form form, MPI_Request made)
 {
     double seconds = PMPI_Wtime() - route->began;
@@ -364,5 +317,5 @@ void choice_time_passed(const struct route *route, enum form form, MPI_Request m
     if (form == NONBLOCKING)
         timings_add(made, route, seconds);
     else
-        choice_record_time(route->class, NATIVE, &route->trial_turn, seconds, 0);
+        class_record_time(route->class, NATIVE, &route->trial_turn, seconds, 0);
 }

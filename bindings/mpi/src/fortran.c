@@ -173,9 +173,9 @@ CONSTRUCTORS_WITH_LOGICALS(CONSTRUCTOR_F08)
     FORTRAN(lower, upper, (MPI_Fint * comm, MPI_Fint * ierr))                                                          \
     {                                                                                                                  \
         HIDDEN(lower);                                                                                                 \
-        MPI_Comm previous = group_begin_free(PMPI_Comm_f2c(*comm));                                                    \
+        MPI_Comm previous = communicator_begin_free(PMPI_Comm_f2c(*comm));                                             \
         next(comm, ierr);                                                                                              \
-        group_end_free(previous);                                                                                      \
+        communicator_end_free(previous);                                                                               \
     }
 
 DESTRUCTOR(comm_free, COMM_FREE)

@@ -1,10 +1,9 @@
 /*
- * groups.c: the groups of communicators.
+ * groups.c: the groups of liboutboard, one for each communicator and one for each persistent request.
  *
- * A communicator enters the table by its first collective, so that one without collectives costs nothing. Joint work of
- * the members happens where they may synchronise anyway: in MPI_Init, in MPI_Finalize, in the first blocking collective
- * that is offloaded, and in calls that make a persistent request, which has its own group. All members agree on each
- * decision before it takes effect, so no member ever offloads a call that another runs natively.
+ * The members make a group together where they may synchronise anyway: in MPI_Init, in the first blocking collective
+ * that is offloaded, and in calls that make a persistent request, which has a group of its own. All members agree that
+ * a group is made before a call uses it, so no member ever offloads a call that another runs natively.
  */
 #include <stdatomic.h>
 #include <stdio.h>
@@ -13,11 +12,7 @@
 
 #include "shim.h"
 
-static int group_keyval = MPI_KEYVAL_INVALID;
-/* The communicator that this thread is freeing: calls on it by its callbacks do not enter it again. */
-static _Thread_local MPI_Comm being_freed;
-
-static void group_dissolve(struct group *group)
+void group_dissolve(struct group *group)
 {
     if (group->state != GROUPED)
         return;
@@ -26,84 +21,11 @@ static void group_dissolve(struct group *group)
     group->state = REFUSED;
 }
 
-/* MPI calls this function when the communicator is freed. */
-static int free_group(MPI_Comm comm, int keyval, void *attribute, void *extra)
-{
-    (void)comm;
-    (void)keyval;
-    (void)extra;
-    struct group *group = attribute;
-    requests_drain(group->comm);
-    group_dissolve(group);
-    choices_free(group);
-    communicators_remove(group->comm);
-    free(group);
-    return MPI_SUCCESS;
-}
-
-int groups_start(void)
-{
-    return PMPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, free_group, &group_keyval, NULL);
-}
-
-void groups_free_all(void)
-{
-    for (struct group *group = communicators_any(); group != NULL; group = communicators_any())
-        PMPI_Comm_delete_attr(group->comm, group_keyval);
-    communicators_stop();
-}
-
-void groups_stop(void)
-{
-    PMPI_Comm_free_keyval(&group_keyval);
-}
-
-MPI_Comm group_begin_free(MPI_Comm comm)
-{
-    MPI_Comm previous = being_freed;
-    if (group_of(comm) != NULL)
-        requests_drain(comm);
-    being_freed = comm;
-    return previous;
-}
-
-void group_end_free(MPI_Comm previous)
-{
-    being_freed = previous;
-}
-
-static void out_of_memory(int ranks)
+void group_out_of_memory(int ranks)
 {
     /* A rank that does not know the communicator would choose otherwise than the other ranks. */
     fprintf(stderr, "outboard: out of memory while a communicator of %d ranks was made\n", ranks);
     PMPI_Abort(MPI_COMM_WORLD, 1);
-}
-
-struct group *group_of_call(MPI_Comm comm)
-{
-    struct group *group = group_of(comm);
-    int inter = 1, ranks = 0;
-    if (group != NULL || library_context() == NULL || comm == MPI_COMM_NULL || comm == being_freed ||
-        PMPI_Comm_test_inter(comm, &inter) != MPI_SUCCESS)
-        return group;
-    PMPI_Comm_size(comm, &ranks);
-    group = calloc(1, sizeof *group);
-    if (group == NULL)
-        out_of_memory(ranks);
-    group->comm = comm;
-    group->state = inter || ranks < 2 ? REFUSED : NEW;
-    group->ranks = ranks;
-    PMPI_Comm_rank(comm, &group->rank);
-    if (!communicators_add(group) || PMPI_Comm_set_attr(comm, group_keyval, group) != MPI_SUCCESS)
-        out_of_memory(ranks);
-    return group;
-}
-
-void communicator_made(MPI_Comm comm)
-{
-    struct group *group = choice_offloads_all() ? group_of_call(comm) : NULL;
-    if (group != NULL && group_eligible(group))
-        group_make(group);
 }
 
 /* A rank of another world (spawned, connected) may run without the shim: its communicators pass through untouched. */
@@ -205,7 +127,7 @@ void group_make(struct group *group)
     char message[SHIM_MESSAGE_BYTES] = "another of its ranks could not take part";
     struct offer *offers = scratch_allocate((size_t)group->ranks * sizeof *offers);
     if (offers == NULL)
-        out_of_memory(group->ranks);
+        group_out_of_memory(group->ranks);
     int offered = outboard.group_offer(library_context(), offers[group->rank].bytes);
     if (offered != OUTBOARD_OK)
         library_error_message(offered, message, sizeof message);
@@ -224,7 +146,7 @@ struct group *group_make_separate(const struct group *like)
 {
     struct group *own = malloc(sizeof *own);
     if (own == NULL)
-        out_of_memory(like->ranks);
+        group_out_of_memory(like->ranks);
     *own = (struct group){.comm = like->comm, .state = GROUPLESS, .ranks = like->ranks, .rank = like->rank};
     group_make(own);
     own->reduced_bits -= own->reduced_bits < PERSISTENT_BITS ? own->reduced_bits : PERSISTENT_BITS;

@@ -133,9 +133,9 @@ CONSTRUCTORS_WITH_LOGICALS(CONSTRUCTOR)
 #define DESTRUCTOR(name)                                                                                               \
     int MPI_Comm_##name(MPI_Comm *comm)                                                                                \
     {                                                                                                                  \
-        MPI_Comm previous = group_begin_free(*comm);                                                                   \
+        MPI_Comm previous = communicator_begin_free(*comm);                                                            \
         int outcome = PMPI_Comm_##name(comm);                                                                          \
-        group_end_free(previous);                                                                                      \
+        communicator_end_free(previous);                                                                               \
         return outcome;                                                                                                \
     }
 

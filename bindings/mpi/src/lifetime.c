@@ -13,7 +13,7 @@
 
 #include "shim.h"
 
-/* Memory, requests and groups have been started on this rank. */
+/* Memory, requests and communicators have been started on this rank. */
 static bool set_up;
 
 /* A locale in which numbers in files have a decimal point, whatever the program's locale. */
@@ -94,7 +94,7 @@ static bool set_up_rank(char *message, size_t bytes)
     if (!is_version_built_for(message, bytes) || !progress_engine_find(message, bytes) ||
         !library_load(message, bytes) || !library_attach(message, bytes))
         return false;
-    set_up = memory_start() == MPI_SUCCESS && requests_start() == MPI_SUCCESS && groups_start() == MPI_SUCCESS;
+    set_up = memory_start() == MPI_SUCCESS && requests_start() == MPI_SUCCESS && communicators_start() == MPI_SUCCESS;
     if (set_up)
         return true;
     snprintf(message, bytes, "Open MPI refused a keyval or a progress hook; run natively with OUTBOARD_MPI=off");
@@ -106,7 +106,7 @@ static void detach(void)
     if (set_up) {
         requests_stop();
         memory_stop();
-        groups_stop();
+        communicators_stop();
     }
     set_up = false;
     library_detach();
@@ -153,7 +153,7 @@ void shim_stop(void)
         /* No rank detaches while another still waits for a collective. */
         PMPI_Barrier(MPI_COMM_WORLD);
         choice_stop();
-        groups_free_all();
+        communicators_free_all();
         detach();
         hosts_free();
     }

@@ -20,11 +20,6 @@
 static int contiguous_keyval = MPI_KEYVAL_INVALID;
 static char contiguous_mark, scattered_mark;
 
-void *address_plus(const void *address, int64_t by)
-{
-    return (void *)((uintptr_t)address + (uintptr_t)by);
-}
-
 /*
  * Packs one element whose byte at each position holds part of that position's number; the packed bytes read the same
  * if and only if packing moves nothing. (A type may fill its extent and yet list its parts in another order.)

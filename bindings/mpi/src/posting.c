@@ -13,15 +13,6 @@
 
 #include "shim.h"
 
-#define METHOD(Name, lower, upper, method, ...) [COLLECTIVE_##lower] = &method,
-static const struct method *const methods[COLLECTIVES_KNOWN] = {COLLECTIVES(METHOD)};
-#undef METHOD
-
-const struct method *method_of(enum collective collective)
-{
-    return methods[collective];
-}
-
 void posting_init(struct posting *posting, const struct call *call, struct group *group, uint64_t bytes)
 {
     memset(posting, 0, sizeof *posting);
@@ -32,7 +23,7 @@ void posting_init(struct posting *posting, const struct call *call, struct group
 
 static int post_once(struct posting *posting)
 {
-    const struct method *method = methods[posting->call->collective];
+    const struct method *method = method_of(posting->call->collective);
     int code = method->set_buffers(posting);
     if (code == MPI_SUCCESS)
         code = buffers_prepare(&posting->buffers, posting->group->ranks);
@@ -77,7 +68,7 @@ static int raise_failure(const struct call *call, int code)
 static void record_time(const struct route *route)
 {
     if (route->timed)
-        choice_record_time(route->class, OFFLOADED, &route->trial_turn, PMPI_Wtime() - route->began, 0);
+        class_record_time(route->class, OFFLOADED, &route->trial_turn, PMPI_Wtime() - route->began, 0);
 }
 
 int offload(const struct call *call, const struct route *route)
@@ -112,7 +103,7 @@ int offload_persistent(const struct call *call, const struct route *route, MPI_R
 {
     struct posting posting;
     posting_init(&posting, call, route->group, route->bytes);
-    int code = methods[call->collective]->set_buffers(&posting);
+    int code = method_of(call->collective)->set_buffers(&posting);
     if (code == MPI_SUCCESS)
         code = request_make_persistent(&posting, request);
     else

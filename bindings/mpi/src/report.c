@@ -26,6 +26,7 @@ enum {
 
 static atomic_ullong fields[FIELDS];
 bool report_enabled;
+static const char *choice = "";
 static char native_reason_text[SHIM_MESSAGE_BYTES];
 
 static void add_seconds(int field, double seconds)
@@ -36,6 +37,12 @@ static void add_seconds(int field, double seconds)
 static void add(int field, uint64_t amount)
 {
     atomic_fetch_add_explicit(&fields[field], amount, memory_order_relaxed);
+}
+
+void report_enable(bool enabled, const char *choice_in_use)
+{
+    report_enabled = enabled;
+    choice = choice_in_use;
 }
 
 void report_start(const char *native_reason)
@@ -160,8 +167,7 @@ static void write_all(const char *path, const unsigned long long *all, int ranks
     fprintf(to, "{\"ranks\":%d,\"offloading\":%s,\"native_because\":", ranks,
             native_reason_text[0] == '\0' ? "true" : "false");
     write_string(to, native_reason_text);
-    fprintf(to, ",\"choice\":\"%s\",\"saved_s\":%.6f,\"in_collectives_s\":%.6f,\"choices\":[", choice_name(), saved,
-            inside);
+    fprintf(to, ",\"choice\":\"%s\",\"saved_s\":%.6f,\"in_collectives_s\":%.6f,\"choices\":[", choice, saved, inside);
     write_choices(to);
     fputs("],\"per_rank\":[", to);
     for (int rank = 0; rank < ranks; rank++) {

@@ -130,6 +130,12 @@ enum collective {
 /* The form of the MPI call; forms are counted separately. */
 enum form { BLOCKING, NONBLOCKING, PERSISTENT, FORMS };
 
+/* Pointer arithmetic that may leave the object, as MPI_BOTTOM and negative lower bounds do. */
+static inline void *address_plus(const void *address, int64_t by)
+{
+    return (void *)((uintptr_t)address + (uintptr_t)by);
+}
+
 /* ---- tree.c: messages among the ranks of MPI_COMM_WORLD in MPI_Init ---- */
 
 /* Rank 0 receives the elements of all ranks, each in its place. Other ranks receive an undefined part of them. */
@@ -162,7 +168,7 @@ static inline bool same_placement(const struct placement *one, const struct plac
     return one->hosts == other->hosts && one->ranks_per_host == other->ranks_per_host;
 }
 
-/* ---- choice.c: natively or offloaded ---- */
+/* ---- classes.c: the classes of calls ---- */
 
 /* The bytes of calls whose bytes no rank knows alone. */
 #define BYTES_UNKNOWN UINT64_MAX
@@ -222,23 +228,28 @@ struct route {
     double began;
 };
 
+/* NULL if the communicator has no calls of this class. */
+struct class *class_find(const struct choices *choices, unsigned key);
+void class_append(struct choices *choices, struct class *class);
+void choices_free(struct choices *choices);
+/* Fills in this rank's entries of the vector on which the members agree; `elapsed` is the time since MPI_Init. */
+void class_fill_vector(struct class *class, double elapsed, double *vector);
+void class_apply_agreement(struct class *class, const double *vector);
+/* Records the time of a call inside MPI, and in a trial the time that its caller has lost outside. */
+void class_record_time(struct class *class, enum path path, const struct trial_turn *turn, double seconds, double lost);
+
+/* ---- choice.c: natively or offloaded ---- */
+
 /* Reads OUTBOARD_CHOICE of rank 0 if it is `enabled`. Collective over MPI_COMM_WORLD. True if every rank should run
  * natively. Sets whether rank 0 has a shim of the same sources. */
 bool choice_agree_mode(bool enabled, bool *same_build);
 /* Called once all ranks are attached, and before communicators go; both collective over MPI_COMM_WORLD. */
 void choice_start(void);
 void choice_stop(void);
-/* Whether groups are made at once and every call is offloaded. */
-bool choice_offloads_all(void);
-/* The value of OUTBOARD_CHOICE in use. */
-const char *choice_name(void);
-/* Called when the communicator is freed. */
-void choices_free(struct group *group);
+/* Called for a new communicator. Makes its group if every call is offloaded from the start; else does nothing. */
+void communicator_made(MPI_Comm comm);
 /* Chooses the path of a call, equally on all members. True for OFFLOADED: then the group is GROUPED. */
 bool choice_offloads(const struct call *call, enum form form, struct route *route);
-/* Records the time of a call inside MPI, and in a trial the time that its caller has lost outside. */
-void choice_record_time(struct class *class, enum path path, const struct trial_turn *turn, double seconds,
-                        double lost);
 /* A call was passed through. `made` is its request, MPI_REQUEST_NULL if it is not nonblocking. */
 void choice_time_passed(const struct route *route, enum form form, MPI_Request made);
 static inline void choice_record_passed(const struct route *route, enum collective collective, enum form form,
@@ -325,15 +336,8 @@ struct group {
     struct choices choices;
 };
 
-/* Before the first group is made, and after the last one is freed. */
-int groups_start(void);
-void groups_stop(void);
-/* Frees the groups of all communicators. */
-void groups_free_all(void);
-/* Called for a new communicator. Makes its group if every call is offloaded from the start; else does nothing. */
-void communicator_made(MPI_Comm comm);
-/* The group for a call; enters the communicator if it is not in the table. NULL while all calls pass through. Local. */
-struct group *group_of_call(MPI_Comm comm);
+/* Ends the program: a rank that does not know a communicator would choose otherwise than the other ranks. */
+void group_out_of_memory(int ranks);
 /* Computes the communicator's placement if it is missing; false if it is REFUSED. Local. */
 bool group_eligible(struct group *group);
 /* Collective over the communicator. Afterwards the group is GROUPED or REFUSED, equally on all members. */
@@ -342,21 +346,33 @@ void group_make(struct group *group);
 struct group *group_make_separate(const struct group *like);
 /* Local. The request is gone and has nothing in flight. */
 void group_drop(struct group *own);
-/* Before the communicator is freed: ends collectives in flight on it. The result is for group_end_free(). */
-MPI_Comm group_begin_free(MPI_Comm comm);
-void group_end_free(MPI_Comm previous);
+/* Destroys the group, if there is one; from then on it is REFUSED. */
+void group_dissolve(struct group *group);
 
-/* ---- communicators.c: the table of communicators ---- */
+/* ---- communicators.c: communicators from the first collective on them until they are freed ---- */
+
+/* Before communicators enter the table, and after all have left it. */
+int communicators_start(void);
+void communicators_stop(void);
+/* Frees the groups of all communicators. */
+void communicators_free_all(void);
+/* The group for a call; enters the communicator if it is not in the table. NULL while all calls pass through. Local. */
+struct group *group_of_call(MPI_Comm comm);
+/* Before the communicator is freed: ends collectives in flight on it. The result is for communicator_end_free(). */
+MPI_Comm communicator_begin_free(MPI_Comm comm);
+void communicator_end_free(MPI_Comm previous);
+
+/* ---- communicator_table.c: the table of communicators ---- */
 
 /* NULL when the communicator is not in the table. Takes no lock. */
 struct group *group_of(MPI_Comm comm);
 /* False without memory. */
-bool communicators_add(struct group *group);
-void communicators_remove(MPI_Comm comm);
-int communicators_count(void);
+bool communicator_table_add(struct group *group);
+void communicator_table_remove(MPI_Comm comm);
+int communicator_table_count(void);
 /* Any communicator that is left, or NULL. */
-struct group *communicators_any(void);
-void communicators_stop(void);
+struct group *communicator_table_any(void);
+void communicator_table_free(void);
 
 /* ---- memory.c: datatypes as bytes, bounce buffers ---- */
 
@@ -371,8 +387,6 @@ int shape_of(MPI_Datatype type, struct shape *shape);
 /* Packs elements, or unpacks them: `packed` holds count * shape->size bytes. Returns an MPI error code. */
 int convert_elements(bool packs, void *elements, uint64_t count, MPI_Datatype type, const struct shape *shape,
                      void *packed);
-/* Pointer arithmetic that may leave the object, as MPI_BOTTOM and negative lower bounds do. */
-void *address_plus(const void *address, int64_t by);
 int memory_start(void);
 void memory_stop(void);
 /* A buffer of at least this many bytes, NULL if there is none. */
@@ -578,6 +592,8 @@ int error_raise(MPI_Comm comm, int code);
 
 /* Whether a report will be written; then every call is timed. */
 extern bool report_enabled;
+/* Sets it; `choice` is the value of OUTBOARD_CHOICE in use. */
+void report_enable(bool enabled, const char *choice);
 void report_start(const char *native_reason);
 void report_count_passed(enum collective collective, enum form form);
 void report_add_passed_time(double seconds);

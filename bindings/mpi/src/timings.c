@@ -125,7 +125,7 @@ void timings_complete(MPI_Request request, double seconds)
     if (at < TIMINGS_MAX) {
         struct timing timing = timings[at];
         remove_entry(at);
-        choice_record_time(timing.class, timing.path, &timing.trial_turn, timing.posting + seconds, timing.lost);
+        class_record_time(timing.class, timing.path, &timing.trial_turn, timing.posting + seconds, timing.lost);
     }
     pthread_mutex_unlock(&lock);
 }

@@ -17,7 +17,7 @@ static atomic_uint rival_turns;
 static atomic_bool over;
 static double reported_seconds, lost_by_trial;
 
-void choice_record_time(struct class *class, enum path path, const struct trial_turn *turn, double seconds, double lost)
+void class_record_time(struct class *class, enum path path, const struct trial_turn *turn, double seconds, double lost)
 {
     (void)class, (void)path, (void)turn;
     reported_seconds = seconds;
