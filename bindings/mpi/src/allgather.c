@@ -4,7 +4,11 @@
  * Whether a call is offloaded depends on the bytes of each rank, or of all together, which MPI makes equal on all
  * ranks. Each rank converts between these bytes and the program's datatypes by itself.
  */
-#include "shim.h"
+#include "buffers.h"
+#include "errors.h"
+#include "groups.h"
+#include "library.h"
+#include "methods.h"
 
 static bool send_invalid(const struct call *call)
 {

@@ -8,7 +8,9 @@
 #include <pthread.h>
 #include <stdlib.h>
 
-#include "shim.h"
+#include "allocation.h"
+#include "library.h"
+#include "report.h"
 
 /* Sharing less than a page costs more memory than the piece holds. */
 #define SHARED_FROM 4096

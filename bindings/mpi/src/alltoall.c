@@ -5,7 +5,11 @@
  * ranks know the blocks of an alltoallv, so all alltoallvs are offloaded or none. In place, the sent data is packed
  * first, since it is overwritten.
  */
-#include "shim.h"
+#include "buffers.h"
+#include "errors.h"
+#include "groups.h"
+#include "library.h"
+#include "methods.h"
 
 /* `ranks` is 0 for even blocks. */
 static bool invalid(const struct call *call, int ranks)

@@ -4,7 +4,11 @@
  * Whether a call is offloaded depends on the bytes of the call, which MPI makes equal on all ranks. Each rank converts
  * between these bytes and the program's datatypes by itself.
  */
-#include "shim.h"
+#include "buffers.h"
+#include "errors.h"
+#include "groups.h"
+#include "library.h"
+#include "methods.h"
 
 static bool measure(const struct call *call, const struct group *group, uint64_t *bytes)
 {

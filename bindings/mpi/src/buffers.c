@@ -6,7 +6,10 @@
  */
 #include <stdlib.h>
 
+#include "buffers.h"
+#include "memory.h"
 #include "shim.h"
+#include "unpack.h"
 
 bool user_buffer_invalid(const struct user_buffer *user_buffer, int ranks)
 {

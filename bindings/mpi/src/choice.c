@@ -17,7 +17,20 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "choice.h"
+#include "classes.h"
+#include "communicator_table.h"
+#include "communicators.h"
+#include "groups.h"
+#include "hosts.h"
+#include "methods.h"
+#include "report.h"
 #include "shim.h"
+#include "stats.h"
+#include "timings.h"
+#include "tree.h"
+#include "trials.h"
+#include "tuning_cache.h"
 
 /* The built-in rule: bits of the bytes from which calls between hosts are offloaded: 256 KiB if they block or reduce,
  * others 16 KiB; 512 KiB if they reduce between two hosts, where no byte is sent once for many ranks. */

@@ -7,7 +7,10 @@
 #include <pthread.h>
 #include <stdlib.h>
 
+#include "classes.h"
 #include "shim.h"
+#include "stats.h"
+#include "trials.h"
 
 #define TEXT(Name, lower, ...) #lower,
 const char *const collective_names[COLLECTIVES_KNOWN] = {COLLECTIVES(TEXT)};

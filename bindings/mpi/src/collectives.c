@@ -2,7 +2,11 @@
  * collectives.c: the shim's collectives by their C names: each blocking, nonblocking and, if this Open MPI has it,
  * persistent. Each offloads its call or passes it through and counts it.
  */
+#include "choice.h"
+#include "classes.h"
 #include "interposed.h"
+#include "methods.h"
+#include "posting.h"
 
 /* `offloaded` or the hidden function carries the call out; `made` is the request of a nonblocking call. */
 #define FORM(function, hidden, form, offloaded, made, lower, send, receive, with, more_parameters, more_arguments)     \

@@ -16,7 +16,8 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 
-#include "shim.h"
+#include "communicator_table.h"
+#include "groups.h"
 
 #define SLOTS_INITIAL 64
 

@@ -6,7 +6,13 @@
  */
 #include <stdlib.h>
 
-#include "shim.h"
+#include "communicators.h"
+#include "classes.h"
+#include "communicator_table.h"
+#include "groups.h"
+#include "library.h"
+#include "requests.h"
+#include "timings.h"
 
 static int group_keyval = MPI_KEYVAL_INVALID;
 /* The communicator that this thread is freeing: calls on it by its callbacks do not enter it again. */

@@ -4,7 +4,8 @@
 #ifndef OUTBOARD_MPI_COMPLETION_H
 #define OUTBOARD_MPI_COMPLETION_H
 
-#include "shim.h"
+#include <mpi.h>
+#include <stdbool.h>
 
 enum wait_kind { TEST, WAIT_ANY, WAIT_ALL };
 

@@ -8,7 +8,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "shim.h"
+#include "errors.h"
+#include "library.h"
 
 #define OUTCOMES 100 /* outboard.h: -1 .. -99 */
 

@@ -9,8 +9,14 @@
  *
  * Here MPI itself raises the errors of offloaded requests, on the handler of MPI_COMM_WORLD.
  */
-#include "completion.h"
 #include "fortran.h"
+
+#include "allocation.h"
+#include "choice.h"
+#include "communicators.h"
+#include "completion.h"
+#include "lifetime.h"
+#include "persistent.h"
 
 /* The function that the shim hides; if a module of Python opened Fortran's libraries privately, looked up there. */
 void *fortran_hidden(const char *name)

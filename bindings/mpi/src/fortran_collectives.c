@@ -3,6 +3,11 @@
  */
 #include "fortran.h"
 
+#include "choice.h"
+#include "classes.h"
+#include "methods.h"
+#include "posting.h"
+
 /* Fortran's MPI_BOTTOM and MPI_IN_PLACE are variables of libmpi, recognised by their addresses. */
 extern int mpi_fortran_bottom_ __attribute__((weak));
 extern int mpi_fortran_in_place_ __attribute__((weak));

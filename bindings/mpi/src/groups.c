@@ -10,7 +10,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "groups.h"
+#include "communicator_table.h"
+#include "hosts.h"
+#include "library.h"
+#include "scratch.h"
 #include "shim.h"
+#include "tree.h"
 
 void group_dissolve(struct group *group)
 {

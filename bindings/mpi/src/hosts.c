@@ -9,7 +9,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "shim.h"
+#include "hosts.h"
+#include "scratch.h"
+#include "tree.h"
 
 static int *host_of; /* by rank of MPI_COMM_WORLD */
 static int world_ranks;

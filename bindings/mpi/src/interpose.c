@@ -1,8 +1,13 @@
 /*
  * interpose.c: the MPI functions of the shim by their C names, except the collectives (collectives.c).
  */
+#include "allocation.h"
+#include "choice.h"
+#include "communicators.h"
 #include "completion.h"
 #include "interposed.h"
+#include "lifetime.h"
+#include "persistent.h"
 
 /* ---- start and end ---- */
 

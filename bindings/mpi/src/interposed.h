@@ -8,6 +8,9 @@
 #ifndef OUTBOARD_MPI_INTERPOSED_H
 #define OUTBOARD_MPI_INTERPOSED_H
 
+#include <mpi.h>
+#include <stdbool.h>
+
 #include "shim.h"
 
 #ifdef OUTBOARD_MPI_FORTRAN_H

@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "shim.h"
+#include "library.h"
 
 struct outboard_library outboard;
 struct progress_engine engine;

@@ -11,7 +11,18 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "lifetime.h"
+#include "choice.h"
+#include "communicators.h"
+#include "groups.h"
+#include "hosts.h"
+#include "library.h"
+#include "memory.h"
+#include "report.h"
+#include "requests.h"
 #include "shim.h"
+#include "stats.h"
+#include "tree.h"
 
 /* Memory, requests and communicators have been started on this rank. */
 static bool set_up;

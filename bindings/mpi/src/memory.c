@@ -7,6 +7,9 @@
 #include <pthread.h>
 #include <string.h>
 
+#include "memory.h"
+#include "library.h"
+#include "scratch.h"
 #include "shim.h"
 
 /* MPI_Pack counts bytes in an int. */

@@ -1,6 +1,7 @@
 /*
  * methods.c: the method of each collective.
  */
+#include "methods.h"
 #include "shim.h"
 
 #define METHOD(Name, lower, upper, method, ...) [COLLECTIVE_##lower] = &method,

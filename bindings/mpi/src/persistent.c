@@ -17,7 +17,15 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "persistent.h"
+#include "buffers.h"
+#include "errors.h"
+#include "groups.h"
+#include "methods.h"
+#include "posting.h"
 #include "requests.h"
+#include "shim.h"
+#include "timings.h"
 
 struct persistent {
     struct call call;         /* posted whenever the request is started */

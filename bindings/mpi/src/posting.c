@@ -11,7 +11,19 @@
  */
 #include <string.h>
 
+#include "posting.h"
+#include "buffers.h"
+#include "classes.h"
+#include "errors.h"
+#include "groups.h"
+#include "methods.h"
+#include "persistent.h"
+#include "report.h"
+#include "requests.h"
 #include "shim.h"
+#include "timings.h"
+#include "trials.h"
+#include "unpack.h"
 
 void posting_init(struct posting *posting, const struct call *call, struct group *group, uint64_t bytes)
 {

@@ -5,6 +5,12 @@
  * Whether a reduction is offloaded depends on its operator, datatype and counts, which MPI makes equal on all ranks.
  * Elements of the predefined datatypes have liboutboard's layout, so nothing is ever packed.
  */
+#include "buffers.h"
+#include "errors.h"
+#include "groups.h"
+#include "library.h"
+#include "methods.h"
+#include "operators.h"
 #include "shim.h"
 
 static bool measure_barrier(const struct call *call, const struct group *group, uint64_t *bytes)

@@ -7,7 +7,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "report.h"
+#include "classes.h"
 #include "shim.h"
+#include "stats.h"
+#include "trials.h"
 
 enum {
     NANOSECONDS_POSTING,

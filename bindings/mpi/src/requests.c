@@ -23,6 +23,14 @@
 #include <time.h>
 
 #include "requests.h"
+#include "completion.h"
+#include "errors.h"
+#include "library.h"
+#include "methods.h"
+#include "persistent.h"
+#include "report.h"
+#include "timings.h"
+#include "unpack.h"
 
 /* MPI's progress is called this often between two sleeps; it polls sockets at every eighth call. */
 #define PROGRESS_CALLS 8

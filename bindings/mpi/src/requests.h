@@ -1,15 +1,35 @@
 /*
- * requests.h: shared by requests.c and persistent.c: one collective and the MPI request that stands for it.
+ * requests.h: offloaded collectives in flight, and the MPI requests that stand for them.
  */
 #ifndef OUTBOARD_MPI_REQUESTS_H
 #define OUTBOARD_MPI_REQUESTS_H
 
+#include <mpi.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 
-#include "completion.h"
+#include "outboard.h"
+#include "unpack.h"
 
-/* persistent.c */
 struct persistent;
+struct posting;
+
+/* ---- for all modules ---- */
+
+int requests_start(void);
+void requests_stop(void);
+/* Makes the MPI request of a collective just posted. It takes the collective over, also when it fails. */
+int request_make(const struct posting *posting, MPI_Request *request);
+/* Waits for a collective without an MPI request while MPI's own progress goes on. Returns an MPI error code. */
+int request_wait_blocking(outboard_request *posted, struct unpack *unpack);
+/* Ends collectives in flight on the communicator, or on all (MPI_COMM_NULL); forgets a communicator that is named. */
+void requests_drain(MPI_Comm comm);
+/* The number of collectives that have ended. */
+unsigned requests_ended(void);
+/* Waits until more have ended; false if none is in flight. */
+bool requests_wait_past(unsigned ended);
+
+/* ---- one collective and the MPI request that stands for it, for requests.c and persistent.c ---- */
 
 struct op {
     MPI_Request request;
@@ -36,14 +56,5 @@ void op_unregister(struct op *op);
 int op_failure(const struct op *op);
 /* Puts a collective of `op` in flight. */
 void op_put_in_flight(struct op *op, const struct posting *posting);
-
-/* ---- persistent.c ---- */
-
-int persistent_start(void);
-void persistent_stop(void);
-/* Before the service process is left and MPI finalized: the request cannot be started any more. */
-void persistent_drop_group(struct op *op);
-/* Ends the collective and the receive that MPI waits for; `op` may be gone afterwards. */
-void persistent_complete(struct op *op);
 
 #endif

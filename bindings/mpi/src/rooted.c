@@ -6,6 +6,11 @@
  * block, so all calls are offloaded or none. Arguments that MPI reads only on the root, MPI_IN_PLACE among them, are
  * ignored on other ranks.
  */
+#include "buffers.h"
+#include "errors.h"
+#include "groups.h"
+#include "library.h"
+#include "methods.h"
 #include "shim.h"
 
 static bool gathers(const struct call *call)

@@ -8,6 +8,7 @@
 #define _GNU_SOURCE
 #include <sys/mman.h>
 
+#include "scratch.h"
 #include "shim.h"
 
 struct scratch {

@@ -8,7 +8,9 @@
 #include <pthread.h>
 #include <stdlib.h>
 
-#include "shim.h"
+#include "stats.h"
+#include "hosts.h"
+#include "trials.h"
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct class_stats *all;

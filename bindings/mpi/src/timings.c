@@ -14,7 +14,10 @@
 #include <stdio.h>
 #include <unistd.h>
 
-#include "shim.h"
+#include "timings.h"
+#include "classes.h"
+#include "groups.h"
+#include "trials.h"
 
 #define TIMINGS_MAX 64
 

@@ -8,7 +8,9 @@
  * Messages between two ranks stay in order. The program sends only after MPI_Init has returned, so none of its
  * messages is mistaken for one of these. Errors abort the program, as they do on MPI_COMM_WORLD by default.
  */
-#include "shim.h"
+#include <mpi.h>
+
+#include "tree.h"
 
 #define TAG 0x6f62
 

@@ -20,7 +20,14 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "tuning_cache.h"
+#include "classes.h"
+#include "hosts.h"
+#include "scratch.h"
 #include "shim.h"
+#include "stats.h"
+#include "tree.h"
+#include "trials.h"
 
 #define FORMAT "outboard-choice\t3"
 #define ENTRIES_MAX 4096

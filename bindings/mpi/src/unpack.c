@@ -3,6 +3,8 @@
  */
 #include <stdlib.h>
 
+#include "unpack.h"
+#include "memory.h"
 #include "shim.h"
 
 int unpack_prepare(struct unpack *unpack, void *receive, struct piece *pieces, int count, MPI_Datatype type,

@@ -7,9 +7,11 @@
 #include <assert.h>
 #include <pthread.h>
 #include <sched.h>
+#include <stdatomic.h>
 #include <unistd.h>
 
-#include "../src/shim.h"
+#include "../src/classes.h"
+#include "../src/timings.h"
 
 enum { SHARES = 3 };
 
