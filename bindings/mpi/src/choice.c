@@ -54,9 +54,9 @@ static double started;
 
 static enum mode mode_of(const char *word)
 {
-    for (enum mode known = 0; known < MODES; known++)
-        if (strcmp(word, modes[known]) == 0)
-            return known;
+    for (enum mode candidate = 0; candidate < MODES; candidate++)
+        if (strcmp(word, modes[candidate]) == 0)
+            return candidate;
     fprintf(stderr, "outboard: OUTBOARD_CHOICE is \"%s\", not adaptive, learn, fixed, offload or native; "
                     "adaptive is taken\n", word);
     return ADAPTIVE;
@@ -189,9 +189,9 @@ static struct class *class_of(struct group *group, unsigned key)
 /* ---- agreement ---- */
 
 /* Aborts unless all members are at the same agreement: no later call could repair that. */
-static void check_same_class(const double *mine, const double *agreed)
+static void check_same_class(const double *own, const double *agreed)
 {
-    if (mine[VECTOR_MARK] == agreed[VECTOR_MARK] && mine[VECTOR_UNMARK] == agreed[VECTOR_UNMARK])
+    if (own[VECTOR_MARK] == agreed[VECTOR_MARK] && own[VECTOR_UNMARK] == agreed[VECTOR_UNMARK])
         return;
     fprintf(stderr, "outboard: the ranks of a communicator have counted its collectives differently; run with "
                     "OUTBOARD_CHOICE=fixed and report it\n");
@@ -201,11 +201,11 @@ static void check_same_class(const double *mine, const double *agreed)
 /* Collective over the communicator. */
 static void agree_on_class(struct group *group, struct class *class)
 {
-    double mine[VECTOR_LENGTH], agreed[VECTOR_LENGTH];
-    class_fill_vector(class, PMPI_Wtime() - started, mine);
-    if (PMPI_Allreduce(mine, agreed, VECTOR_LENGTH, MPI_DOUBLE, MPI_MAX, group->comm) != MPI_SUCCESS)
+    double own[VECTOR_LENGTH], agreed[VECTOR_LENGTH];
+    class_fill_vector(class, PMPI_Wtime() - started, own);
+    if (PMPI_Allreduce(own, agreed, VECTOR_LENGTH, MPI_DOUBLE, MPI_MAX, group->comm) != MPI_SUCCESS)
         return; /* the communicator is broken: the program's next call on it will report that */
-    check_same_class(mine, agreed);
+    check_same_class(own, agreed);
     group->choices.no_trial_before = (uint64_t)((double)group->choices.calls * trial_growth_needed(agreed));
     class_apply_agreement(class, agreed);
     group->choices.awaiting_agreement -= !trial_awaits_agreement(&class->trial);

@@ -57,21 +57,21 @@ static bool made_in_init(const struct group *group)
 
 static bool gather_offers(const struct group *group, struct offer *all)
 {
-    struct offer *mine = &all[group->rank];
+    struct offer *own = &all[group->rank];
     if (!made_in_init(group))
-        return PMPI_Allgather(MPI_IN_PLACE, 0, MPI_BYTE, all, sizeof *mine, MPI_BYTE, group->comm) == MPI_SUCCESS;
-    tree_gather(all, sizeof *mine);
-    tree_broadcast(all, (size_t)group->ranks * sizeof *mine);
+        return PMPI_Allgather(MPI_IN_PLACE, 0, MPI_BYTE, all, sizeof *own, MPI_BYTE, group->comm) == MPI_SUCCESS;
+    tree_gather(all, sizeof *own);
+    tree_broadcast(all, (size_t)group->ranks * sizeof *own);
     return true;
 }
 
 /* The least number of all members, which is not negative. */
-static int minimum_of_members(const struct group *group, int mine)
+static int minimum_of_members(const struct group *group, int own)
 {
     int minimum = 0;
     if (made_in_init(group))
-        return tree_minimum(mine);
-    return PMPI_Allreduce(&mine, &minimum, 1, MPI_INT, MPI_MIN, group->comm) == MPI_SUCCESS ? minimum : 0;
+        return tree_minimum(own);
+    return PMPI_Allreduce(&own, &minimum, 1, MPI_INT, MPI_MIN, group->comm) == MPI_SUCCESS ? minimum : 0;
 }
 
 /* Gathers all members' offers, without gaps; false on every member if any member has no offer. */

@@ -87,16 +87,16 @@ static bool type_is_contiguous(MPI_Datatype type)
 }
 
 /* type_is_contiguous(), cached with the type. */
-static bool contiguous_cached(MPI_Datatype type)
+static bool is_contiguous_cached(MPI_Datatype type)
 {
     int integers, addresses, types, combiner, found = 0;
     if (PMPI_Type_get_envelope(type, &integers, &addresses, &types, &combiner) != MPI_SUCCESS)
         return false;
     if (combiner == MPI_COMBINER_NAMED)
         return type_is_contiguous(type);
-    void *known = NULL;
-    if (PMPI_Type_get_attr(type, contiguous_keyval, &known, &found) == MPI_SUCCESS && found)
-        return known == &contiguous_mark;
+    void *cached = NULL;
+    if (PMPI_Type_get_attr(type, contiguous_keyval, &cached, &found) == MPI_SUCCESS && found)
+        return cached == &contiguous_mark;
     bool contiguous = type_is_contiguous(type);
     PMPI_Type_set_attr(type, contiguous_keyval, contiguous ? &contiguous_mark : &scattered_mark);
     return contiguous;
@@ -114,7 +114,7 @@ int shape_of(MPI_Datatype type, struct shape *shape)
         return outcome;
     shape->size = (uint64_t)size;
     shape->true_lb = true_lb;
-    shape->contiguous = size == true_extent && contiguous_cached(type);
+    shape->contiguous = size == true_extent && is_contiguous_cached(type);
     shape->no_gaps = shape->contiguous && extent == size;
     return MPI_SUCCESS;
 }

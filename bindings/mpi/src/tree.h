@@ -10,7 +10,7 @@
 void tree_gather(void *all, size_t each);
 void tree_broadcast(void *bytes, size_t count);
 /* The least of all ranks' numbers. */
-int tree_minimum(int mine);
+int tree_minimum(int own);
 /* Sends bytes from rank `from` to rank 0. */
 void tree_send_to_root(void *bytes, size_t count, int from);
 

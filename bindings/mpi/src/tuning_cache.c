@@ -116,13 +116,13 @@ static bool name_cluster(void)
 static bool default_folder(bool create)
 {
     const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
-    bool given = cache != NULL && cache[0] == '/';
+    bool has_cache_home = cache != NULL && cache[0] == '/';
     snprintf(folder, sizeof folder, "(unknown)");
-    if (!given && (home == NULL || home[0] != '/')) {
+    if (!has_cache_home && (home == NULL || home[0] != '/')) {
         reject("neither XDG_CACHE_HOME nor HOME is set; set OUTBOARD_CHOICE_FILE");
         return false;
     }
-    const char *parts[] = {given ? cache : home, given ? "" : "/.cache", "/outboard", "/choice"};
+    const char *parts[] = {has_cache_home ? cache : home, has_cache_home ? "" : "/.cache", "/outboard", "/choice"};
     int length = 0;
     for (int part = 0; part < 4; part++) {
         length += snprintf(folder + length, sizeof folder - (size_t)length, "%s", parts[part]);
@@ -130,7 +130,7 @@ static bool default_folder(bool create)
             reject("the path is too long; set OUTBOARD_CHOICE_FILE");
             return false;
         }
-        if (create && (given || part > 0) && mkdir(folder, 0700) != 0 && errno != EEXIST) {
+        if (create && (has_cache_home || part > 0) && mkdir(folder, 0700) != 0 && errno != EEXIST) {
             reject("cannot make %s: %s", folder, strerror(errno));
             return false;
         }
@@ -154,12 +154,12 @@ static bool find_file(bool create)
 }
 
 /* Whether no other user may have written the file. */
-static bool is_private(const struct stat *status, const char *what)
+static bool is_private(const struct stat *status, const char *kind)
 {
     if (status->st_uid != geteuid())
-        reject("the %s belongs to another user", what);
+        reject("the %s belongs to another user", kind);
     else if ((status->st_mode & (S_IWGRP | S_IWOTH)) != 0)
-        reject("others may write to the %s; take that away with chmod go-w", what);
+        reject("others may write to the %s; take that away with chmod go-w", kind);
     else
         return true;
     return false;

@@ -48,10 +48,10 @@ static int explains(int code)
 /* Two collectives on `comm`: the first succeeds, the second fails. */
 static void post(MPI_Request *requests)
 {
-    static int mine;
-    mine = rank;
+    static int own;
+    own = rank;
     for (int i = 0; i < 2; i++)
-        MPI_Iallgather(&mine, 1, MPI_INT, receive + i * ranks, 1, MPI_INT, comm, &requests[i]);
+        MPI_Iallgather(&own, 1, MPI_INT, receive + i * ranks, 1, MPI_INT, comm, &requests[i]);
 }
 
 static void wait_one(void)
