@@ -8,7 +8,9 @@
 #include <pthread.h>
 #include <stdlib.h>
 
-#include "shim.h"
+#include "allocation.h"
+#include "library.h"
+#include "report.h"
 
 /* Sharing less than a page costs more memory than the piece holds. */
 #define SHARED_FROM 4096
@@ -21,9 +23,9 @@ struct allocation {
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct allocation *allocations;
 
-void *allocation_take(MPI_Aint size)
+void *allocation_make(MPI_Aint size)
 {
-    outboard_context *context = shim_context();
+    outboard_context *context = library_context();
     if (context == NULL || size < SHARED_FROM)
         return NULL;
     struct allocation *allocation = malloc(sizeof *allocation);
@@ -37,11 +39,11 @@ void *allocation_take(MPI_Aint size)
     allocation->next = allocations;
     allocations = allocation;
     pthread_mutex_unlock(&lock);
-    report_allocated();
+    report_count_allocated();
     return allocation->memory;
 }
 
-bool allocation_give(void *memory)
+bool allocation_free(void *memory)
 {
     pthread_mutex_lock(&lock);
     struct allocation **at = &allocations;
@@ -54,7 +56,7 @@ bool allocation_give(void *memory)
     if (found == NULL)
         return false;
     free(found);
-    if (shim_context() != NULL)
-        outboard.dealloc(shim_context(), memory);
+    if (library_context() != NULL)
+        outboard.dealloc(library_context(), memory);
     return true;
 }

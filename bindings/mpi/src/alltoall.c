@@ -5,19 +5,23 @@
  * ranks know the blocks of an alltoallv, so all alltoallvs are offloaded or none. In place, the sent data is packed
  * first, since it is overwritten.
  */
-#include "shim.h"
+#include "buffers.h"
+#include "errors.h"
+#include "groups.h"
+#include "library.h"
+#include "methods.h"
 
 /* `ranks` is 0 for even blocks. */
-static bool unsound(const struct call *call, int ranks)
+static bool invalid(const struct call *call, int ranks)
 {
-    return given_unsound(&call->receive, ranks) ||
-           (call->send.buffer != MPI_IN_PLACE && given_unsound(&call->send, ranks));
+    return user_buffer_invalid(&call->receive, ranks) ||
+           (call->send.address != MPI_IN_PLACE && user_buffer_invalid(&call->send, ranks));
 }
 
 static bool measure_even(const struct call *call, const struct group *group, uint64_t *bytes)
 {
     (void)group;
-    return !unsound(call, 0) && given_bytes(&call->receive, bytes);
+    return !invalid(call, 0) && user_buffer_bytes(&call->receive, bytes);
 }
 
 static bool allows_even(const struct group *group, uint64_t bytes)
@@ -28,7 +32,7 @@ static bool allows_even(const struct group *group, uint64_t bytes)
 static bool measure_uneven(const struct call *call, const struct group *group, uint64_t *bytes)
 {
     *bytes = BYTES_UNKNOWN;
-    return !unsound(call, group->ranks);
+    return !invalid(call, group->ranks);
 }
 
 static bool allows_uneven(const struct group *group, uint64_t bytes)
@@ -37,35 +41,35 @@ static bool allows_uneven(const struct group *group, uint64_t bytes)
     return outboard.group_offloads_alltoallv(group->members) == 1;
 }
 
-static int arrange(struct posting *posting)
+static int set_buffers(struct posting *posting)
 {
     const struct call *call = posting->call;
-    bool in_place = call->send.buffer == MPI_IN_PLACE;
-    side_of_all(&posting->sides.send, in_place ? &call->receive : &call->send, posting->group->ranks);
-    side_of_all(&posting->sides.receive, &call->receive, posting->group->ranks);
-    posting->sides.send.must_pack = in_place;
+    bool in_place = call->send.address == MPI_IN_PLACE;
+    buffer_set_blocks(&posting->buffers.send, in_place ? &call->receive : &call->send, posting->group->ranks);
+    buffer_set_blocks(&posting->buffers.receive, &call->receive, posting->group->ranks);
+    posting->buffers.send.must_pack = in_place;
     return MPI_SUCCESS;
 }
 
-static int hand_over_even(struct posting *posting)
+static int post_even(struct posting *posting)
 {
-    const struct side *send = &posting->sides.send, *receive = &posting->sides.receive;
+    const struct buffer *send = &posting->buffers.send, *receive = &posting->buffers.receive;
     if (send->total != receive->total)
         return MPI_ERR_TRUNCATE; /* this rank sends itself another number of bytes than it receives from itself */
-    return outcome_code(outboard.ialltoall(posting->group->members, side_memory(send), side_memory(receive),
+    return outcome_code(outboard.ialltoall(posting->group->members, buffer_memory(send), buffer_memory(receive),
                                            posting->bytes, &posting->posted));
 }
 
-static int hand_over_uneven(struct posting *posting)
+static int post_uneven(struct posting *posting)
 {
-    const struct side *send = &posting->sides.send, *receive = &posting->sides.receive;
+    const struct buffer *send = &posting->buffers.send, *receive = &posting->buffers.receive;
     int own = posting->group->rank;
     if (send->bytes[own] != receive->bytes[own])
         return MPI_ERR_TRUNCATE; /* as above */
-    return outcome_code(outboard.ialltoallv(posting->group->members, side_memory(send), send->bytes, send->offsets,
-                                            side_memory(receive), receive->bytes, receive->offsets,
+    return outcome_code(outboard.ialltoallv(posting->group->members, buffer_memory(send), send->bytes, send->offsets,
+                                            buffer_memory(receive), receive->bytes, receive->offsets,
                                             &posting->posted));
 }
 
-const struct method alltoall_method = {measure_even, allows_even, false, arrange, hand_over_even};
-const struct method alltoallv_method = {measure_uneven, allows_uneven, false, arrange, hand_over_uneven};
+const struct method alltoall_method = {measure_even, allows_even, false, set_buffers, post_even};
+const struct method alltoallv_method = {measure_uneven, allows_uneven, false, set_buffers, post_uneven};

@@ -1,78 +1,83 @@
 /*
  * choice.c: chooses whether a call is offloaded or left to the MPI library, by communicator and class of calls.
  *
- * A class is a collective, a form and the number of bits of the bytes that all ranks know. Its calls begin in the way
- * that earlier runs have found faster (remembered.c), else by a built-in rule. In adaptive and learning mode some turns
- * then go both ways (trials.c). The members agree on the times of the turns, and go on with the faster way.
+ * A class is a collective, a form and the number of bits of the bytes that all ranks know. Its calls begin on the path
+ * that earlier runs have found faster (tuning_cache.c), else on the path of a built-in rule. In adaptive and learning
+ * mode some turns then try both paths (trials.c). The members agree on the times of the turns and keep the faster path.
  *
  * Invariants: the choice depends only on values that are equal on all members: OUTBOARD_CHOICE of rank 0, rank 0's
- * remembered results, the place of the communicator, the number of calls, and vectors on which the members have agreed.
+ * cached results, the placement of the communicator, the number of calls, and vectors on which the members have agreed.
  * Members agree, and make groups, only in blocking calls and in calls that make persistent requests.
  *
- * Reductions are tried only in learning mode, since the two ways may differ in the last bits. Otherwise the results of
+ * Reductions are tried only in learning mode, since the two paths may differ in the last bits. Otherwise the results of
  * earlier runs decide; against the built-in rule only sure results count, as no trial would correct them. Persistent
- * requests choose their way once, when they are made: the way of nonblocking calls of their size.
+ * requests choose their path once, when they are made: the path of nonblocking calls of their size.
  */
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "choice.h"
+#include "classes.h"
+#include "communicator_table.h"
+#include "communicators.h"
+#include "groups.h"
+#include "hosts.h"
+#include "methods.h"
+#include "report.h"
 #include "shim.h"
+#include "stats.h"
+#include "timings.h"
+#include "tree.h"
+#include "trials.h"
+#include "tuning_cache.h"
 
 /* The built-in rule: bits of the bytes from which calls between hosts are offloaded: 256 KiB if they block or reduce,
  * others 16 KiB; 512 KiB if they reduce between two hosts, where no byte is sent once for many ranks. */
-#define SURE_FROM 19
-#define OTHERS_FROM 15
+#define BLOCKING_BITS 19
+#define NONBLOCKING_BITS 15
 /* Calls of a class before it requests a trial. A request costs about as much as a small call. */
-#define ASKS_AT 3
-#define ASKS_AT_SMALL 50
+#define FIRST_TRIAL_AT 3
+#define FIRST_TRIAL_AT_SMALL 50
 /* After this many calls of the communicator an unfinished trial no longer blocks the trials of other classes. */
 #define TRIAL_PATIENCE 1000
 /* After this many nonblocking calls that lack only a group, a group is made; until then they go natively. */
-#define GROUPLESS_MOST 8
+#define GROUPLESS_MAX 8
 
 enum mode { ADAPTIVE, LEARN, FIXED, OFFLOAD, LEAVE_NATIVE, MODES };
 static const char *const modes[MODES] = {"adaptive", "learn", "fixed", "offload", "native"};
 
-#define TEXT(Name, lower, ...) #lower,
-const char *const collective_names[COLLECTIVES_KNOWN] = {COLLECTIVES(TEXT)};
-#undef TEXT
-const char *const form_names[FORMS] = {"blocking", "nonblocking", "persistent"};
-
 static enum mode mode = ADAPTIVE;
 static double started;
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards the times in trials, and: */
-static double excess;                                    /* seconds that trials have cost this rank */
 
 /* ---- start and end ---- */
 
 static enum mode mode_of(const char *word)
 {
-    for (enum mode known = 0; known < MODES; known++)
-        if (strcmp(word, modes[known]) == 0)
-            return known;
+    for (enum mode candidate = 0; candidate < MODES; candidate++)
+        if (strcmp(word, modes[candidate]) == 0)
+            return candidate;
     fprintf(stderr, "outboard: OUTBOARD_CHOICE is \"%s\", not adaptive, learn, fixed, offload or native; "
                     "adaptive is taken\n", word);
     return ADAPTIVE;
 }
 
-static bool tries(void)
+static bool trials_enabled(void)
 {
     return mode == ADAPTIVE || mode == LEARN;
 }
 
-bool choice_agree(bool heeded, bool *same_build)
+bool choice_agree_mode(bool enabled, bool *same_build)
 {
     const char *word = getenv("OUTBOARD_CHOICE"), *report = getenv("OUTBOARD_MPI_REPORT");
     int rank;
     unsigned agreed[3] = {ADAPTIVE, report != NULL && report[0] != '\0', SHIM_BUILD};
     PMPI_Comm_rank(MPI_COMM_WORLD, &rank);
-    if (rank == 0 && heeded && word != NULL && word[0] != '\0')
+    if (rank == 0 && enabled && word != NULL && word[0] != '\0')
         agreed[0] = mode_of(word);
     tree_broadcast(agreed, sizeof agreed);
     mode = (enum mode)agreed[0];
-    report_wanted = agreed[1] != 0;
+    report_enable(agreed[1] != 0, modes[mode]);
     *same_build = agreed[2] == SHIM_BUILD;
     return mode == LEAVE_NATIVE;
 }
@@ -80,37 +85,24 @@ bool choice_agree(bool heeded, bool *same_build)
 void choice_start(void)
 {
     if (mode == ADAPTIVE || mode == LEARN || mode == FIXED)
-        remembered_read();
+        tuning_cache_read();
     started = PMPI_Wtime();
 }
 
 void choice_stop(void)
 {
     const struct group *world = group_of(MPI_COMM_WORLD);
-    report_choices(world == NULL ? 0 : world->choices.digest, communicators_count());
-    if (tries())
-        remembered_write();
-    remembered_stop();
+    report_choices(world == NULL ? 0 : world->choices.digest, communicator_table_count());
+    if (trials_enabled())
+        tuning_cache_write();
+    tuning_cache_free();
 }
 
-const char *choice_name(void)
+void communicator_made(MPI_Comm comm)
 {
-    return modes[mode];
-}
-
-bool choice_offloads_all(void)
-{
-    return mode == OFFLOAD;
-}
-
-void choices_forget(struct group *group)
-{
-    timings_forget_group(group);
-    while (group->choices.classes != NULL) {
-        struct class *class = group->choices.classes;
-        group->choices.classes = class->next;
-        free(class);
-    }
+    struct group *group = mode == OFFLOAD ? group_of_call(comm) : NULL;
+    if (group != NULL && group_eligible(group))
+        group_make(group);
 }
 
 /* ---- classes ---- */
@@ -124,73 +116,64 @@ static unsigned size_class(uint64_t bytes)
 
 /* Offloading pays between hosts, if the program has other work meanwhile, or if much data is sent once by multicast. In
  * a blocking reduction no two ranks need the same bytes, so its gain is not sure. */
-static enum way built_in(enum form form, enum collective collective, unsigned size, const struct place *place)
+static enum path built_in_rule(enum form form, enum collective collective, unsigned size,
+                               const struct placement *placement)
 {
     bool reduces = method_of(collective)->reduces;
-    if (place->hosts == 1 || (form == BLOCKING && (size == SIZE_UNKNOWN || reduces)))
+    if (placement->hosts == 1 || (form == BLOCKING && (size == SIZE_UNKNOWN || reduces)))
         return NATIVE;
-    unsigned from = form == BLOCKING || reduces ? SURE_FROM + (reduces && place->hosts == 2) : OTHERS_FROM;
+    unsigned from = form == BLOCKING || reduces ? BLOCKING_BITS + (reduces && placement->hosts == 2) : NONBLOCKING_BITS;
     return size < from ? NATIVE : OFFLOADED;
 }
 
-static struct class *class_find(const struct choices *choices, unsigned key)
-{
-    struct class *class = choices->latest;
-    if (class != NULL && class->key == key)
-        return class;
-    for (class = choices->classes; class != NULL && class->key != key; class = class->next)
-        continue;
-    return class;
-}
-
 /* The call at which a class requests its first trial; 0: never. */
-static uint64_t asks_at(unsigned key)
+static uint64_t first_trial_at(unsigned key)
 {
-    if (!tries() || form_of(key) == PERSISTENT || (mode != LEARN && method_of(collective_of(key))->reduces))
+    if (!trials_enabled() || form_of(key) == PERSISTENT || (mode != LEARN && method_of(collective_of(key))->reduces))
         return 0;
-    return size_of(key) < OTHERS_FROM || size_of(key) == SIZE_UNKNOWN ? ASKS_AT_SMALL : ASKS_AT;
+    return size_of(key) < NONBLOCKING_BITS || size_of(key) == SIZE_UNKNOWN ? FIRST_TRIAL_AT_SMALL : FIRST_TRIAL_AT;
 }
 
-/* Sets the way in which calls of a new class begin. */
+/* Sets the path on which calls of a new class begin. */
 static void class_start(struct class *class, const struct group *group)
 {
-    static const struct learnt unknown;
+    static const struct estimate unknown;
     enum collective collective = collective_of(class->key);
     enum form form = form_of(class->key);
     if (mode == OFFLOAD) {
-        trial_start(&class->trial, OFFLOADED, SET, &unknown, 0);
+        trial_start(&class->trial, OFFLOADED, BY_SETTING, &unknown, 0);
         return;
     }
-    uint64_t first = asks_at(class->key);
+    uint64_t first = first_trial_at(class->key);
     form = form == BLOCKING ? BLOCKING : NONBLOCKING;
-    const struct remembered *found = remembered_find(class_key(collective, form, size_of(class->key)), &group->place);
-    const struct learnt *before = found == NULL ? &unknown : &found->learnt;
-    enum way rule = built_in(form, collective, size_of(class->key), &group->place), way = trial_faster(before->seconds);
-    if (before->launches > 0 && (way == rule || !method_of(collective)->reduces || trial_sure(before)))
-        trial_start(&class->trial, way, REMEMBERED, before, first);
+    const struct tuning_entry *found =
+        tuning_cache_find(class_key(collective, form, size_of(class->key)), &group->placement);
+    const struct estimate *prior = found == NULL ? &unknown : &found->estimate;
+    enum path rule = built_in_rule(form, collective, size_of(class->key), &group->placement),
+              path = trial_faster(prior->seconds);
+    if (prior->launches > 0 && (path == rule || !method_of(collective)->reduces || trial_conclusive(prior)))
+        trial_start(&class->trial, path, BY_CACHE, prior, first);
     else
-        trial_start(&class->trial, rule, BUILT_IN, before, first);
+        trial_start(&class->trial, rule, BY_RULE, prior, first);
 }
 
 static struct class *class_make(struct group *group, unsigned key)
 {
     struct choices *choices = &group->choices;
-    struct class *class = calloc(1, sizeof *class), **end = &choices->classes;
+    struct class *class = calloc(1, sizeof *class);
     if (class != NULL) {
         class->key = key;
         class_start(class, group);
-        class->row = ledger_row(key, &group->place);
+        class->stats = stats_of(key, &group->placement);
     }
-    if (class == NULL || class->row == NULL) {
+    if (class == NULL || class->stats == NULL) {
         /* A rank that cannot count its calls would choose otherwise than the other ranks. */
         fprintf(stderr, "outboard: out of memory for the classes of calls\n");
         PMPI_Abort(MPI_COMM_WORLD, 1);
         abort();
     }
-    while (*end != NULL)
-        end = &(*end)->next;
-    *end = class;
-    ledger_chosen(class->row, &class->trial);
+    class_append(choices, class);
+    stats_set_choice(class->stats, &class->trial);
     return class;
 }
 
@@ -206,9 +189,9 @@ static struct class *class_of(struct group *group, unsigned key)
 /* ---- agreement ---- */
 
 /* Aborts unless all members are at the same agreement: no later call could repair that. */
-static void check_mark(const double *mine, const double *agreed)
+static void check_same_class(const double *own, const double *agreed)
 {
-    if (mine[VECTOR_MARK] == agreed[VECTOR_MARK] && mine[VECTOR_UNMARK] == agreed[VECTOR_UNMARK])
+    if (own[VECTOR_MARK] == agreed[VECTOR_MARK] && own[VECTOR_UNMARK] == agreed[VECTOR_UNMARK])
         return;
     fprintf(stderr, "outboard: the ranks of a communicator have counted its collectives differently; run with "
                     "OUTBOARD_CHOICE=fixed and report it\n");
@@ -216,149 +199,136 @@ static void check_mark(const double *mine, const double *agreed)
 }
 
 /* Collective over the communicator. */
-static void agree(struct group *group, struct class *class)
+static void agree_on_class(struct group *group, struct class *class)
 {
-    double mine[VECTOR_LENGTH], agreed[VECTOR_LENGTH];
-    pthread_mutex_lock(&lock);
-    trial_fill(&class->trial, class->key, excess, PMPI_Wtime() - started, mine);
-    pthread_mutex_unlock(&lock);
-    if (PMPI_Allreduce(mine, agreed, VECTOR_LENGTH, MPI_DOUBLE, MPI_MAX, group->comm) != MPI_SUCCESS)
+    double own[VECTOR_LENGTH], agreed[VECTOR_LENGTH];
+    class_fill_vector(class, PMPI_Wtime() - started, own);
+    if (PMPI_Allreduce(own, agreed, VECTOR_LENGTH, MPI_DOUBLE, MPI_MAX, group->comm) != MPI_SUCCESS)
         return; /* the communicator is broken: the program's next call on it will report that */
-    check_mark(mine, agreed);
-    group->choices.asks_from = (uint64_t)((double)group->choices.calls * trial_too_early(agreed));
-    pthread_mutex_lock(&lock);
-    excess += trial_agree(&class->trial, agreed);
-    pthread_mutex_unlock(&lock);
-    group->choices.waiting -= !trial_waits(&class->trial);
-    if (trial_open(&class->trial) && group->choices.trying != class) {
-        group->choices.trying = class;
-        group->choices.since = group->choices.calls;
+    check_same_class(own, agreed);
+    group->choices.no_trial_before = (uint64_t)((double)group->choices.calls * trial_growth_needed(agreed));
+    class_apply_agreement(class, agreed);
+    group->choices.awaiting_agreement -= !trial_awaits_agreement(&class->trial);
+    if (trial_open(&class->trial) && group->choices.in_trial != class) {
+        group->choices.in_trial = class;
+        group->choices.trial_began_at = group->choices.calls;
     }
-    ledger_chosen(class->row, &class->trial);
+    stats_set_choice(class->stats, &class->trial);
 }
 
 /* One trial at a time, so that its cost is known before the next is requested. No agreement with a known result: it
  * costs as much as a small call, which a short program would pay for each class. */
 static bool may_agree(const struct choices *choices, struct trial *trial)
 {
-    if (!trial_waits(trial))
+    if (!trial_awaits_agreement(trial))
         return false;
-    bool other = choices->trying != NULL && trial_open(&choices->trying->trial) &&
-                 choices->calls - choices->since < TRIAL_PATIENCE;
-    return !(trial->state == ASKING && (other || choices->calls < choices->asks_from)) && trial_due(trial);
+    bool other = choices->in_trial != NULL && trial_open(&choices->in_trial->trial) &&
+                 choices->calls - choices->trial_began_at < TRIAL_PATIENCE;
+    return !(trial->state == REQUESTING && (other || choices->calls < choices->no_trial_before)) && trial_due(trial);
 }
 
 /* Work of all members where they may wait for one another: agrees on one class, makes a group that was requested. */
-static void meet(struct group *group)
+static void synchronize(struct group *group)
 {
     struct choices *choices = &group->choices;
     struct class *due = NULL;
-    for (struct class *class = choices->classes; choices->waiting > 0 && class != NULL; class = class->next)
+    for (struct class *class = choices->classes; choices->awaiting_agreement > 0 && class != NULL; class = class->next)
         if (due == NULL && may_agree(choices, &class->trial))
             due = class;
     if (due != NULL)
-        agree(group, due);
-    if (choices->groupless >= GROUPLESS_MOST && group->standing == GROUPLESS)
+        agree_on_class(group, due);
+    if (choices->groupless >= GROUPLESS_MAX && group->state == GROUPLESS)
         group_make(group);
 }
 
 /* ---- the call ---- */
 
-static enum way count(struct group *group, struct class *class, struct turn *turn)
+static enum path count_call(struct group *group, struct class *class, struct route *route)
 {
     group->choices.calls++;
-    bool waited = trial_waits(&class->trial);
-    enum way way = trial_turn(&class->trial, &turn->of);
-    group->choices.waiting += trial_waits(&class->trial) - waited;
-    return way;
+    bool waited = trial_awaits_agreement(&class->trial);
+    enum path path = trial_count_call(&class->trial, &route->trial_turn);
+    group->choices.awaiting_agreement += trial_awaits_agreement(&class->trial) - waited;
+    return path;
 }
 
-/* Persistent requests follow the current way of the nonblocking calls of their size. */
-static void follow(const struct group *group, struct class *class)
+/* Persistent requests follow the current path of the nonblocking calls of their size. */
+static void follow_nonblocking(const struct group *group, struct class *class)
 {
     unsigned key = class_key(collective_of(class->key), NONBLOCKING, size_of(class->key));
     const struct class *like = class_find(&group->choices, key);
     if (like == NULL)
         return;
-    class->trial.way = like->trial.way;
-    class->trial.why = like->trial.why;
-    ledger_chosen(class->row, &class->trial);
+    class->trial.path = like->trial.path;
+    class->trial.reason = like->trial.reason;
+    stats_set_choice(class->stats, &class->trial);
 }
 
 /* A nonblocking call cannot make a group: without one it goes natively and is not counted for trials. */
-static enum way without_group(struct group *group, const struct class *class)
+static enum path pass_without_group(struct group *group, const struct class *class)
 {
-    group->choices.groupless += class->trial.way == OFFLOADED;
+    group->choices.groupless += class->trial.path == OFFLOADED;
     return NATIVE;
 }
 
 /* Makes the missing group of the call. False on all members if such a call can have none. */
-static bool equip(const struct method *method, enum form form, struct turn *turn)
+static bool make_missing_group(const struct method *method, enum form form, struct route *route)
 {
-    turn->began = PMPI_Wtime();
+    route->began = PMPI_Wtime();
     if (form == PERSISTENT)
-        turn->group = group_of_request(turn->group);
+        route->group = group_make_separate(route->group);
     else
-        group_make(turn->group);
-    bool fits = turn->group->standing == GROUPED && method->allows(turn->group, turn->bytes);
+        group_make(route->group);
+    bool fits = route->group->state == GROUPED && method->allows(route->group, route->bytes);
     if (!fits && form == PERSISTENT)
-        group_drop(turn->group);
+        group_drop(route->group);
     return fits;
 }
 
-static void choose(const struct call *call, enum form form, struct group *group, struct turn *turn)
+static void choose(const struct call *call, enum form form, struct group *group, struct route *route)
 {
     const struct method *method = method_of(call->collective);
     if (form == BLOCKING && group->choices.classes != NULL)
-        meet(group);
-    if (!group_may_have(group) || !method->measure(call, group, &turn->bytes) ||
-        (group->standing == GROUPED && !method->allows(group, turn->bytes)))
+        synchronize(group);
+    if (!group_eligible(group) || !method->measure(call, group, &route->bytes) ||
+        (group->state == GROUPED && !method->allows(group, route->bytes)))
         return;
-    struct class *class = class_of(group, class_key(call->collective, form, size_class(turn->bytes)));
-    turn->class = class;
-    turn->group = group;
+    struct class *class = class_of(group, class_key(call->collective, form, size_class(route->bytes)));
+    route->class = class;
+    route->group = group;
     if (form == PERSISTENT)
-        follow(group, class);
-    turn->way = form == NONBLOCKING && group->standing == GROUPLESS ? without_group(group, class)
-                                                                    : count(group, class, turn);
-    turn->timed = turn->timed || turn->of.turn >= 0;
-    group->choices.digest = (group->choices.digest ^ (class->key * WAYS + turn->way)) * 0x100000001b3u;
-    if (turn->way == OFFLOADED && (form == PERSISTENT || group->standing == GROUPLESS) && !equip(method, form, turn)) {
-        turn->way = NATIVE;
-        turn->of.turn = -1; /* its time does not measure offloading */
+        follow_nonblocking(group, class);
+    route->path = form == NONBLOCKING && group->state == GROUPLESS ? pass_without_group(group, class)
+                                                                   : count_call(group, class, route);
+    route->timed = route->timed || route->trial_turn.number >= 0;
+    group->choices.digest = (group->choices.digest ^ (class->key * PATHS + route->path)) * 0x100000001b3u;
+    if (route->path == OFFLOADED && (form == PERSISTENT || group->state == GROUPLESS) &&
+        !make_missing_group(method, form, route)) {
+        route->path = NATIVE;
+        route->trial_turn.number = -1; /* its time does not measure offloading */
     }
-    ledger_counted(class->row, turn->way);
+    stats_count_call(class->stats, route->path);
 }
 
-bool choice_offloads(const struct call *call, enum form form, struct turn *turn)
+bool choice_offloads(const struct call *call, enum form form, struct route *route)
 {
     struct group *group = group_of_call(call->comm);
-    *turn = (struct turn){.way = NATIVE, .of = {.turn = -1}, .timed = report_wanted};
-    if (group != NULL && group->standing != REFUSED)
-        choose(call, form, group, turn);
-    if (turn->timed && turn->began == 0)
-        turn->began = PMPI_Wtime();
-    return turn->way == OFFLOADED;
+    *route = (struct route){.path = NATIVE, .trial_turn = {.number = -1}, .timed = report_enabled};
+    if (group != NULL && group->state != REFUSED)
+        choose(call, form, group, route);
+    if (route->timed && route->began == 0)
+        route->began = PMPI_Wtime();
+    return route->path == OFFLOADED;
 }
 
-void choice_timed(struct class *class, enum way way, const struct turn_of *of, double seconds, double lost)
+void choice_time_passed(const struct route *route, enum form form, MPI_Request made)
 {
-    ledger_timed(class->row, way, seconds);
-    if (of->turn < 0)
-        return;
-    pthread_mutex_lock(&lock);
-    excess += trial_note(&class->trial, of, seconds + lost);
-    pthread_mutex_unlock(&lock);
-}
-
-void choice_passed_timed(const struct turn *turn, enum form form, MPI_Request made)
-{
-    double seconds = PMPI_Wtime() - turn->began;
-    report_passing_took(seconds);
-    if (turn->class == NULL)
+    double seconds = PMPI_Wtime() - route->began;
+    report_add_passed_time(seconds);
+    if (route->class == NULL)
         return;
     if (form == NONBLOCKING)
-        timings_enter(made, turn, seconds);
+        timings_add(made, route, seconds);
     else
-        choice_timed(turn->class, NATIVE, &turn->of, seconds, 0);
+        class_record_time(route->class, NATIVE, &route->trial_turn, seconds, 0);
 }

@@ -2,23 +2,27 @@
  * collectives.c: the shim's collectives by their C names: each blocking, nonblocking and, if this Open MPI has it,
  * persistent. Each offloads its call or passes it through and counts it.
  */
+#include "choice.h"
+#include "classes.h"
 #include "interposed.h"
+#include "methods.h"
+#include "posting.h"
 
 /* `offloaded` or the hidden function carries the call out; `made` is the request of a nonblocking call. */
 #define FORM(function, hidden, form, offloaded, made, lower, send, receive, with, more_parameters, more_arguments)     \
-    int function(PARAMETERS(send, receive, with) UNPACK more_parameters)                                               \
+    int function(PARAMETERS(send, receive, with) UNWRAP more_parameters)                                               \
     {                                                                                                                  \
         const struct call call = CALL(lower, send, receive, with);                                                     \
-        struct turn turn;                                                                                              \
-        if (choice_offloads(&call, form, &turn))                                                                       \
+        struct route route;                                                                                            \
+        if (choice_offloads(&call, form, &route))                                                                      \
             return offloaded;                                                                                          \
-        int outcome = hidden(ARGUMENTS(send, receive, with) UNPACK more_arguments);                                    \
-        choice_passed(&turn, COLLECTIVE_##lower, form, made);                                                          \
+        int outcome = hidden(ARGUMENTS(send, receive, with) UNWRAP more_arguments);                                    \
+        choice_record_passed(&route, COLLECTIVE_##lower, form, made);                                                  \
         return outcome;                                                                                                \
     }
 
 #define PERSISTENT_FORM(function, hidden, ...)                                                                         \
-    FORM(function, hidden, PERSISTENT, offload_persistent(&call, &turn, request), MPI_REQUEST_NULL, __VA_ARGS__,       \
+    FORM(function, hidden, PERSISTENT, offload_persistent(&call, &route, request), MPI_REQUEST_NULL, __VA_ARGS__,      \
          (, MPI_Info info, MPI_Request *request), (, info, request))
 
 /* Open MPI 5 has the names of MPI 4; 4.1 has them as an extension, if it was built with the extension. */
@@ -34,9 +38,9 @@
 #endif
 
 #define COLLECTIVE(Name, lower, upper, method, send, receive, with)                                                    \
-    FORM(MPI_##Name, PMPI_##Name, BLOCKING, offload(&call, &turn), MPI_REQUEST_NULL, lower, send, receive, with, (),   \
+    FORM(MPI_##Name, PMPI_##Name, BLOCKING, offload(&call, &route), MPI_REQUEST_NULL, lower, send, receive, with, (),  \
          ())                                                                                                           \
-    FORM(MPI_I##lower, PMPI_I##lower, NONBLOCKING, offload_nonblocking(&call, &turn, request), *request, lower, send,  \
+    FORM(MPI_I##lower, PMPI_I##lower, NONBLOCKING, offload_nonblocking(&call, &route, request), *request, lower, send, \
          receive, with, (, MPI_Request *request), (, request))                                                         \
     PERSISTENT_OF(Name, lower, send, receive, with)
 

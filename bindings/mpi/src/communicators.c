@@ -1,166 +1,86 @@
 /*
- * communicators.c: the shim's data of each communicator, found by its handle without lock and without MPI.
+ * communicators.c: communicators from the first collective on them until the program frees them.
  *
- * An open-addressed table with linear probing. Readers take no lock; threads that enter and leave communicators do.
- *
- *   slot    entered by                            left by
- *   empty   a new table; a leaver, see below      an entry
- *   live    communicators_enter                   communicators_leave
- *   gone    communicators_leave                   an entry; a leaver that finds an empty slot behind it
- *
- * Invariants: from the home of a live handle to its slot no slot is empty, at any time. A slot's group is written
- * before its handle and read after it. A table is at most three quarters full. A table that has become too small stays
- * until MPI_Finalize, since a reader may still use it.
+ * A communicator enters the table by its first collective, so that one without collectives costs nothing. It leaves the
+ * table when MPI deletes its attribute: when the program frees the communicator, or in MPI_Finalize.
  */
-#include <pthread.h>
-#include <stdatomic.h>
 #include <stdlib.h>
 
-#include "shim.h"
+#include "communicators.h"
+#include "classes.h"
+#include "communicator_table.h"
+#include "groups.h"
+#include "library.h"
+#include "requests.h"
+#include "timings.h"
 
-#define SLOTS_FIRST 64
+static int group_keyval = MPI_KEYVAL_INVALID;
+/* The communicator that this thread is freeing: calls on it by its callbacks do not enter it again. */
+static _Thread_local MPI_Comm being_freed;
 
-struct slot {
-    _Atomic(MPI_Comm) comm; /* NULL: empty */
-    struct group *group;
-};
-
-struct table {
-    struct table *smaller; /* the previous table */
-    size_t slots;
-    size_t taken;          /* slots that are not empty */
-    struct slot at[];
-};
-
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static _Atomic(struct table *) table;
-static int live;
-static char nobody;
-#define GONE ((MPI_Comm)(void *)&nobody)
-
-static size_t home(const struct table *in, MPI_Comm comm)
+struct group *group_of_call(MPI_Comm comm)
 {
-    return ((uintptr_t)comm * (uintptr_t)0x9e3779b97f4a7c15u >> 24) & (in->slots - 1);
+    struct group *group = group_of(comm);
+    int inter = 1, ranks = 0;
+    if (group != NULL || library_context() == NULL || comm == MPI_COMM_NULL || comm == being_freed ||
+        PMPI_Comm_test_inter(comm, &inter) != MPI_SUCCESS)
+        return group;
+    PMPI_Comm_size(comm, &ranks);
+    group = calloc(1, sizeof *group);
+    if (group == NULL)
+        group_out_of_memory(ranks);
+    group->comm = comm;
+    group->state = inter || ranks < 2 ? REFUSED : NEW;
+    group->ranks = ranks;
+    PMPI_Comm_rank(comm, &group->rank);
+    if (!communicator_table_add(group) || PMPI_Comm_set_attr(comm, group_keyval, group) != MPI_SUCCESS)
+        group_out_of_memory(ranks);
+    return group;
 }
 
-static size_t behind(const struct table *in, size_t slot)
+/* MPI calls this function when the communicator is freed. */
+static int free_group(MPI_Comm comm, int keyval, void *attribute, void *extra)
 {
-    return (slot + 1) & (in->slots - 1);
+    (void)comm;
+    (void)keyval;
+    (void)extra;
+    struct group *group = attribute;
+    requests_drain(group->comm);
+    group_dissolve(group);
+    timings_remove_group(group);
+    choices_free(&group->choices);
+    communicator_table_remove(group->comm);
+    free(group);
+    return MPI_SUCCESS;
 }
 
-struct group *group_of(MPI_Comm comm)
+int communicators_start(void)
 {
-    struct table *in = atomic_load_explicit(&table, memory_order_acquire);
-    if (in == NULL)
-        return NULL;
-    for (size_t slot = home(in, comm);; slot = behind(in, slot)) {
-        MPI_Comm here = atomic_load_explicit(&in->at[slot].comm, memory_order_acquire);
-        if (here == NULL)
-            return NULL;
-        if (here == comm)
-            return in->at[slot].group;
-    }
+    return PMPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, free_group, &group_keyval, NULL);
 }
 
-/* With the lock held. */
-static void put(struct table *in, struct group *group)
+void communicators_free_all(void)
 {
-    size_t slot = home(in, group->comm);
-    MPI_Comm here;
-    while ((here = atomic_load_explicit(&in->at[slot].comm, memory_order_relaxed)) != NULL && here != GONE)
-        slot = behind(in, slot);
-    in->taken += here == NULL;
-    in->at[slot].group = group;
-    atomic_store_explicit(&in->at[slot].comm, group->comm, memory_order_release);
-}
-
-static bool is_live(const struct slot *slot)
-{
-    MPI_Comm comm = atomic_load_explicit(&slot->comm, memory_order_relaxed);
-    return comm != NULL && comm != GONE;
-}
-
-/* With the lock held: returns a table with room for one more entry. */
-static struct table *roomy(void)
-{
-    struct table *old = atomic_load_explicit(&table, memory_order_relaxed);
-    if (old != NULL && (old->taken + 1) * 4 <= old->slots * 3)
-        return old;
-    size_t slots = old == NULL ? SLOTS_FIRST : old->slots * 2;
-    struct table *made = calloc(1, sizeof *made + slots * sizeof *made->at);
-    if (made == NULL)
-        return NULL;
-    made->smaller = old;
-    made->slots = slots;
-    for (size_t slot = 0; old != NULL && slot < old->slots; slot++)
-        if (is_live(&old->at[slot]))
-            put(made, old->at[slot].group);
-    atomic_store_explicit(&table, made, memory_order_release);
-    return made;
-}
-
-bool communicators_enter(struct group *group)
-{
-    pthread_mutex_lock(&lock);
-    struct table *in = roomy();
-    if (in != NULL) {
-        put(in, group);
-        live++;
-    }
-    pthread_mutex_unlock(&lock);
-    return in != NULL;
-}
-
-/* With the lock held: empties slots marked as gone before an empty slot, which need no mark. */
-static void sweep(struct table *in, size_t slot)
-{
-    while (atomic_load_explicit(&in->at[behind(in, slot)].comm, memory_order_relaxed) == NULL &&
-           atomic_load_explicit(&in->at[slot].comm, memory_order_relaxed) == GONE) {
-        atomic_store_explicit(&in->at[slot].comm, NULL, memory_order_release);
-        in->taken--;
-        slot = (slot + in->slots - 1) & (in->slots - 1);
-    }
-}
-
-void communicators_leave(MPI_Comm comm)
-{
-    pthread_mutex_lock(&lock);
-    struct table *in = atomic_load_explicit(&table, memory_order_relaxed);
-    size_t slot = home(in, comm);
-    while (atomic_load_explicit(&in->at[slot].comm, memory_order_relaxed) != comm)
-        slot = behind(in, slot);
-    atomic_store_explicit(&in->at[slot].comm, GONE, memory_order_release);
-    live--;
-    sweep(in, slot);
-    pthread_mutex_unlock(&lock);
-}
-
-int communicators_count(void)
-{
-    pthread_mutex_lock(&lock);
-    int count = live;
-    pthread_mutex_unlock(&lock);
-    return count;
-}
-
-struct group *communicators_any(void)
-{
-    struct group *any = NULL;
-    pthread_mutex_lock(&lock);
-    struct table *in = atomic_load_explicit(&table, memory_order_relaxed);
-    for (size_t slot = 0; in != NULL && any == NULL && slot < in->slots; slot++)
-        if (is_live(&in->at[slot]))
-            any = in->at[slot].group;
-    pthread_mutex_unlock(&lock);
-    return any;
+    for (struct group *group = communicator_table_any(); group != NULL; group = communicator_table_any())
+        PMPI_Comm_delete_attr(group->comm, group_keyval);
+    communicator_table_free();
 }
 
 void communicators_stop(void)
 {
-    struct table *in = atomic_exchange(&table, NULL);
-    while (in != NULL) {
-        struct table *smaller = in->smaller;
-        free(in);
-        in = smaller;
-    }
+    PMPI_Comm_free_keyval(&group_keyval);
+}
+
+MPI_Comm communicator_begin_free(MPI_Comm comm)
+{
+    MPI_Comm previous = being_freed;
+    if (group_of(comm) != NULL)
+        requests_drain(comm);
+    being_freed = comm;
+    return previous;
+}
+
+void communicator_end_free(MPI_Comm previous)
+{
+    being_freed = previous;
 }

@@ -4,16 +4,17 @@
 #ifndef OUTBOARD_MPI_COMPLETION_H
 #define OUTBOARD_MPI_COMPLETION_H
 
-#include "shim.h"
+#include <mpi.h>
+#include <stdbool.h>
 
-enum patience { TEST, WAIT_ANY, WAIT_ALL };
+enum wait_kind { TEST, WAIT_ANY, WAIT_ALL };
 
 /* One call of the MPI_Wait and MPI_Test families with offloaded requests among its requests. */
 #define COMPLETION_INLINE 8
 struct completion {
     int count;
-    const MPI_Request *now;
-    MPI_Request *before; /* the handles before the call, to find failed and timed requests again */
+    const MPI_Request *handles;
+    MPI_Request *handles_before; /* the handles before the call, to find failed and timed requests again */
     int *codes;          /* error code by position */
     int failures;
     int first;           /* code of the first failure */
@@ -21,12 +22,12 @@ struct completion {
     double began;
     bool timed;          /* one of the requests is in timings.c */
     struct completion *outer;
-    MPI_Request few_before[COMPLETION_INLINE];
-    int few_codes[COMPLETION_INLINE];
+    MPI_Request inline_before[COMPLETION_INLINE];
+    int inline_codes[COMPLETION_INLINE];
 };
 
 /* False if none of the requests is offloaded or timed: MPI handles the call alone. Sleeps if all are offloaded. */
-bool completion_begin(struct completion *completion, int count, const MPI_Request *requests, enum patience patience);
+bool completion_begin(struct completion *completion, int count, const MPI_Request *requests, enum wait_kind wait_kind);
 /* Turns the outcome of the PMPI_ call into that of the MPI_ call. The request at `index` has completed, or none if
  * there is no such index. */
 int completion_end_one(struct completion *completion, int outcome, int index, MPI_Status *status);
@@ -35,7 +36,7 @@ int completion_end_some(struct completion *completion, int outcome, int done, co
                         MPI_Status *statuses);
 /* Only the sleeping and the timing of the functions above, for the Fortran names. */
 void completion_begin_fortran(struct completion *completion, int count, const MPI_Fint *requests,
-                              enum patience patience);
+                              enum wait_kind wait_kind);
 void completion_end_fortran(struct completion *completion, const MPI_Fint *requests);
 
 #endif

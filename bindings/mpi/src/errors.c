@@ -8,28 +8,29 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "shim.h"
+#include "errors.h"
+#include "library.h"
 
 #define OUTCOMES 100 /* outboard.h: -1 .. -99 */
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static int class_of_all;
+static int error_class;
 static int codes[OUTCOMES];
 
-int error_code(int outcome, const char *sentence)
+int error_code(int outcome, const char *message)
 {
     if (outcome == OUTBOARD_OK)
         return MPI_SUCCESS;
     int slot = outcome < 0 && outcome > -OUTCOMES ? -outcome : -OUTBOARD_ERR_INTERNAL;
     int code = MPI_ERR_OTHER;
     pthread_mutex_lock(&lock);
-    if (class_of_all == 0 && PMPI_Add_error_class(&class_of_all) == MPI_SUCCESS)
-        PMPI_Add_error_string(class_of_all, "the offloaded collective failed");
-    if (class_of_all != 0 && codes[slot] == 0 && PMPI_Add_error_code(class_of_all, &codes[slot]) != MPI_SUCCESS)
+    if (error_class == 0 && PMPI_Add_error_class(&error_class) == MPI_SUCCESS)
+        PMPI_Add_error_string(error_class, "the offloaded collective failed");
+    if (error_class != 0 && codes[slot] == 0 && PMPI_Add_error_code(error_class, &codes[slot]) != MPI_SUCCESS)
         codes[slot] = 0;
     if (codes[slot] != 0) {
         char text[MPI_MAX_ERROR_STRING];
-        snprintf(text, sizeof text, "outboard: %s", sentence);
+        snprintf(text, sizeof text, "outboard: %s", message);
         PMPI_Add_error_string(codes[slot], text);
         code = codes[slot];
     }
@@ -37,7 +38,7 @@ int error_code(int outcome, const char *sentence)
     return code;
 }
 
-bool error_stands_for(int code, int outcome)
+bool error_is_outcome(int code, int outcome)
 {
     pthread_mutex_lock(&lock);
     bool same = code == codes[-outcome] && code != 0;
@@ -53,9 +54,9 @@ int error_raise(MPI_Comm comm, int code)
 
 int outcome_code(int outcome)
 {
-    char sentence[MPI_MAX_ERROR_STRING];
+    char message[MPI_MAX_ERROR_STRING];
     if (outcome == OUTBOARD_OK)
         return MPI_SUCCESS;
-    library_sentence(outcome, sentence, sizeof sentence);
-    return error_code(outcome, sentence);
+    library_error_message(outcome, message, sizeof message);
+    return error_code(outcome, message);
 }

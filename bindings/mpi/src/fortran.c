@@ -9,8 +9,14 @@
  *
  * Here MPI itself raises the errors of offloaded requests, on the handler of MPI_COMM_WORLD.
  */
-#include "completion.h"
 #include "fortran.h"
+
+#include "allocation.h"
+#include "choice.h"
+#include "communicators.h"
+#include "completion.h"
+#include "lifetime.h"
+#include "persistent.h"
 
 /* The function that the shim hides; if a module of Python opened Fortran's libraries privately, looked up there. */
 void *fortran_hidden(const char *name)
@@ -63,13 +69,13 @@ FORTRAN(finalize, FINALIZE, (MPI_Fint * ierr))
 FORTRAN(alloc_mem, ALLOC_MEM, (MPI_Aint * size, MPI_Fint *info, char *baseptr, MPI_Fint *ierr))
 {
     HIDDEN(alloc_mem);
-    void *memory = allocation_take(*size);
+    void *memory = allocation_make(*size);
     if (memory == NULL) {
         next(size, info, baseptr, ierr);
         return;
     }
     *(void **)(void *)baseptr = memory;
-    answer(MPI_SUCCESS, ierr);
+    set_ierr(MPI_SUCCESS, ierr);
 }
 
 /* With a type(c_ptr) `use mpi` calls the same function by these names. */
@@ -83,20 +89,20 @@ ALLOC_MEM_CPTR(MPI_ALLOC_MEM_CPTR);
 FORTRAN(free_mem, FREE_MEM, (char *base, MPI_Fint *ierr))
 {
     HIDDEN(free_mem);
-    if (allocation_give(base))
-        answer(MPI_SUCCESS, ierr);
+    if (allocation_free(base))
+        set_ierr(MPI_SUCCESS, ierr);
     else
         next(base, ierr);
 }
 
 /* ---- completion: the shim interposes no test functions, and times nothing in them ---- */
 
-#define WAIT(lower, upper, count, patience, parameters, arguments)                                                     \
+#define WAIT(lower, upper, count, wait_kind, parameters, arguments)                                                    \
     FORTRAN(lower, upper, parameters)                                                                                  \
     {                                                                                                                  \
         HIDDEN(lower);                                                                                                 \
         struct completion call;                                                                                        \
-        completion_begin_fortran(&call, count, requests, patience);                                                    \
+        completion_begin_fortran(&call, count, requests, wait_kind);                                                   \
         next arguments;                                                                                                \
         completion_end_fortran(&call, requests);                                                                       \
     }
@@ -122,7 +128,7 @@ FORTRAN(start, START, (MPI_Fint * request, MPI_Fint *ierr))
     MPI_Request handle = PMPI_Request_f2c(*request);
     int outcome;
     if (request_start(&handle, &outcome))
-        answer(outcome, ierr);
+        set_ierr(outcome, ierr);
     else
         next(request, ierr);
 }
@@ -132,24 +138,24 @@ FORTRAN(startall, STARTALL, (MPI_Fint * count, MPI_Fint *requests, MPI_Fint *ier
     MPI_Fint outcome = MPI_SUCCESS;
     for (int i = 0; i < *count && outcome == MPI_SUCCESS; i++)
         ompi_start_f(&requests[i], &outcome);
-    answer(outcome, ierr);
+    set_ierr(outcome, ierr);
 }
 
 FORTRAN(request_free, REQUEST_FREE, (MPI_Fint * request, MPI_Fint *ierr))
 {
     HIDDEN(request_free);
-    request_forget(PMPI_Request_f2c(*request));
+    request_release(PMPI_Request_f2c(*request));
     next(request, ierr);
 }
 
 /* ---- communicators ---- */
 
 /* The function hidden behind `name` makes the communicator and the shim registers it. `ierr` is optional in mpi_f08. */
-#define MAKE_AND_TELL(name, lower)                                                                                     \
+#define MAKE_AND_REGISTER(name, lower)                                                                                 \
     {                                                                                                                  \
         HIDDEN_NAME(name);                                                                                             \
-        MPI_Fint unasked;                                                                                              \
-        ierr = ierr == NULL ? &unasked : ierr;                                                                         \
+        MPI_Fint unused_ierr;                                                                                          \
+        ierr = ierr == NULL ? &unused_ierr : ierr;                                                                     \
         next(comm, BETWEEN_##lower(ARGUMENT) made, ierr);                                                              \
         if (*ierr == MPI_SUCCESS)                                                                                      \
             communicator_made(PMPI_Comm_f2c(*made));                                                                   \
@@ -157,14 +163,14 @@ FORTRAN(request_free, REQUEST_FREE, (MPI_Fint * request, MPI_Fint *ierr))
 
 #define CONSTRUCTOR(Name, lower, upper)                                                                                \
     FORTRAN(lower, upper, (MPI_Fint * comm, BETWEEN_##lower(PARAMETER) MPI_Fint * made, MPI_Fint * ierr))              \
-    MAKE_AND_TELL(ompi_##lower##_f, lower)
+    MAKE_AND_REGISTER(ompi_##lower##_f, lower)
 
 /* A function with logical arguments, which `use mpi_f08` calls by its own name. */
 #define CONSTRUCTOR_F08(Name, lower, upper)                                                                            \
     CONSTRUCTOR(Name, lower, upper)                                                                                    \
     void mpi_##lower##_f08_(MPI_Fint *comm, BETWEEN_##lower(PARAMETER) MPI_Fint *made, MPI_Fint *ierr);                \
     void mpi_##lower##_f08_(MPI_Fint *comm, BETWEEN_##lower(PARAMETER) MPI_Fint *made, MPI_Fint *ierr)                 \
-    MAKE_AND_TELL(mpi_##lower##_f08_, lower)
+    MAKE_AND_REGISTER(mpi_##lower##_f08_, lower)
 
 CONSTRUCTORS(CONSTRUCTOR)
 CONSTRUCTORS_WITH_LOGICALS(CONSTRUCTOR_F08)
@@ -173,9 +179,9 @@ CONSTRUCTORS_WITH_LOGICALS(CONSTRUCTOR_F08)
     FORTRAN(lower, upper, (MPI_Fint * comm, MPI_Fint * ierr))                                                          \
     {                                                                                                                  \
         HIDDEN(lower);                                                                                                 \
-        MPI_Comm outer = group_leaves(PMPI_Comm_f2c(*comm));                                                           \
+        MPI_Comm previous = communicator_begin_free(PMPI_Comm_f2c(*comm));                                             \
         next(comm, ierr);                                                                                              \
-        group_left(outer);                                                                                             \
+        communicator_end_free(previous);                                                                               \
     }
 
 DESTRUCTOR(comm_free, COMM_FREE)

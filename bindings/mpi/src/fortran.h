@@ -17,7 +17,7 @@ _Static_assert(sizeof(MPI_Fint) == sizeof(int), "counts can be handed on as they
 void *fortran_hidden(const char *name);
 
 /* Returns the outcome to the program; `ierr` is optional in mpi_f08. */
-static inline void answer(int outcome, MPI_Fint *ierr)
+static inline void set_ierr(int outcome, MPI_Fint *ierr)
 {
     if (ierr != NULL)
         *ierr = outcome;

@@ -1,15 +1,17 @@
 /*
  * hosts.c: the host of each rank.
  *
- * The hosts are gathered once, in MPI_Init. From then on every rank can compute the place of any communicator's ranks
- * alone, and all members find the same. Ranks with the same MPI_Get_processor_name are on one host, as for Open MPI.
- * The lowest rank of MPI_COMM_WORLD on a host identifies it.
+ * The hosts are gathered once, in MPI_Init. From then on every rank can compute the placement of any communicator's
+ * ranks alone, and all members find the same. Ranks with the same MPI_Get_processor_name are on one host, as for Open
+ * MPI. The lowest rank of MPI_COMM_WORLD on a host identifies the host.
  */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "shim.h"
+#include "hosts.h"
+#include "scratch.h"
+#include "tree.h"
 
 static int *host_of; /* by rank of MPI_COMM_WORLD */
 static int world_ranks;
@@ -31,7 +33,7 @@ static int by_name_and_rank(const void *a, const void *b)
 /* Only on rank 0, which knows all names. */
 static void number_hosts(void)
 {
-    int *sorted = scratch_take((size_t)world_ranks * sizeof *sorted);
+    int *sorted = scratch_allocate((size_t)world_ranks * sizeof *sorted);
     if (sorted == NULL)
         out_of_memory(world_ranks);
     for (int rank = 0; rank < world_ranks; rank++)
@@ -41,7 +43,7 @@ static void number_hosts(void)
         bool same = at > 0 && strcmp(names[sorted[at]], names[sorted[at - 1]]) == 0;
         host_of[sorted[at]] = same ? host_of[sorted[at - 1]] : sorted[at];
     }
-    scratch_give(sorted);
+    scratch_free(sorted);
 }
 
 void hosts_find(void)
@@ -49,8 +51,8 @@ void hosts_find(void)
     int rank, length;
     PMPI_Comm_rank(MPI_COMM_WORLD, &rank);
     PMPI_Comm_size(MPI_COMM_WORLD, &world_ranks);
-    host_of = scratch_take((size_t)world_ranks * sizeof *host_of);
-    names = scratch_take((size_t)world_ranks * sizeof *names);
+    host_of = scratch_allocate((size_t)world_ranks * sizeof *host_of);
+    names = scratch_allocate((size_t)world_ranks * sizeof *names);
     if (host_of == NULL || names == NULL)
         out_of_memory(world_ranks);
     PMPI_Get_processor_name(names[rank], &length);
@@ -58,16 +60,16 @@ void hosts_find(void)
     if (rank == 0) {
         number_hosts();
     } else {
-        scratch_give(names);
+        scratch_free(names);
         names = NULL;
     }
     tree_broadcast(host_of, (size_t)world_ranks * sizeof *host_of);
 }
 
-void hosts_forget(void)
+void hosts_free(void)
 {
-    scratch_give(names);
-    scratch_give(host_of);
+    scratch_free(names);
+    scratch_free(host_of);
     names = NULL;
     host_of = NULL;
 }
@@ -99,20 +101,20 @@ static bool world_ranks_of(MPI_Comm comm, int ranks, int *from, int *to)
     return all;
 }
 
-bool place_of(MPI_Comm comm, int ranks, struct place *place)
+bool placement_of(MPI_Comm comm, int ranks, struct placement *placement)
 {
-    int *from = malloc(2 * (size_t)ranks * sizeof *from), *there = calloc((size_t)world_ranks, sizeof *there);
-    if (from == NULL || there == NULL)
+    int *from = malloc(2 * (size_t)ranks * sizeof *from), *ranks_on = calloc((size_t)world_ranks, sizeof *ranks_on);
+    if (from == NULL || ranks_on == NULL)
         out_of_memory(ranks);
     int *to = from + ranks;
     bool all = world_ranks_of(comm, ranks, from, to);
-    *place = (struct place){0, 0};
+    *placement = (struct placement){0, 0};
     for (int rank = 0; all && rank < ranks; rank++) {
-        int on = ++there[host_of[to[rank]]];
-        place->hosts += on == 1;
-        place->ranks_per_host = on > place->ranks_per_host ? on : place->ranks_per_host;
+        int on = ++ranks_on[host_of[to[rank]]];
+        placement->hosts += on == 1;
+        placement->ranks_per_host = on > placement->ranks_per_host ? on : placement->ranks_per_host;
     }
-    free(there);
+    free(ranks_on);
     free(from);
     return all;
 }

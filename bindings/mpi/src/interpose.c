@@ -1,12 +1,17 @@
 /*
  * interpose.c: the MPI functions of the shim by their C names, except the collectives (collectives.c).
  */
+#include "allocation.h"
+#include "choice.h"
+#include "communicators.h"
 #include "completion.h"
 #include "interposed.h"
+#include "lifetime.h"
+#include "persistent.h"
 
 /* ---- start and end ---- */
 
-static int started(int outcome)
+static int start_on_success(int outcome)
 {
     if (outcome == MPI_SUCCESS)
         shim_start();
@@ -15,12 +20,12 @@ static int started(int outcome)
 
 int MPI_Init(int *argc, char ***argv)
 {
-    return started(PMPI_Init(argc, argv));
+    return start_on_success(PMPI_Init(argc, argv));
 }
 
 int MPI_Init_thread(int *argc, char ***argv, int required, int *provided)
 {
-    return started(PMPI_Init_thread(argc, argv, required, provided));
+    return start_on_success(PMPI_Init_thread(argc, argv, required, provided));
 }
 
 int MPI_Finalize(void)
@@ -33,7 +38,7 @@ int MPI_Finalize(void)
 
 int MPI_Alloc_mem(MPI_Aint size, MPI_Info info, void *baseptr)
 {
-    void *memory = allocation_take(size);
+    void *memory = allocation_make(size);
     if (memory == NULL)
         return PMPI_Alloc_mem(size, info, baseptr);
     *(void **)baseptr = memory;
@@ -42,22 +47,22 @@ int MPI_Alloc_mem(MPI_Aint size, MPI_Info info, void *baseptr)
 
 int MPI_Free_mem(void *base)
 {
-    return allocation_give(base) ? MPI_SUCCESS : PMPI_Free_mem(base);
+    return allocation_free(base) ? MPI_SUCCESS : PMPI_Free_mem(base);
 }
 
 /* ---- completion ---- */
 
-/* The value that an MPI function has returned through `answer`; a NULL place is an error of the program. */
-static int answered(const int *answer)
+/* The value that an MPI function has returned through `value`; a NULL pointer is an error of the program. */
+static int value_or_zero(const int *value)
 {
-    return answer == NULL ? 0 : *answer;
+    return value == NULL ? 0 : *value;
 }
 
-#define COMPLETION(name, count, patience, parameters, arguments, end)                                                  \
+#define COMPLETION(name, count, wait_kind, parameters, arguments, end)                                                 \
     int MPI_##name parameters                                                                                          \
     {                                                                                                                  \
         struct completion call;                                                                                        \
-        if (!completion_begin(&call, count, requests, patience))                                                       \
+        if (!completion_begin(&call, count, requests, wait_kind))                                                      \
             return PMPI_##name arguments;                                                                              \
         int outcome = PMPI_##name arguments;                                                                           \
         return end;                                                                                                    \
@@ -67,31 +72,31 @@ COMPLETION(Wait, 1, WAIT_ALL, (MPI_Request * requests, MPI_Status *status), (req
            completion_end_one(&call, outcome, 0, status))
 
 COMPLETION(Test, 1, TEST, (MPI_Request * requests, int *flag, MPI_Status *status), (requests, flag, status),
-           completion_end_one(&call, outcome, answered(flag) ? 0 : MPI_UNDEFINED, status))
+           completion_end_one(&call, outcome, value_or_zero(flag) ? 0 : MPI_UNDEFINED, status))
 
 COMPLETION(Waitany, count, WAIT_ANY, (int count, MPI_Request requests[], int *index, MPI_Status *status),
-           (count, requests, index, status), completion_end_one(&call, outcome, answered(index), status))
+           (count, requests, index, status), completion_end_one(&call, outcome, value_or_zero(index), status))
 
 COMPLETION(Testany, count, TEST, (int count, MPI_Request requests[], int *index, int *flag, MPI_Status *status),
            (count, requests, index, flag, status),
-           completion_end_one(&call, outcome, answered(flag) ? answered(index) : MPI_UNDEFINED, status))
+           completion_end_one(&call, outcome, value_or_zero(flag) ? value_or_zero(index) : MPI_UNDEFINED, status))
 
 COMPLETION(Waitall, count, WAIT_ALL, (int count, MPI_Request requests[], MPI_Status statuses[]),
            (count, requests, statuses), completion_end_some(&call, outcome, count, NULL, statuses))
 
 COMPLETION(Testall, count, TEST, (int count, MPI_Request requests[], int *flag, MPI_Status statuses[]),
            (count, requests, flag, statuses),
-           completion_end_some(&call, outcome, answered(flag) ? count : 0, NULL, statuses))
+           completion_end_some(&call, outcome, value_or_zero(flag) ? count : 0, NULL, statuses))
 
 COMPLETION(Waitsome, count, WAIT_ANY,
            (int count, MPI_Request requests[], int *outcount, int indices[], MPI_Status statuses[]),
            (count, requests, outcount, indices, statuses),
-           completion_end_some(&call, outcome, answered(outcount), indices, statuses))
+           completion_end_some(&call, outcome, value_or_zero(outcount), indices, statuses))
 
 COMPLETION(Testsome, count, TEST,
            (int count, MPI_Request requests[], int *outcount, int indices[], MPI_Status statuses[]),
            (count, requests, outcount, indices, statuses),
-           completion_end_some(&call, outcome, answered(outcount), indices, statuses))
+           completion_end_some(&call, outcome, value_or_zero(outcount), indices, statuses))
 
 /* ---- persistent requests ---- */
 
@@ -111,7 +116,7 @@ int MPI_Startall(int count, MPI_Request requests[])
 
 int MPI_Request_free(MPI_Request *request)
 {
-    request_forget(*request);
+    request_release(*request);
     return PMPI_Request_free(request);
 }
 
@@ -133,9 +138,9 @@ CONSTRUCTORS_WITH_LOGICALS(CONSTRUCTOR)
 #define DESTRUCTOR(name)                                                                                               \
     int MPI_Comm_##name(MPI_Comm *comm)                                                                                \
     {                                                                                                                  \
-        MPI_Comm outer = group_leaves(*comm);                                                                          \
+        MPI_Comm previous = communicator_begin_free(*comm);                                                            \
         int outcome = PMPI_Comm_##name(comm);                                                                          \
-        group_left(outer);                                                                                             \
+        communicator_end_free(previous);                                                                               \
         return outcome;                                                                                                \
     }
 

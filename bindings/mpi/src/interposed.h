@@ -8,6 +8,9 @@
 #ifndef OUTBOARD_MPI_INTERPOSED_H
 #define OUTBOARD_MPI_INTERPOSED_H
 
+#include <mpi.h>
+#include <stdbool.h>
+
 #include "shim.h"
 
 #ifdef OUTBOARD_MPI_FORTRAN_H
@@ -39,39 +42,39 @@ typedef MPI_Info info_handle;
 
 #define PARAMETER(type, name) type name,
 #define ARGUMENT(type, name) name,
-#define UNPACK(...) __VA_ARGS__
+#define UNWRAP(...) __VA_ARGS__
 
-/* ---- collectives: the send side, the receive side, and the rest, as COLLECTIVES in shim.h names them ---- */
+/* ---- collectives: the send buffer, the receive buffer, and the rest, as COLLECTIVES in shim.h names them ---- */
 
 /* One block, or one equal block for each rank. */
 #define SEND_EVEN(P) P(input, sendbuf) P(number, sendcount) P(type_handle, sendtype)
-#define SEND_EVEN_GIVEN {BUFFER_OF(sendbuf), NULL, NULL, NUMBER_OF(sendcount), TYPE_OF(sendtype)}
+#define SEND_EVEN_VALUE {BUFFER_OF(sendbuf), NULL, NULL, NUMBER_OF(sendcount), TYPE_OF(sendtype)}
 #define RECEIVE_EVEN(P) P(output, recvbuf) P(number, recvcount) P(type_handle, recvtype)
-#define RECEIVE_EVEN_GIVEN {BUFFER_OF(recvbuf), NULL, NULL, NUMBER_OF(recvcount), TYPE_OF(recvtype)}
+#define RECEIVE_EVEN_VALUE {BUFFER_OF(recvbuf), NULL, NULL, NUMBER_OF(recvcount), TYPE_OF(recvtype)}
 /* Blocks of different sizes, by rank. */
 #define SEND_UNEVEN(P) P(input, sendbuf) P(numbers, sendcounts) P(numbers, sdispls) P(type_handle, sendtype)
-#define SEND_UNEVEN_GIVEN {BUFFER_OF(sendbuf), sendcounts, sdispls, 0, TYPE_OF(sendtype)}
+#define SEND_UNEVEN_VALUE {BUFFER_OF(sendbuf), sendcounts, sdispls, 0, TYPE_OF(sendtype)}
 #define RECEIVE_UNEVEN(P) P(output, recvbuf) P(numbers, recvcounts) P(numbers, rdispls) P(type_handle, recvtype)
-#define RECEIVE_UNEVEN_GIVEN {BUFFER_OF(recvbuf), recvcounts, rdispls, 0, TYPE_OF(recvtype)}
-/* A vector to reduce, with the count and datatype of the receive side. */
+#define RECEIVE_UNEVEN_VALUE {BUFFER_OF(recvbuf), recvcounts, rdispls, 0, TYPE_OF(recvtype)}
+/* A vector to reduce, with the count and datatype of the receive buffer. */
 #define SEND_VECTOR(P) P(input, sendbuf)
-#define SEND_VECTOR_GIVEN {BUFFER_OF(sendbuf), NULL, NULL, 0, MPI_DATATYPE_NULL}
+#define SEND_VECTOR_VALUE {BUFFER_OF(sendbuf), NULL, NULL, 0, MPI_DATATYPE_NULL}
 /* The elements of a vector that the list gives to this rank. */
 #define RECEIVE_PART(P) P(output, recvbuf) P(numbers, recvcounts) P(type_handle, recvtype)
-#define RECEIVE_PART_GIVEN {BUFFER_OF(recvbuf), recvcounts, NULL, 0, TYPE_OF(recvtype)}
+#define RECEIVE_PART_VALUE {BUFFER_OF(recvbuf), recvcounts, NULL, 0, TYPE_OF(recvtype)}
 #define SEND_NOTHING(P)
-#define SEND_NOTHING_GIVEN {NULL, NULL, NULL, 0, MPI_DATATYPE_NULL}
+#define SEND_NOTHING_VALUE {NULL, NULL, NULL, 0, MPI_DATATYPE_NULL}
 #define RECEIVE_NOTHING(P)
-#define RECEIVE_NOTHING_GIVEN SEND_NOTHING_GIVEN
+#define RECEIVE_NOTHING_VALUE SEND_NOTHING_VALUE
 
 #define WITH_ALL(P)
-#define WITH_ALL_GIVEN 0, MPI_OP_NULL
+#define WITH_ALL_VALUE 0, MPI_OP_NULL
 #define WITH_ROOT(P) P(number, root)
-#define WITH_ROOT_GIVEN NUMBER_OF(root), MPI_OP_NULL
+#define WITH_ROOT_VALUE NUMBER_OF(root), MPI_OP_NULL
 #define WITH_OP(P) P(op_handle, op)
-#define WITH_OP_GIVEN 0, OP_OF(op)
+#define WITH_OP_VALUE 0, OP_OF(op)
 #define WITH_OP_ROOT(P) P(op_handle, op) P(number, root)
-#define WITH_OP_ROOT_GIVEN NUMBER_OF(root), OP_OF(op)
+#define WITH_OP_ROOT_VALUE NUMBER_OF(root), OP_OF(op)
 
 #define PARAMETERS(send, receive, with)                                                                                \
     SEND_##send(PARAMETER) RECEIVE_##receive(PARAMETER) WITH_##with(PARAMETER) comm_handle comm
@@ -79,11 +82,11 @@ typedef MPI_Info info_handle;
 /* The struct call with these parameters. */
 #define CALL(lower, send, receive, with)                                                                               \
     {                                                                                                                  \
-        COLLECTIVE_##lower, COMM_OF(comm), SEND_##send##_GIVEN, RECEIVE_##receive##_GIVEN, WITH_##with##_GIVEN,        \
+        COLLECTIVE_##lower, COMM_OF(comm), SEND_##send##_VALUE, RECEIVE_##receive##_VALUE, WITH_##with##_VALUE,        \
             FROM_FORTRAN                                                                                               \
     }
 
-/* ---- constructors of communicators: the parameters between the given and the made communicator ---- */
+/* ---- constructors of communicators: the parameters between the old and the new communicator ---- */
 
 #define CONSTRUCTORS(X)                                                                                                \
     X(Comm_dup, comm_dup, COMM_DUP)                                                                                    \

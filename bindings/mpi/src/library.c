@@ -1,5 +1,5 @@
 /*
- * library.c: finds liboutboard and Open MPI's progress engine at run time.
+ * library.c: finds liboutboard and Open MPI's progress engine at run time, and attaches this process.
  *
  * Both are looked up, never linked: a program under the shim must run natively if either is missing.
  */
@@ -8,55 +8,80 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "shim.h"
+#include "library.h"
 
 struct outboard_library outboard;
 struct progress_engine engine;
+static outboard_context *context;
 
-bool library_load(char *why, size_t why_bytes)
+bool library_load(char *message, size_t message_bytes)
 {
     const char *path = getenv("OUTBOARD_LIBRARY");
     if (path == NULL || path[0] == '\0')
         path = "liboutboard.so";
     void *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (handle == NULL) {
-        snprintf(why, why_bytes, "%s; set OUTBOARD_LIBRARY to the path of liboutboard.so", dlerror());
+        snprintf(message, message_bytes, "%s; set OUTBOARD_LIBRARY to the path of liboutboard.so", dlerror());
         return false;
     }
 #define FIND(name)                                                                                                     \
     *(void **)&outboard.name = dlsym(handle, "outboard_" #name);                                                       \
     if (outboard.name == NULL) {                                                                                       \
-        snprintf(why, why_bytes, "%s lacks outboard_%s; install the liboutboard.so of this release", path, #name);     \
+        snprintf(message, message_bytes, "%s lacks outboard_%s; install the liboutboard.so of this release", path,     \
+                 #name);                                                                                               \
         return false;                                                                                                  \
     }
     OUTBOARD_FUNCTIONS(FIND)
 #undef FIND
     int version = outboard.abi_version();
     if (version != OUTBOARD_ABI_VERSION) {
-        snprintf(why, why_bytes, "%s speaks interface version %d, this shim %d; install both from one release", path,
-                 version, OUTBOARD_ABI_VERSION);
+        snprintf(message, message_bytes, "%s speaks interface version %d, this shim %d; install both from one release",
+                 path, version, OUTBOARD_ABI_VERSION);
         return false;
     }
     return true;
 }
 
-void library_sentence(int outcome, char *sentence, size_t bytes)
+bool library_attach(char *message, size_t message_bytes)
 {
-    const char *said = outboard.last_error();
-    if (said != NULL && said[0] != '\0')
-        snprintf(sentence, bytes, "%s", said);
-    else
-        snprintf(sentence, bytes, "%s", outboard.strerror(outcome));
+    int outcome = outboard.attach(NULL, &context);
+    if (outcome == OUTBOARD_OK)
+        return true;
+    context = NULL;
+    library_error_message(outcome, message, message_bytes);
+    return false;
 }
 
-bool progress_engine_find(char *why, size_t why_bytes)
+void library_detach(void)
+{
+    if (context != NULL)
+        outboard.detach(context);
+    context = NULL;
+}
+
+outboard_context *library_context(void)
+{
+    return context;
+}
+
+void library_error_message(int outcome, char *message, size_t bytes)
+{
+    const char *detail = outboard.last_error();
+    if (detail != NULL && detail[0] != '\0')
+        snprintf(message, bytes, "%s", detail);
+    else
+        snprintf(message, bytes, "%s", outboard.strerror(outcome));
+}
+
+bool progress_engine_find(char *message, size_t message_bytes)
 {
     /* libmpi brings libopen-pal into the scope of this object even if a program opened libmpi privately. */
     *(void **)&engine.progress = dlsym(RTLD_DEFAULT, "opal_progress");
     *(void **)&engine.attach = dlsym(RTLD_DEFAULT, "opal_progress_register");
     *(void **)&engine.remove = dlsym(RTLD_DEFAULT, "opal_progress_unregister");
     if (engine.progress == NULL || engine.attach == NULL || engine.remove == NULL) {
-        snprintf(why, why_bytes, "this Open MPI does not export opal_progress_register; use Open MPI 4.1 or 5.0");
+        snprintf(message, message_bytes,
+                 "this Open MPI does not export opal_progress_register; use Open MPI 4.1 or 5.0");
         return false;
     }
     return true;

@@ -7,50 +7,49 @@
 #include <pthread.h>
 #include <string.h>
 
+#include "memory.h"
+#include "library.h"
+#include "scratch.h"
 #include "shim.h"
 
 /* MPI_Pack counts bytes in an int. */
 #define PACK_LIMIT ((uint64_t)1 << 30)
 /* Above this size, proving that a constructed type is plain memory costs more than packing it. */
 #define PROOF_LIMIT ((uint64_t)16 << 20)
-#define BOUNCES_KEPT 4
+#define BOUNCES_FREE_MAX 4
 /* Larger bounce buffers are freed at once: the program may want the memory. */
-#define BOUNCE_KEPT_BYTES ((size_t)64 << 20)
+#define BOUNCE_FREE_BYTES_MAX ((size_t)64 << 20)
 
-static int solid_keyval = MPI_KEYVAL_INVALID;
-static char known_solid, known_scattered;
-
-void *moved(const void *address, int64_t by)
-{
-    return (void *)((uintptr_t)address + (uintptr_t)by);
-}
+static int contiguous_keyval = MPI_KEYVAL_INVALID;
+static char contiguous_mark, scattered_mark;
 
 /*
  * Packs one element whose byte at each position holds part of that position's number; the packed bytes read the same
  * if and only if packing moves nothing. (A type may fill its extent and yet list its parts in another order.)
  */
-static bool packs_as_it_lies(MPI_Datatype type, uint64_t size, int64_t true_lb)
+static bool packing_moves_nothing(MPI_Datatype type, uint64_t size, int64_t true_lb)
 {
-    unsigned char *lies = scratch_take(2 * size);
-    if (lies == NULL)
+    unsigned char *original = scratch_allocate(2 * size);
+    if (original == NULL)
         return false;
-    unsigned char *packed = lies + size;
+    unsigned char *packed = original + size;
     bool same = true;
     for (unsigned shift = 0; same && (shift == 0 || (size - 1) >> shift != 0); shift += 8) {
         for (uint64_t at = 0; at < size; at++)
-            lies[at] = (unsigned char)(at >> shift);
+            original[at] = (unsigned char)(at >> shift);
         int position = 0;
-        same = PMPI_Pack(moved(lies, -true_lb), 1, type, packed, (int)size, &position, MPI_COMM_SELF) == MPI_SUCCESS &&
-               (uint64_t)position == size && memcmp(lies, packed, size) == 0;
+        same = PMPI_Pack(address_plus(original, -true_lb), 1, type, packed, (int)size, &position, MPI_COMM_SELF) ==
+                   MPI_SUCCESS &&
+               (uint64_t)position == size && memcmp(original, packed, size) == 0;
     }
-    scratch_give(lies);
+    scratch_free(original);
     return same;
 }
 
-static bool type_is_solid(MPI_Datatype type);
+static bool type_is_contiguous(MPI_Datatype type);
 
-/* Elements of a negative extent follow one another backwards, so they are not solid. */
-static bool inner_is_solid(MPI_Datatype type, int integers, int addresses, int types)
+/* Elements of a negative extent follow one another backwards, so they are not contiguous. */
+static bool inner_is_contiguous(MPI_Datatype type, int integers, int addresses, int types)
 {
     int integer[2];
     MPI_Count lb, extent;
@@ -58,15 +57,16 @@ static bool inner_is_solid(MPI_Datatype type, int integers, int addresses, int t
     if (integers > 2 || addresses != 0 || types != 1 ||
         PMPI_Type_get_contents(type, integers, 0, 1, integer, NULL, &inner) != MPI_SUCCESS)
         return false;
-    bool solid = PMPI_Type_get_extent_x(inner, &lb, &extent) == MPI_SUCCESS && extent >= 0 && type_is_solid(inner);
+    bool contiguous =
+        PMPI_Type_get_extent_x(inner, &lb, &extent) == MPI_SUCCESS && extent >= 0 && type_is_contiguous(inner);
     int combiner;
     if (PMPI_Type_get_envelope(inner, &integers, &addresses, &types, &combiner) == MPI_SUCCESS &&
         combiner != MPI_COMBINER_NAMED)
         PMPI_Type_free(&inner);
-    return solid;
+    return contiguous;
 }
 
-static bool type_is_solid(MPI_Datatype type)
+static bool type_is_contiguous(MPI_Datatype type)
 {
     MPI_Count size, true_lb, true_extent;
     if (PMPI_Type_size_x(type, &size) != MPI_SUCCESS ||
@@ -80,26 +80,26 @@ static bool type_is_solid(MPI_Datatype type)
         return true;
     case MPI_COMBINER_DUP:
     case MPI_COMBINER_CONTIGUOUS:
-        return inner_is_solid(type, integers, addresses, types);
+        return inner_is_contiguous(type, integers, addresses, types);
     default:
-        return size == 0 || ((uint64_t)size <= PROOF_LIMIT && packs_as_it_lies(type, (uint64_t)size, true_lb));
+        return size == 0 || ((uint64_t)size <= PROOF_LIMIT && packing_moves_nothing(type, (uint64_t)size, true_lb));
     }
 }
 
-/* type_is_solid(), cached with the type. */
-static bool solid_cached(MPI_Datatype type)
+/* type_is_contiguous(), cached with the type. */
+static bool is_contiguous_cached(MPI_Datatype type)
 {
     int integers, addresses, types, combiner, found = 0;
     if (PMPI_Type_get_envelope(type, &integers, &addresses, &types, &combiner) != MPI_SUCCESS)
         return false;
     if (combiner == MPI_COMBINER_NAMED)
-        return type_is_solid(type);
-    void *known = NULL;
-    if (PMPI_Type_get_attr(type, solid_keyval, &known, &found) == MPI_SUCCESS && found)
-        return known == &known_solid;
-    bool solid = type_is_solid(type);
-    PMPI_Type_set_attr(type, solid_keyval, solid ? &known_solid : &known_scattered);
-    return solid;
+        return type_is_contiguous(type);
+    void *cached = NULL;
+    if (PMPI_Type_get_attr(type, contiguous_keyval, &cached, &found) == MPI_SUCCESS && found)
+        return cached == &contiguous_mark;
+    bool contiguous = type_is_contiguous(type);
+    PMPI_Type_set_attr(type, contiguous_keyval, contiguous ? &contiguous_mark : &scattered_mark);
+    return contiguous;
 }
 
 int shape_of(MPI_Datatype type, struct shape *shape)
@@ -114,8 +114,8 @@ int shape_of(MPI_Datatype type, struct shape *shape)
         return outcome;
     shape->size = (uint64_t)size;
     shape->true_lb = true_lb;
-    shape->solid = size == true_extent && solid_cached(type);
-    shape->stackable = shape->solid && extent == size;
+    shape->contiguous = size == true_extent && is_contiguous_cached(type);
+    shape->no_gaps = shape->contiguous && extent == size;
     return MPI_SUCCESS;
 }
 
@@ -135,7 +135,8 @@ int convert_elements(bool packs, void *elements, uint64_t count, MPI_Datatype ty
         return MPI_ERR_COUNT;
     for (uint64_t done = 0, part; outcome == MPI_SUCCESS && done < count; done += part) {
         part = piece_elements(count - done, shape->size);
-        void *here = moved(elements, (int64_t)done * extent), *there = moved(packed, (int64_t)(done * shape->size));
+        void *here = address_plus(elements, (int64_t)done * extent),
+             *there = address_plus(packed, (int64_t)(done * shape->size));
         int bytes = (int)(part * shape->size), position = 0;
         if (packs)
             outcome = PMPI_Pack(here, (int)part, type, there, bytes, &position, MPI_COMM_SELF);
@@ -155,81 +156,81 @@ struct bounce {
 };
 
 static pthread_mutex_t bounce_lock = PTHREAD_MUTEX_INITIALIZER;
-static struct bounce *kept;
-static int kept_count;
+static struct bounce *free_list;
+static int free_count;
 
-static void bounce_release(struct bounce *bounce)
+static void bounce_free(struct bounce *bounce)
 {
     if (bounce->shared)
-        outboard.dealloc(shim_context(), bounce);
+        outboard.dealloc(library_context(), bounce);
     else
-        scratch_give(bounce);
+        scratch_free(bounce);
 }
 
-/* Takes the smallest kept buffer with at least `bytes` out of the list. */
-static struct bounce *smallest_kept(size_t bytes)
+/* Removes the smallest free buffer with at least `bytes` from the list. */
+static struct bounce *take_smallest(size_t bytes)
 {
     struct bounce **least = NULL;
-    for (struct bounce **at = &kept; *at != NULL; at = &(*at)->next)
+    for (struct bounce **at = &free_list; *at != NULL; at = &(*at)->next)
         if ((*at)->bytes >= bytes && (least == NULL || (*at)->bytes < (*least)->bytes))
             least = at;
     if (least == NULL)
         return NULL;
     struct bounce *taken = *least;
     *least = taken->next;
-    kept_count--;
+    free_count--;
     return taken;
 }
 
-void *bounce_take(size_t bytes)
+void *bounce_acquire(size_t bytes)
 {
     pthread_mutex_lock(&bounce_lock);
-    struct bounce *fit = smallest_kept(bytes);
+    struct bounce *fit = take_smallest(bytes);
     pthread_mutex_unlock(&bounce_lock);
     if (fit != NULL)
         return fit->memory;
-    void *fresh = NULL;
-    bool shared = outboard.alloc(shim_context(), sizeof(struct bounce) + bytes, &fresh) == OUTBOARD_OK;
+    void *allocated = NULL;
+    bool shared = outboard.alloc(library_context(), sizeof(struct bounce) + bytes, &allocated) == OUTBOARD_OK;
     if (!shared)
-        fresh = scratch_take(sizeof(struct bounce) + bytes);
-    if (fresh == NULL)
+        allocated = scratch_allocate(sizeof(struct bounce) + bytes);
+    if (allocated == NULL)
         return NULL;
-    struct bounce *made = fresh;
+    struct bounce *made = allocated;
     made->bytes = bytes;
     made->shared = shared;
     return made->memory;
 }
 
-void bounce_give(void *memory)
+void bounce_release(void *memory)
 {
-    struct bounce *bounce = moved(memory, -(int64_t)offsetof(struct bounce, memory)), *surplus = NULL;
-    if (bounce->bytes > BOUNCE_KEPT_BYTES) {
-        bounce_release(bounce);
+    struct bounce *bounce = address_plus(memory, -(int64_t)offsetof(struct bounce, memory)), *surplus = NULL;
+    if (bounce->bytes > BOUNCE_FREE_BYTES_MAX) {
+        bounce_free(bounce);
         return;
     }
     pthread_mutex_lock(&bounce_lock);
-    bounce->next = kept;
-    kept = bounce;
-    kept_count++;
-    if (kept_count > BOUNCES_KEPT)
-        surplus = smallest_kept(0);
+    bounce->next = free_list;
+    free_list = bounce;
+    free_count++;
+    if (free_count > BOUNCES_FREE_MAX)
+        surplus = take_smallest(0);
     pthread_mutex_unlock(&bounce_lock);
     if (surplus != NULL)
-        bounce_release(surplus);
+        bounce_free(surplus);
 }
 
 int memory_start(void)
 {
-    return PMPI_Type_create_keyval(MPI_TYPE_NULL_COPY_FN, MPI_TYPE_NULL_DELETE_FN, &solid_keyval, NULL);
+    return PMPI_Type_create_keyval(MPI_TYPE_NULL_COPY_FN, MPI_TYPE_NULL_DELETE_FN, &contiguous_keyval, NULL);
 }
 
 void memory_stop(void)
 {
-    while (kept != NULL) {
-        struct bounce *bounce = kept;
-        kept = bounce->next;
-        kept_count--;
-        bounce_release(bounce);
+    while (free_list != NULL) {
+        struct bounce *bounce = free_list;
+        free_list = bounce->next;
+        free_count--;
+        bounce_free(bounce);
     }
-    PMPI_Type_free_keyval(&solid_keyval);
+    PMPI_Type_free_keyval(&contiguous_keyval);
 }

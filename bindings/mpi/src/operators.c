@@ -5,7 +5,7 @@
  * through: operators and datatypes of the program, long double, and Fortran's logicals, whose values depend on the
  * compiler.
  */
-#include "shim.h"
+#include "operators.h"
 
 /* Kinds of datatypes; each has its own defined operators. */
 enum kind { INTEGER = 1, FLOAT = 2, COMPLEX = 4, PAIR = 8, LOGICAL = 16, BYTES = 32 };

@@ -17,7 +17,15 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "persistent.h"
+#include "buffers.h"
+#include "errors.h"
+#include "groups.h"
+#include "methods.h"
+#include "posting.h"
 #include "requests.h"
+#include "shim.h"
+#include "timings.h"
 
 struct persistent {
     struct call call;         /* posted whenever the request is started */
@@ -29,92 +37,92 @@ struct persistent {
     int lists[];
 };
 
-static MPI_Comm alone = MPI_COMM_NULL;
-static int most_tags;
-static atomic_uint drawn;
+static MPI_Comm self_comm = MPI_COMM_NULL;
+static int tag_limit;
+static atomic_uint tags_used;
 
-int persistent_begin(void)
+int persistent_start(void)
 {
-    int *limit, found = 0, code = PMPI_Comm_dup(MPI_COMM_SELF, &alone);
+    int *limit, found = 0, code = PMPI_Comm_dup(MPI_COMM_SELF, &self_comm);
     if (code == MPI_SUCCESS)
         code = PMPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, &limit, &found);
-    most_tags = found ? *limit : 32767;
+    tag_limit = found ? *limit : 32767;
     return code;
 }
 
-void persistent_end(void)
+void persistent_stop(void)
 {
-    if (alone != MPI_COMM_NULL)
-        PMPI_Comm_free(&alone);
+    if (self_comm != MPI_COMM_NULL)
+        PMPI_Comm_free(&self_comm);
 }
 
 /* Whether an argument of the program is used here. On a rank that is not the root, or in place, some arguments are
  * ignored and may be anything. */
-static bool counts(const struct side *side, const struct given *given)
+static bool is_used(const struct buffer *buffer, const struct user_buffer *user_buffer)
 {
-    return side->blocks > 0 && side->given.type == given->type;
+    return buffer->blocks > 0 && buffer->user.type == user_buffer->type;
 }
 
 /* Duplicates a datatype that the program may free before the call is posted again. */
-static int keep_type(struct given *given, MPI_Datatype *kept)
+static int copy_type(struct user_buffer *user_buffer, MPI_Datatype *persistent)
 {
     int integers, addresses, types, combiner;
-    int code = PMPI_Type_get_envelope(given->type, &integers, &addresses, &types, &combiner);
+    int code = PMPI_Type_get_envelope(user_buffer->type, &integers, &addresses, &types, &combiner);
     if (code != MPI_SUCCESS || combiner == MPI_COMBINER_NAMED)
         return code;
-    code = PMPI_Type_dup(given->type, kept);
+    code = PMPI_Type_dup(user_buffer->type, persistent);
     if (code == MPI_SUCCESS)
-        given->type = *kept;
+        user_buffer->type = *persistent;
     return code;
 }
 
 /* Copies lists that the program may change before the call is posted again. */
-static void keep_lists(struct given *given, int *room, int ranks)
+static void copy_lists(struct user_buffer *user_buffer, int *room, int ranks)
 {
-    memcpy(room, given->counts, (size_t)ranks * sizeof *room);
-    given->counts = room;
-    if (given->displacements == NULL)
+    memcpy(room, user_buffer->counts, (size_t)ranks * sizeof *room);
+    user_buffer->counts = room;
+    if (user_buffer->displacements == NULL)
         return;
-    memcpy(room + ranks, given->displacements, (size_t)ranks * sizeof *room);
-    given->displacements = room + ranks;
+    memcpy(room + ranks, user_buffer->displacements, (size_t)ranks * sizeof *room);
+    user_buffer->displacements = room + ranks;
 }
 
-static int keep(struct persistent *kept, const struct posting *posting)
+static int copy_arguments(struct persistent *persistent, const struct posting *posting)
 {
-    const struct sides *sides = &posting->sides;
+    const struct buffers *buffers = &posting->buffers;
     int ranks = posting->group->ranks;
     /* A reduction uses its lists on every rank; its datatypes are predefined. */
-    bool reduces = kept->call.collective == COLLECTIVE_reduce_scatter;
-    struct given *all[2] = {&kept->call.send, &kept->call.receive};
+    bool reduces = persistent->call.collective == COLLECTIVE_reduce_scatter;
+    struct user_buffer *all[2] = {&persistent->call.send, &persistent->call.receive};
     int code = MPI_SUCCESS;
     for (int i = 0; i < 2 && code == MPI_SUCCESS; i++) {
-        const struct side *send = &sides->send, *receive = &sides->receive;
+        const struct buffer *send = &buffers->send, *receive = &buffers->receive;
         const int *list = all[i]->counts;
-        if (list != NULL && (reduces || (send->blocks > 0 && send->given.counts == list) ||
-                             (receive->blocks > 0 && receive->given.counts == list)))
-            keep_lists(all[i], kept->lists + 2 * i * ranks, ranks);
-        if (counts(send, all[i]) || counts(receive, all[i]))
-            code = keep_type(all[i], &kept->types[i]);
+        if (list != NULL && (reduces || (send->blocks > 0 && send->user.counts == list) ||
+                             (receive->blocks > 0 && receive->user.counts == list)))
+            copy_lists(all[i], persistent->lists + 2 * i * ranks, ranks);
+        if (is_used(send, all[i]) || is_used(receive, all[i]))
+            code = copy_type(all[i], &persistent->types[i]);
     }
     return code;
 }
 
-static void let_go(struct persistent *kept)
+static void free_persistent(struct persistent *persistent)
 {
     for (int i = 0; i < 2; i++)
-        if (kept->types[i] != MPI_DATATYPE_NULL)
-            PMPI_Type_free(&kept->types[i]);
-    if (kept->group != NULL)
-        group_drop(kept->group);
-    free(kept);
+        if (persistent->types[i] != MPI_DATATYPE_NULL)
+            PMPI_Type_free(&persistent->types[i]);
+    if (persistent->group != NULL)
+        group_drop(persistent->group);
+    free(persistent);
 }
 
 /* The last holder frees the operation. */
-static void release(struct op *op)
+static void release_holder(struct op *op)
 {
-    if (atomic_fetch_sub(&op->again->holders, 1) > 1)
+    if (atomic_fetch_sub(&op->persistent->holders, 1) > 1)
         return;
-    let_go(op->again);
+    free_persistent(op->persistent);
     free(op);
 }
 
@@ -122,84 +130,84 @@ int request_make_persistent(const struct posting *posting, MPI_Request *request)
 {
     int ranks = posting->group->ranks;
     struct op *op = calloc(1, sizeof *op);
-    struct persistent *kept = malloc(sizeof *kept + 4 * (size_t)ranks * sizeof *kept->lists);
-    if (op == NULL || kept == NULL) {
+    struct persistent *persistent = malloc(sizeof *persistent + 4 * (size_t)ranks * sizeof *persistent->lists);
+    if (op == NULL || persistent == NULL) {
         free(op);
-        free(kept);
+        free(persistent);
         group_drop(posting->group);
         return MPI_ERR_NO_MEM;
     }
-    *kept = (struct persistent){.call = *posting->call,
-                                .group = posting->group,
-                                .bytes = posting->bytes,
-                                .types = {MPI_DATATYPE_NULL, MPI_DATATYPE_NULL}};
-    atomic_init(&kept->holders, 1);
-    kept->tag = (int)(atomic_fetch_add(&drawn, 1) % (unsigned)most_tags);
-    *op = (struct op){.comm = posting->call->comm, .again = kept};
+    *persistent = (struct persistent){.call = *posting->call,
+                                      .group = posting->group,
+                                      .bytes = posting->bytes,
+                                      .types = {MPI_DATATYPE_NULL, MPI_DATATYPE_NULL}};
+    atomic_init(&persistent->holders, 1);
+    persistent->tag = (int)(atomic_fetch_add(&tags_used, 1) % (unsigned)tag_limit);
+    *op = (struct op){.comm = posting->call->comm, .persistent = persistent};
     atomic_init(&op->ended, true);
-    int code = keep(kept, posting);
+    int code = copy_arguments(persistent, posting);
     if (code == MPI_SUCCESS)
-        code = PMPI_Recv_init(NULL, 0, MPI_BYTE, 0, kept->tag, alone, &op->request);
+        code = PMPI_Recv_init(NULL, 0, MPI_BYTE, 0, persistent->tag, self_comm, &op->request);
     if (code != MPI_SUCCESS) {
-        release(op);
+        release_holder(op);
         return code;
     }
     *request = op->request;
-    op_remember(op);
+    op_register(op);
     return MPI_SUCCESS;
 }
 
-static void complete(int tag)
+static void send_completion(int tag)
 {
-    PMPI_Send(NULL, 0, MPI_BYTE, 0, tag, alone);
+    PMPI_Send(NULL, 0, MPI_BYTE, 0, tag, self_comm);
 }
 
-void persistent_ended(struct op *op)
+void persistent_complete(struct op *op)
 {
-    int tag = op->again->tag, code = op_failure(op);
+    int tag = op->persistent->tag, code = op_failure(op);
     /* For a Fortran program no function of the shim runs between here and the call that completes the request. */
-    if (code != MPI_SUCCESS && op->again->call.fortran)
+    if (code != MPI_SUCCESS && op->persistent->call.fortran)
         error_raise(MPI_COMM_WORLD, code);
     atomic_store(&op->ended, true);
-    release(op);
-    complete(tag);
+    release_holder(op);
+    send_completion(tag);
 }
 
-void persistent_leave(struct op *op)
+void persistent_drop_group(struct op *op)
 {
-    group_drop(op->again->group);
-    op->again->group = NULL;
+    group_drop(op->persistent->group);
+    op->persistent->group = NULL;
 }
 
 bool request_start(MPI_Request *request, int *outcome)
 {
     struct posting posting;
     struct op *op = op_of(*request);
-    if (op == NULL || op->again == NULL)
+    if (op == NULL || op->persistent == NULL)
         return false;
     MPI_Comm comm = op->comm;
     /* In MPI_Finalize, from a callback of MPI_COMM_SELF: the service process is gone, so the call fails. */
-    int code = op->again->group == NULL ? MPI_ERR_REQUEST : PMPI_Start(request);
+    int code = op->persistent->group == NULL ? MPI_ERR_REQUEST : PMPI_Start(request);
     if (code == MPI_SUCCESS) {
-        posting_fill(&posting, &op->again->call, op->again->group, op->again->bytes);
+        posting_init(&posting, &op->persistent->call, op->persistent->group, op->persistent->bytes);
         code = posting_post(&posting, PERSISTENT);
         if (code == MPI_SUCCESS) {
-            atomic_fetch_add(&op->again->holders, 1);
-            op_fly(op, &posting);
+            atomic_fetch_add(&op->persistent->holders, 1);
+            op_put_in_flight(op, &posting);
         } else {
-            complete(op->again->tag);
+            send_completion(op->persistent->tag);
         }
     }
     *outcome = code == MPI_SUCCESS ? code : error_raise(comm, code);
     return true;
 }
 
-void request_forget(MPI_Request request)
+void request_release(MPI_Request request)
 {
-    timings_forget(request);
+    timings_remove(request);
     struct op *op = op_of(request);
-    if (op == NULL || op->again == NULL)
+    if (op == NULL || op->persistent == NULL)
         return;
-    op_forget(op);
-    release(op);
+    op_unregister(op);
+    release_holder(op);
 }

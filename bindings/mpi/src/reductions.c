@@ -5,6 +5,12 @@
  * Whether a reduction is offloaded depends on its operator, datatype and counts, which MPI makes equal on all ranks.
  * Elements of the predefined datatypes have liboutboard's layout, so nothing is ever packed.
  */
+#include "buffers.h"
+#include "errors.h"
+#include "groups.h"
+#include "library.h"
+#include "methods.h"
+#include "operators.h"
 #include "shim.h"
 
 static bool measure_barrier(const struct call *call, const struct group *group, uint64_t *bytes)
@@ -21,21 +27,21 @@ static bool allows_barrier(const struct group *group, uint64_t bytes)
     return outboard.group_offloads_barrier(group->members) == 1;
 }
 
-static int arrange_nothing(struct posting *posting)
+static int set_no_buffers(struct posting *posting)
 {
     (void)posting;
     return MPI_SUCCESS;
 }
 
-static int hand_over_barrier(struct posting *posting)
+static int post_barrier(struct posting *posting)
 {
     return outcome_code(outboard.ibarrier(posting->group->members, &posting->posted));
 }
 
 /* Elements that each rank contributes; false for counts that MPI would reject. */
-static bool contributed(const struct call *call, int ranks, uint64_t *elements)
+static bool count_elements(const struct call *call, int ranks, uint64_t *elements)
 {
-    const struct given *receive = &call->receive;
+    const struct user_buffer *receive = &call->receive;
     bool by_rank = call->collective == COLLECTIVE_reduce_scatter;
     *elements = 0;
     if (by_rank && receive->counts == NULL)
@@ -56,11 +62,11 @@ static bool measure(const struct call *call, const struct group *group, uint64_t
     bool has_root = call->collective == COLLECTIVE_reduce;
     if (has_root && (call->root < 0 || call->root >= group->ranks))
         return false;
-    if (has_root && call->root != group->rank && call->send.buffer == MPI_IN_PLACE)
+    if (has_root && call->root != group->rank && call->send.address == MPI_IN_PLACE)
         return false;
     struct reduction reduction;
     uint64_t elements;
-    return reduction_of(call->op, call->receive.type, &reduction) && contributed(call, group->ranks, &elements) &&
+    return reduction_of(call->op, call->receive.type, &reduction) && count_elements(call, group->ranks, &elements) &&
            !__builtin_mul_overflow(elements, reduction.element_bytes, bytes);
 }
 
@@ -70,7 +76,7 @@ static bool allows(const struct group *group, uint64_t bytes)
 }
 
 /* The buffer in the form that liboutboard accepts: never NULL, even for no bytes. */
-static void *memory(void *buffer)
+static void *non_null(void *buffer)
 {
     static _Alignas(16) unsigned char nothing[16];
     return buffer == NULL ? nothing : buffer;
@@ -78,16 +84,16 @@ static void *memory(void *buffer)
 
 static int scatter(struct posting *posting, const struct reduction *reduction, const void *from, void *into)
 {
-    const struct given *receive = &posting->call->receive;
+    const struct user_buffer *receive = &posting->call->receive;
     size_t ranks = (size_t)posting->group->ranks;
-    uint64_t *counts = posting->sides.lists; /* the lists of other collectives are as long */
+    uint64_t *counts = posting->buffers.lists; /* the lists of other collectives are as long */
     for (size_t rank = 0; rank < ranks; rank++)
         counts[rank] = (uint64_t)receive->counts[rank];
     return outboard.ireduce_scatter(posting->group->members, from, into, counts, (int)reduction->operator,
                                     (int)reduction->element, &posting->posted);
 }
 
-static int hand_over(struct posting *posting)
+static int post(struct posting *posting)
 {
     const struct call *call = posting->call;
     outboard_group *members = posting->group->members;
@@ -96,10 +102,10 @@ static int hand_over(struct posting *posting)
         return MPI_ERR_OP; /* cannot happen: the operator was valid when it was measured */
     int op = (int)reduction.operator, element = (int)reduction.element;
     uint64_t count = (uint64_t)call->receive.count;
-    const void *from = call->send.buffer == MPI_IN_PLACE ? OUTBOARD_IN_PLACE : memory(call->send.buffer);
-    void *into = memory(call->receive.buffer);
+    const void *from = call->send.address == MPI_IN_PLACE ? OUTBOARD_IN_PLACE : non_null(call->send.address);
+    void *into = non_null(call->receive.address);
     outboard_request **posted = &posting->posted;
-    posting->sides.send.total = posting->bytes;
+    posting->buffers.send.total = posting->bytes;
     switch (call->collective) {
     case COLLECTIVE_reduce:
         return outcome_code(
@@ -117,5 +123,5 @@ static int hand_over(struct posting *posting)
     }
 }
 
-const struct method barrier_method = {measure_barrier, allows_barrier, false, arrange_nothing, hand_over_barrier};
-const struct method reduction_method = {measure, allows, true, arrange_nothing, hand_over};
+const struct method barrier_method = {measure_barrier, allows_barrier, false, set_no_buffers, post_barrier};
+const struct method reduction_method = {measure, allows, true, set_no_buffers, post};

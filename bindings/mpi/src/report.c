@@ -7,7 +7,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "report.h"
+#include "classes.h"
 #include "shim.h"
+#include "stats.h"
+#include "trials.h"
 
 enum {
     NANOSECONDS_POSTING,
@@ -25,8 +29,9 @@ enum {
 };
 
 static atomic_ullong fields[FIELDS];
-bool report_wanted;
-static char native_because[SHIM_SENTENCE];
+bool report_enabled;
+static const char *choice = "";
+static char native_reason_text[SHIM_MESSAGE_BYTES];
 
 static void add_seconds(int field, double seconds)
 {
@@ -38,17 +43,23 @@ static void add(int field, uint64_t amount)
     atomic_fetch_add_explicit(&fields[field], amount, memory_order_relaxed);
 }
 
-void report_start(const char *why_native)
+void report_enable(bool enabled, const char *choice_in_use)
 {
-    snprintf(native_because, sizeof native_because, "%s", why_native == NULL ? "" : why_native);
+    report_enabled = enabled;
+    choice = choice_in_use;
 }
 
-void report_passed(enum collective collective, enum form form)
+void report_start(const char *native_reason)
+{
+    snprintf(native_reason_text, sizeof native_reason_text, "%s", native_reason == NULL ? "" : native_reason);
+}
+
+void report_count_passed(enum collective collective, enum form form)
 {
     add(PASSED_CALLS + (int)collective * FORMS + (int)form, 1);
 }
 
-void report_passing_took(double seconds)
+void report_add_passed_time(double seconds)
 {
     add_seconds(NANOSECONDS_POSTING, seconds);
 }
@@ -59,7 +70,7 @@ void report_choices(uint64_t digest, int communicators)
     add(COMMUNICATORS, (uint64_t)communicators);
 }
 
-void report_posted(enum collective collective, enum form form, uint64_t bytes, bool packed, double seconds)
+void report_add_posted(enum collective collective, enum form form, uint64_t bytes, bool packed, double seconds)
 {
     add(OFFLOADED_CALLS + (int)collective * FORMS + (int)form, 1);
     add(BYTES, bytes);
@@ -67,17 +78,17 @@ void report_posted(enum collective collective, enum form form, uint64_t bytes, b
     add_seconds(NANOSECONDS_POSTING, seconds);
 }
 
-void report_waited(double seconds)
+void report_add_waiting(double seconds)
 {
     add_seconds(NANOSECONDS_WAITING, seconds);
 }
 
-void report_failed(void)
+void report_count_failed(void)
 {
     add(FAILED, 1);
 }
 
-void report_allocated(void)
+void report_count_allocated(void)
 {
     add(ALLOCATED, 1);
 }
@@ -100,12 +111,14 @@ static void write_string(FILE *to, const char *text)
 
 static void write_rank(FILE *to, const unsigned long long *rank)
 {
-    static const char *const before[FORMS] = {"", "i", ""}, *const behind[FORMS] = {"", "", "_start"};
+    static const char *const prefixes[FORMS] = {"", "i", ""}, *const suffixes[FORMS] = {"", "", "_start"};
     fputc('{', to);
     for (int field = 0; field < COLLECTIVES_KNOWN * FORMS; field++) {
-        const char *name = collective_names[field / FORMS], *first = before[field % FORMS], *last = behind[field % FORMS];
-        fprintf(to, "\"%s%s%s_offloaded\":%llu,\"%s%s%s_native\":%llu,", first, name, last, rank[OFFLOADED_CALLS + field],
-                first, name, last, rank[PASSED_CALLS + field]);
+        char name[64];
+        snprintf(name, sizeof name, "%s%s%s", prefixes[field % FORMS], collective_names[field / FORMS],
+                 suffixes[field % FORMS]);
+        fprintf(to, "\"%s_offloaded\":%llu,\"%s_native\":%llu,", name, rank[OFFLOADED_CALLS + field], name,
+                rank[PASSED_CALLS + field]);
     }
     fprintf(to, "\"bytes_contributed\":%llu,\"packed\":%llu,\"failed\":%llu,", rank[BYTES], rank[PACKED], rank[FAILED]);
     fprintf(to, "\"shared_allocations\":%llu,\"communicators\":%llu,", rank[ALLOCATED], rank[COMMUNICATORS]);
@@ -114,25 +127,26 @@ static void write_rank(FILE *to, const unsigned long long *rank)
             (double)rank[NANOSECONDS_WAITING] * 1e-9);
 }
 
-/* Writes the rows of rank 0 that are not empty. */
+/* Writes the statistics of rank 0 by class and placement. */
 static void write_choices(FILE *to)
 {
-    static const char *const ways[WAYS] = {"native", "offloaded"};
-    static const char *const reasons[WHYS] = {"start", "built-in", "remembered", "tried"};
+    static const char *const path_names[PATHS] = {"native", "offloaded"};
+    static const char *const reason_names[REASONS] = {"start", "built-in", "remembered", "tried"};
     const char *between = "";
-    for (const struct row *row = ledger_first(); row != NULL; row = row->next, between = ",") {
-        fprintf(to, "%s{\"collective\":\"%s\",\"form\":\"%s\",", between, collective_names[collective_of(row->key)],
-                form_names[form_of(row->key)]);
-        if (size_of(row->key) == SIZE_UNKNOWN)
+    for (const struct class_stats *stats = stats_first(); stats != NULL; stats = stats->next, between = ",") {
+        fprintf(to, "%s{\"collective\":\"%s\",\"form\":\"%s\",", between, collective_names[collective_of(stats->key)],
+                form_names[form_of(stats->key)]);
+        if (size_of(stats->key) == SIZE_UNKNOWN)
             fputs("\"size_class\":null,", to);
         else
-            fprintf(to, "\"size_class\":%u,", size_of(row->key));
-        fprintf(to, "\"hosts\":%d,\"ranks_per_host\":%d,", row->place.hosts, row->place.ranks_per_host);
-        for (enum way way = 0; way < WAYS; way++)
-            fprintf(to, "\"calls_%s\":%llu,\"seconds_%s\":%.6f,\"median_%s_us\":%.3f,", ways[way],
-                    atomic_load(&row->calls[way]), ways[way], (double)atomic_load(&row->nanoseconds[way]) * 1e-9,
-                    ways[way], row->learnt.seconds[way] * 1e6);
-        fprintf(to, "\"way\":\"%s\",\"why\":\"%s\"}", ways[row->way], reasons[row->why]);
+            fprintf(to, "\"size_class\":%u,", size_of(stats->key));
+        fprintf(to, "\"hosts\":%d,\"ranks_per_host\":%d,", stats->placement.hosts, stats->placement.ranks_per_host);
+        for (enum path path = 0; path < PATHS; path++)
+            fprintf(to, "\"calls_%s\":%llu,\"seconds_%s\":%.6f,\"median_%s_us\":%.3f,", path_names[path],
+                    atomic_load(&stats->calls[path]), path_names[path],
+                    (double)atomic_load(&stats->nanoseconds[path]) * 1e-9, path_names[path],
+                    stats->estimate.seconds[path] * 1e6);
+        fprintf(to, "\"way\":\"%s\",\"why\":\"%s\"}", path_names[stats->path], reason_names[stats->reason]);
     }
 }
 
@@ -155,10 +169,9 @@ static void write_all(const char *path, const unsigned long long *all, int ranks
         return;
     }
     fprintf(to, "{\"ranks\":%d,\"offloading\":%s,\"native_because\":", ranks,
-            native_because[0] == '\0' ? "true" : "false");
-    write_string(to, native_because);
-    fprintf(to, ",\"choice\":\"%s\",\"saved_s\":%.6f,\"in_collectives_s\":%.6f,\"choices\":[", choice_name(), saved,
-            inside);
+            native_reason_text[0] == '\0' ? "true" : "false");
+    write_string(to, native_reason_text);
+    fprintf(to, ",\"choice\":\"%s\",\"saved_s\":%.6f,\"in_collectives_s\":%.6f,\"choices\":[", choice, saved, inside);
     write_choices(to);
     fputs("],\"per_rank\":[", to);
     for (int rank = 0; rank < ranks; rank++) {
@@ -168,7 +181,7 @@ static void write_all(const char *path, const unsigned long long *all, int ranks
     fputs("]}\n", to);
     if (to != stderr)
         fclose(to);
-    if (native_because[0] == '\0')
+    if (native_reason_text[0] == '\0')
         fprintf(stderr, "outboard: %.3f s of %.3f s in MPI saved\n", saved, inside);
 }
 
@@ -176,21 +189,21 @@ void report_write(void)
 {
     const char *path = getenv("OUTBOARD_MPI_REPORT");
     int rank, ranks;
-    unsigned long long mine[FIELDS], *all = NULL;
-    if (!report_wanted)
+    unsigned long long own[FIELDS], *all = NULL;
+    if (!report_enabled)
         return;
     PMPI_Comm_rank(MPI_COMM_WORLD, &rank);
     PMPI_Comm_size(MPI_COMM_WORLD, &ranks);
-    add(SAVED, (uint64_t)(int64_t)(ledger_saved() * 1e9));
+    add(SAVED, (uint64_t)(int64_t)(stats_saved_seconds() * 1e9));
     for (int field = 0; field < FIELDS; field++)
-        mine[field] = atomic_load(&fields[field]);
+        own[field] = atomic_load(&fields[field]);
     if (rank == 0)
-        all = malloc((size_t)ranks * sizeof mine);
-    int room = rank != 0 || all != NULL;
-    PMPI_Bcast(&room, 1, MPI_INT, 0, MPI_COMM_WORLD);
-    if (!room)
+        all = malloc((size_t)ranks * sizeof own);
+    int allocated = rank != 0 || all != NULL;
+    PMPI_Bcast(&allocated, 1, MPI_INT, 0, MPI_COMM_WORLD);
+    if (!allocated)
         return;
-    PMPI_Gather(mine, FIELDS, MPI_UNSIGNED_LONG_LONG, all, FIELDS, MPI_UNSIGNED_LONG_LONG, 0, MPI_COMM_WORLD);
+    PMPI_Gather(own, FIELDS, MPI_UNSIGNED_LONG_LONG, all, FIELDS, MPI_UNSIGNED_LONG_LONG, 0, MPI_COMM_WORLD);
     if (rank == 0)
         write_all(path == NULL ? "stderr" : path, all, ranks);
     free(all);

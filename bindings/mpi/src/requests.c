@@ -7,9 +7,9 @@
  * when the collective has ended (persistent.c).
  *
  *   state      entered by                      left by
- *   in flight  op_fly                          hook: liboutboard reports that it ended
+ *   in flight  op_put_in_flight                progress_hook: liboutboard reports that it ended
  *   claimed    a thread about to sleep on it   the same thread, awake again
- *   ended      hook: unpacked, MPI notified    MPI frees the request (release_op), or it is started again
+ *   ended      progress_hook: unpacked         MPI frees the request (release_op), or it is started again
  *
  * Invariants: an operation is on the list of those in flight until it has ended. liboutboard's request belongs to one
  * thread at a time: to the thread that claimed it, else to the hook. `lock` is never held during a call of MPI or
@@ -23,6 +23,14 @@
 #include <time.h>
 
 #include "requests.h"
+#include "completion.h"
+#include "errors.h"
+#include "library.h"
+#include "methods.h"
+#include "persistent.h"
+#include "report.h"
+#include "timings.h"
+#include "unpack.h"
 
 /* MPI's progress is called this often between two sleeps; it polls sockets at every eighth call. */
 #define PROGRESS_CALLS 8
@@ -35,10 +43,10 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 static struct op *in_flight;
 static struct op *buckets[BUCKETS];
-static atomic_int live;     /* operations whose MPI request exists */
-static atomic_int flying;   /* operations in flight */
-static atomic_uint endings; /* operations that have ended, modulo 2^32 */
-static _Thread_local struct completion *current;
+static atomic_int live_count;      /* operations whose MPI request exists */
+static atomic_int in_flight_count; /* operations in flight */
+static atomic_uint ended_count;    /* operations that have ended, modulo 2^32 */
+static _Thread_local struct completion *current_completion;
 
 static unsigned bucket_of(MPI_Request request)
 {
@@ -46,7 +54,7 @@ static unsigned bucket_of(MPI_Request request)
 }
 
 /* With the lock held. */
-static struct op *known(MPI_Request request)
+static struct op *find_op(MPI_Request request)
 {
     struct op *op = buckets[bucket_of(request)];
     while (op != NULL && op->request != request)
@@ -58,7 +66,7 @@ static struct op *known(MPI_Request request)
 
 int op_failure(const struct op *op)
 {
-    return op->outcome != OUTBOARD_OK ? error_code(op->outcome, op->sentence) : op->code;
+    return op->outcome != OUTBOARD_OK ? error_code(op->outcome, op->message) : op->code;
 }
 
 static int fill_status(void *extra, MPI_Status *status)
@@ -72,9 +80,9 @@ static int fill_status(void *extra, MPI_Status *status)
     int code = op_failure(op);
     if (code == MPI_SUCCESS)
         return MPI_SUCCESS;
-    struct completion *call = current;
+    struct completion *call = current_completion;
     for (int i = 0; call != NULL && i < call->count; i++) {
-        if (call->before[i] != op->request)
+        if (call->handles_before[i] != op->request)
             continue;
         /* The interposed function reports it on the right communicator; MPI would use MPI_COMM_WORLD's handler. */
         if (call->failures++ == 0) {
@@ -88,7 +96,7 @@ static int fill_status(void *extra, MPI_Status *status)
     return code;
 }
 
-void op_forget(struct op *op)
+void op_unregister(struct op *op)
 {
     pthread_mutex_lock(&lock);
     struct op **at = &buckets[bucket_of(op->request)];
@@ -96,13 +104,13 @@ void op_forget(struct op *op)
         at = &(*at)->next_in_bucket;
     *at = op->next_in_bucket;
     pthread_mutex_unlock(&lock);
-    atomic_fetch_sub(&live, 1);
+    atomic_fetch_sub(&live_count, 1);
 }
 
 static int release_op(void *extra)
 {
     struct op *op = extra;
-    op_forget(op);
+    op_unregister(op);
     free(op);
     return MPI_SUCCESS;
 }
@@ -118,26 +126,26 @@ static int ignore_cancel(void *extra, int complete)
 /* The operation is not on the list any more, so no other thread touches it until MPI is notified. */
 static void end_op(struct op *op)
 {
-    op->code = landing_finish(&op->landing, op->outcome == OUTBOARD_OK);
+    op->code = unpack_finish(&op->unpack, op->outcome == OUTBOARD_OK);
     outboard.request_free(op->posted);
     op->posted = NULL;
     if (op->outcome != OUTBOARD_OK || op->code != MPI_SUCCESS)
-        report_failed();
-    if (op->again != NULL) {
-        persistent_ended(op);
+        report_count_failed();
+    if (op->persistent != NULL) {
+        persistent_complete(op);
     } else {
         MPI_Request request = op->request;
         atomic_store(&op->ended, true);
         PMPI_Grequest_complete(request); /* frees `op` if the program freed the request */
     }
     pthread_mutex_lock(&lock);
-    atomic_fetch_sub(&flying, 1);
-    atomic_fetch_add(&endings, 1);
+    atomic_fetch_sub(&in_flight_count, 1);
+    atomic_fetch_add(&ended_count, 1);
     pthread_cond_broadcast(&changed);
     pthread_mutex_unlock(&lock);
 }
 
-/* Takes ended operations out of the list. */
+/* Removes ended operations from the list. */
 static struct op *collect_ended(void)
 {
     struct op *ended = NULL, **at = &in_flight;
@@ -151,7 +159,7 @@ static struct op *collect_ended(void)
         }
         op->outcome = outcome;
         if (outcome != OUTBOARD_OK)
-            library_sentence(outcome, op->sentence, sizeof op->sentence);
+            library_error_message(outcome, op->message, sizeof op->message);
         *at = op->next_in_flight;
         op->in_flight = false;
         op->next_in_flight = ended;
@@ -161,9 +169,9 @@ static struct op *collect_ended(void)
 }
 
 /* MPI calls this function whenever it makes progress, from any thread. */
-static int hook(void)
+static int progress_hook(void)
 {
-    if (atomic_load_explicit(&flying, memory_order_relaxed) == 0 || pthread_mutex_trylock(&lock) != 0)
+    if (atomic_load_explicit(&in_flight_count, memory_order_relaxed) == 0 || pthread_mutex_trylock(&lock) != 0)
         return 0;
     struct op *ended = collect_ended();
     pthread_mutex_unlock(&lock);
@@ -177,7 +185,7 @@ static int hook(void)
     return count;
 }
 
-static void progress(void)
+static void make_progress(void)
 {
     for (int i = 0; i < PROGRESS_CALLS; i++)
         engine.progress();
@@ -186,18 +194,18 @@ static void progress(void)
 /* ---- posting ---- */
 
 /* If the MPI request cannot be made, the collective must still end before its buffers go. */
-static int abandon(const struct posting *posting, int code)
+static int abandon_posted(const struct posting *posting, int code)
 {
-    struct landing unused = posting->sides.landing;
+    struct unpack unused = posting->buffers.unpack;
     outboard.wait(posting->posted, -1, NULL);
     outboard.request_free(posting->posted);
-    landing_finish(&unused, false);
+    unpack_finish(&unused, false);
     return code;
 }
 
-void op_remember(struct op *op)
+void op_register(struct op *op)
 {
-    atomic_fetch_add(&live, 1);
+    atomic_fetch_add(&live_count, 1);
     pthread_mutex_lock(&lock);
     unsigned bucket = bucket_of(op->request);
     op->next_in_bucket = buckets[bucket];
@@ -207,22 +215,22 @@ void op_remember(struct op *op)
 
 struct op *op_of(MPI_Request request)
 {
-    if (atomic_load_explicit(&live, memory_order_relaxed) == 0)
+    if (atomic_load_explicit(&live_count, memory_order_relaxed) == 0)
         return NULL;
     pthread_mutex_lock(&lock);
-    struct op *op = known(request);
+    struct op *op = find_op(request);
     pthread_mutex_unlock(&lock);
     return op;
 }
 
-void op_fly(struct op *op, const struct posting *posting)
+void op_put_in_flight(struct op *op, const struct posting *posting)
 {
     op->posted = posting->posted;
-    op->landing = posting->sides.landing;
+    op->unpack = posting->buffers.unpack;
     op->outcome = OUTBOARD_OK;
     op->code = MPI_SUCCESS;
     atomic_store(&op->ended, false);
-    atomic_fetch_add(&flying, 1);
+    atomic_fetch_add(&in_flight_count, 1);
     pthread_mutex_lock(&lock);
     op->in_flight = true;
     op->next_in_flight = NULL;
@@ -237,16 +245,16 @@ int request_make(const struct posting *posting, MPI_Request *request)
 {
     struct op *op = calloc(1, sizeof *op);
     if (op == NULL)
-        return abandon(posting, MPI_ERR_NO_MEM);
+        return abandon_posted(posting, MPI_ERR_NO_MEM);
     op->comm = posting->call->comm;
     int code = PMPI_Grequest_start(fill_status, release_op, ignore_cancel, op, &op->request);
     if (code != MPI_SUCCESS) {
         free(op);
-        return abandon(posting, code);
+        return abandon_posted(posting, code);
     }
     *request = op->request;
-    op_remember(op);
-    op_fly(op, posting);
+    op_register(op);
+    op_put_in_flight(op, posting);
     return MPI_SUCCESS;
 }
 
@@ -259,19 +267,19 @@ static int sleep_ms(int sleeps)
     return ms < LONGEST_SLEEP_MS ? ms : LONGEST_SLEEP_MS;
 }
 
-int request_wait_blocking(outboard_request *posted, struct landing *landing)
+int request_wait_blocking(outboard_request *posted, struct unpack *unpack)
 {
     int done = 0, outcome = OUTBOARD_OK;
     for (int sleeps = 0; done == 0 && outcome == OUTBOARD_OK; sleeps += sleeps < 16) {
-        progress();
+        make_progress();
         outcome = outboard.wait(posted, sleep_ms(sleeps), &done);
     }
-    char sentence[MPI_MAX_ERROR_STRING];
+    char message[MPI_MAX_ERROR_STRING];
     if (outcome != OUTBOARD_OK)
-        library_sentence(outcome, sentence, sizeof sentence);
+        library_error_message(outcome, message, sizeof message);
     outboard.request_free(posted);
-    int code = landing_finish(landing, outcome == OUTBOARD_OK);
-    return outcome == OUTBOARD_OK ? code : error_code(outcome, sentence);
+    int code = unpack_finish(unpack, outcome == OUTBOARD_OK);
+    return outcome == OUTBOARD_OK ? code : error_code(outcome, message);
 }
 
 /* Sleeps once on operations just claimed, then releases them. */
@@ -314,40 +322,40 @@ static bool sleep_on(MPI_Comm comm, int ms)
 {
     struct op *claimed[SLEEPS_AT_ONCE];
     int count = 0, listed = 0;
-    bool left = false;
-    progress();
+    bool remaining = false;
+    make_progress();
     pthread_mutex_lock(&lock);
     for (struct op *op = in_flight; op != NULL; op = op->next_in_flight, listed++) {
         if (comm != MPI_COMM_NULL && op->comm != comm)
             continue;
-        left = true;
+        remaining = true;
         claim(op, claimed, &count);
     }
-    left = left || atomic_load(&flying) > listed; /* another thread is ending one */
-    if (left && count == 0)
+    remaining = remaining || atomic_load(&in_flight_count) > listed; /* another thread is ending one */
+    if (remaining && count == 0)
         wait_for_change(ms);
     pthread_mutex_unlock(&lock);
     if (count > 0)
         sleep_claimed(claimed, count, ms);
-    return left;
+    return remaining;
 }
 
 unsigned requests_ended(void)
 {
-    return atomic_load(&endings);
+    return atomic_load(&ended_count);
 }
 
 bool requests_wait_past(unsigned ended)
 {
-    bool left = true;
-    for (int sleeps = 0; left && atomic_load(&endings) == ended; sleeps += sleeps < 16)
-        left = sleep_on(MPI_COMM_NULL, sleep_ms(sleeps));
-    return atomic_load(&endings) != ended;
+    bool remaining = true;
+    for (int sleeps = 0; remaining && atomic_load(&ended_count) == ended; sleeps += sleeps < 16)
+        remaining = sleep_on(MPI_COMM_NULL, sleep_ms(sleeps));
+    return atomic_load(&ended_count) != ended;
 }
 
 void requests_drain(MPI_Comm comm)
 {
-    if (atomic_load(&live) == 0 && atomic_load(&flying) == 0)
+    if (atomic_load(&live_count) == 0 && atomic_load(&in_flight_count) == 0)
         return;
     for (int sleeps = 0; sleep_on(comm, sleep_ms(sleeps)); sleeps += sleeps < 16)
         continue;
@@ -360,22 +368,23 @@ void requests_drain(MPI_Comm comm)
 }
 
 /* Counts offloaded requests and requests of the MPI library. */
-static void sort_requests(int count, const MPI_Request *requests, int *ours, int *others)
+static void count_requests(int count, const MPI_Request *requests, int *ours, int *others)
 {
     *ours = *others = 0;
     pthread_mutex_lock(&lock);
     for (int i = 0; i < count; i++)
         if (requests[i] != MPI_REQUEST_NULL)
-            ++*(known(requests[i]) != NULL ? ours : others);
+            ++*(find_op(requests[i]) != NULL ? ours : others);
     pthread_mutex_unlock(&lock);
 }
 
 /* True if the MPI function will not have to wait; else claims operations to sleep on. With the lock held. */
-static bool look(int count, const MPI_Request *requests, enum patience patience, struct op **claimed, int *claims)
+static bool claim_unless_done(int count, const MPI_Request *requests, enum wait_kind wait_kind, struct op **claimed,
+                              int *claims)
 {
     int ended = 0, open = 0;
     for (int i = 0; i < count; i++) {
-        struct op *op = requests[i] == MPI_REQUEST_NULL ? NULL : known(requests[i]);
+        struct op *op = requests[i] == MPI_REQUEST_NULL ? NULL : find_op(requests[i]);
         if (op == NULL)
             continue;
         if (atomic_load(&op->ended)) {
@@ -385,24 +394,24 @@ static bool look(int count, const MPI_Request *requests, enum patience patience,
             claim(op, claimed, claims);
         }
     }
-    bool enough = open == 0 || (patience == WAIT_ANY && ended > 0);
-    for (int i = 0; enough && i < *claims; i++)
+    bool satisfied = open == 0 || (wait_kind == WAIT_ANY && ended > 0);
+    for (int i = 0; satisfied && i < *claims; i++)
         claimed[i]->claimed = false;
-    return enough;
+    return satisfied;
 }
 
-static void sleep_until(int count, const MPI_Request *requests, enum patience patience)
+static void sleep_until(int count, const MPI_Request *requests, enum wait_kind wait_kind)
 {
     for (int sleeps = 0;; sleeps += sleeps < 16) {
         struct op *claimed[SLEEPS_AT_ONCE];
         int claims = 0;
-        progress();
+        make_progress();
         pthread_mutex_lock(&lock);
-        bool enough = look(count, requests, patience, claimed, &claims);
-        if (!enough && claims == 0)
+        bool satisfied = claim_unless_done(count, requests, wait_kind, claimed, &claims);
+        if (!satisfied && claims == 0)
             wait_for_change(sleep_ms(sleeps));
         pthread_mutex_unlock(&lock);
-        if (enough)
+        if (satisfied)
             return;
         if (claims > 0)
             sleep_claimed(claimed, claims, sleep_ms(sleeps));
@@ -412,15 +421,15 @@ static void sleep_until(int count, const MPI_Request *requests, enum patience pa
 /* ---- MPI_Wait and MPI_Test ---- */
 
 /* Prepares the arrays of a completion without failures. */
-static bool make_room(struct completion *completion, int count)
+static bool init_completion(struct completion *completion, int count)
 {
-    completion->before = completion->few_before;
-    completion->codes = completion->few_codes;
+    completion->handles_before = completion->inline_before;
+    completion->codes = completion->inline_codes;
     if (count > COMPLETION_INLINE) {
-        completion->before = malloc((size_t)count * (sizeof(MPI_Request) + sizeof(int)));
-        if (completion->before == NULL)
+        completion->handles_before = malloc((size_t)count * (sizeof(MPI_Request) + sizeof(int)));
+        if (completion->handles_before == NULL)
             return false;
-        completion->codes = (int *)(completion->before + count);
+        completion->codes = (int *)(completion->handles_before + count);
     }
     for (int i = 0; i < count; i++)
         completion->codes[i] = MPI_SUCCESS;
@@ -431,24 +440,24 @@ static bool make_room(struct completion *completion, int count)
     return true;
 }
 
-bool completion_begin(struct completion *completion, int count, const MPI_Request *requests, enum patience patience)
+bool completion_begin(struct completion *completion, int count, const MPI_Request *requests, enum wait_kind wait_kind)
 {
     int ours = 0, others = 0;
     if (count <= 0 || requests == NULL)
         return false;
-    if (atomic_load_explicit(&live, memory_order_relaxed) > 0)
-        sort_requests(count, requests, &ours, &others);
-    bool timed = timings_know(count, requests);
-    if ((ours == 0 && !timed) || !make_room(completion, count))
+    if (atomic_load_explicit(&live_count, memory_order_relaxed) > 0)
+        count_requests(count, requests, &ours, &others);
+    bool timed = timings_contain(count, requests);
+    if ((ours == 0 && !timed) || !init_completion(completion, count))
         return false;
-    memcpy(completion->before, requests, (size_t)count * sizeof *requests);
-    completion->now = requests;
+    memcpy(completion->handles_before, requests, (size_t)count * sizeof *requests);
+    completion->handles = requests;
     completion->timed = timed;
     completion->began = PMPI_Wtime();
-    if (patience != TEST && ours > 0 && others == 0)
-        sleep_until(count, requests, patience);
-    completion->outer = current;
-    current = completion;
+    if (wait_kind != TEST && ours > 0 && others == 0)
+        sleep_until(count, requests, wait_kind);
+    completion->outer = current_completion;
+    current_completion = completion;
     return true;
 }
 
@@ -461,8 +470,9 @@ static void collect_failures(struct completion *completion, int done, const int 
         int i = indices == NULL ? at : indices[at];
         if (i < 0 || i >= completion->count)
             continue; /* MPI_UNDEFINED */
-        struct op *op = completion->before[i] == MPI_REQUEST_NULL ? NULL : known(completion->before[i]);
-        if (op == NULL || op->again == NULL || !atomic_load(&op->ended) || op_failure(op) == MPI_SUCCESS)
+        struct op *op =
+            completion->handles_before[i] == MPI_REQUEST_NULL ? NULL : find_op(completion->handles_before[i]);
+        if (op == NULL || op->persistent == NULL || !atomic_load(&op->ended) || op_failure(op) == MPI_SUCCESS)
             continue;
         completion->codes[i] = op_failure(op);
         if (completion->failures++ == 0) {
@@ -477,19 +487,19 @@ static void collect_failures(struct completion *completion, int done, const int 
 
 static void completion_close(struct completion *completion, int done, const int *indices)
 {
-    current = completion->outer;
+    current_completion = completion->outer;
     collect_failures(completion, done, indices);
     double seconds = PMPI_Wtime() - completion->began;
-    report_waited(seconds);
+    report_add_waiting(seconds);
     for (int i = 0; completion->timed && i < completion->count; i++)
-        if (completion->before[i] != MPI_REQUEST_NULL && completion->now[i] == MPI_REQUEST_NULL)
-            timings_completed(completion->before[i], seconds);
+        if (completion->handles_before[i] != MPI_REQUEST_NULL && completion->handles[i] == MPI_REQUEST_NULL)
+            timings_complete(completion->handles_before[i], seconds);
 }
 
 static void completion_release(struct completion *completion)
 {
-    if (completion->before != completion->few_before)
-        free(completion->before);
+    if (completion->handles_before != completion->inline_before)
+        free(completion->handles_before);
 }
 
 int completion_end_one(struct completion *completion, int outcome, int index, MPI_Status *status)
@@ -522,20 +532,20 @@ int completion_end_some(struct completion *completion, int outcome, int done, co
 }
 
 void completion_begin_fortran(struct completion *completion, int count, const MPI_Fint *requests,
-                              enum patience patience)
+                              enum wait_kind wait_kind)
 {
     int ours = 0, others = 0;
     completion->count = 0;
-    if (count <= 0 || (atomic_load_explicit(&live, memory_order_relaxed) == 0 && !timings_any()) ||
-        !make_room(completion, count))
+    if (count <= 0 || (atomic_load_explicit(&live_count, memory_order_relaxed) == 0 && !timings_any()) ||
+        !init_completion(completion, count))
         return;
     for (int i = 0; i < count; i++)
-        completion->before[i] = PMPI_Request_f2c(requests[i]);
-    sort_requests(count, completion->before, &ours, &others);
-    completion->timed = timings_know(count, completion->before) || ours > 0;
+        completion->handles_before[i] = PMPI_Request_f2c(requests[i]);
+    count_requests(count, completion->handles_before, &ours, &others);
+    completion->timed = timings_contain(count, completion->handles_before) || ours > 0;
     completion->began = PMPI_Wtime();
     if (ours > 0 && others == 0)
-        sleep_until(count, completion->before, patience);
+        sleep_until(count, completion->handles_before, wait_kind);
 }
 
 void completion_end_fortran(struct completion *completion, const MPI_Fint *requests)
@@ -545,24 +555,24 @@ void completion_end_fortran(struct completion *completion, const MPI_Fint *reque
     double seconds = PMPI_Wtime() - completion->began;
     MPI_Fint none = PMPI_Request_c2f(MPI_REQUEST_NULL);
     if (completion->timed)
-        report_waited(seconds);
+        report_add_waiting(seconds);
     for (int i = 0; completion->timed && i < completion->count; i++)
-        if (completion->before[i] != MPI_REQUEST_NULL && requests[i] == none)
-            timings_completed(completion->before[i], seconds);
+        if (completion->handles_before[i] != MPI_REQUEST_NULL && requests[i] == none)
+            timings_complete(completion->handles_before[i], seconds);
     completion_release(completion);
 }
 
 int requests_start(void)
 {
-    return engine.attach(hook) < 0 ? MPI_ERR_OTHER : persistent_begin();
+    return engine.attach(progress_hook) < 0 ? MPI_ERR_OTHER : persistent_start();
 }
 
 void requests_stop(void)
 {
-    engine.remove(hook);
+    engine.remove(progress_hook);
     for (int bucket = 0; bucket < BUCKETS; bucket++)
         for (struct op *op = buckets[bucket]; op != NULL; op = op->next_in_bucket)
-            if (op->again != NULL)
-                persistent_leave(op);
-    persistent_end();
+            if (op->persistent != NULL)
+                persistent_drop_group(op);
+    persistent_stop();
 }

@@ -1,28 +1,48 @@
 /*
- * requests.h: shared by requests.c and persistent.c: one collective and the MPI request that stands for it.
+ * requests.h: offloaded collectives in flight, and the MPI requests that stand for them.
  */
 #ifndef OUTBOARD_MPI_REQUESTS_H
 #define OUTBOARD_MPI_REQUESTS_H
 
+#include <mpi.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 
-#include "completion.h"
+#include "outboard.h"
+#include "unpack.h"
 
-/* persistent.c */
 struct persistent;
+struct posting;
+
+/* ---- for all modules ---- */
+
+int requests_start(void);
+void requests_stop(void);
+/* Makes the MPI request of a collective just posted. It takes the collective over, also when it fails. */
+int request_make(const struct posting *posting, MPI_Request *request);
+/* Waits for a collective without an MPI request while MPI's own progress goes on. Returns an MPI error code. */
+int request_wait_blocking(outboard_request *posted, struct unpack *unpack);
+/* Ends collectives in flight on the communicator, or on all (MPI_COMM_NULL); forgets a communicator that is named. */
+void requests_drain(MPI_Comm comm);
+/* The number of collectives that have ended. */
+unsigned requests_ended(void);
+/* Waits until more have ended; false if none is in flight. */
+bool requests_wait_past(unsigned ended);
+
+/* ---- one collective and the MPI request that stands for it, for requests.c and persistent.c ---- */
 
 struct op {
     MPI_Request request;
     outboard_request *posted;
     MPI_Comm comm; /* MPI_COMM_NULL once the communicator is freed */
-    struct landing landing;
+    struct unpack unpack;
     bool claimed;
     bool in_flight;
     atomic_bool ended;
     int outcome; /* the result of liboutboard */
     int code;    /* the error of MPI if moving the bytes failed */
-    char sentence[MPI_MAX_ERROR_STRING];
-    struct persistent *again; /* for a persistent request, else NULL */
+    char message[MPI_MAX_ERROR_STRING];
+    struct persistent *persistent; /* for a persistent request, else NULL */
     struct op *next_in_flight;
     struct op *next_in_bucket;
 };
@@ -30,20 +50,11 @@ struct op {
 /* NULL if the request is not the shim's. */
 struct op *op_of(MPI_Request request);
 /* Registers the request as the shim's, and unregisters it. */
-void op_remember(struct op *op);
-void op_forget(struct op *op);
+void op_register(struct op *op);
+void op_unregister(struct op *op);
 /* The MPI error code of a collective that has ended. */
 int op_failure(const struct op *op);
 /* Puts a collective of `op` in flight. */
-void op_fly(struct op *op, const struct posting *posting);
-
-/* ---- persistent.c ---- */
-
-int persistent_begin(void);
-void persistent_end(void);
-/* Before the service process is left and MPI finalized: the request cannot be started any more. */
-void persistent_leave(struct op *op);
-/* Ends the collective and the receive that MPI waits for; `op` may be gone afterwards. */
-void persistent_ended(struct op *op);
+void op_put_in_flight(struct op *op, const struct posting *posting);
 
 #endif

@@ -6,6 +6,11 @@
  * block, so all calls are offloaded or none. Arguments that MPI reads only on the root, MPI_IN_PLACE among them, are
  * ignored on other ranks.
  */
+#include "buffers.h"
+#include "errors.h"
+#include "groups.h"
+#include "library.h"
+#include "methods.h"
 #include "shim.h"
 
 static bool gathers(const struct call *call)
@@ -14,32 +19,34 @@ static bool gathers(const struct call *call)
 }
 
 /* The block of this rank; the function below returns the blocks of all, for the root. */
-static const struct given *one(const struct call *call)
+static const struct user_buffer *own_block(const struct call *call)
 {
     return gathers(call) ? &call->send : &call->receive;
 }
 
-static const struct given *many(const struct call *call)
+static const struct user_buffer *all_blocks(const struct call *call)
 {
     return gathers(call) ? &call->receive : &call->send;
 }
 
 static bool in_place(const struct posting *posting)
 {
-    return posting_is_root(posting) && one(posting->call)->buffer == MPI_IN_PLACE;
+    return posting_is_root(posting) && own_block(posting->call)->address == MPI_IN_PLACE;
 }
 
 /* `ranks` is 0 for even blocks. */
-static bool unsound(const struct call *call, const struct group *group, int ranks)
+static bool invalid(const struct call *call, const struct group *group, int ranks)
 {
-    bool is_root = call->root == group->rank, in_its_place = one(call)->buffer == MPI_IN_PLACE;
-    return call->root < 0 || call->root >= group->ranks || (!is_root && in_its_place) ||
-           (is_root && given_unsound(many(call), ranks)) || (!in_its_place && given_unsound(one(call), 0));
+    bool is_root = call->root == group->rank, own_in_place = own_block(call)->address == MPI_IN_PLACE;
+    return call->root < 0 || call->root >= group->ranks || (!is_root && own_in_place) ||
+           (is_root && user_buffer_invalid(all_blocks(call), ranks)) ||
+           (!own_in_place && user_buffer_invalid(own_block(call), 0));
 }
 
 static bool measure_even(const struct call *call, const struct group *group, uint64_t *bytes)
 {
-    return !unsound(call, group, 0) && given_bytes(call->root == group->rank ? many(call) : one(call), bytes);
+    return !invalid(call, group, 0) &&
+           user_buffer_bytes(call->root == group->rank ? all_blocks(call) : own_block(call), bytes);
 }
 
 static bool allows_even(const struct group *group, uint64_t bytes)
@@ -50,7 +57,7 @@ static bool allows_even(const struct group *group, uint64_t bytes)
 static bool measure_uneven(const struct call *call, const struct group *group, uint64_t *bytes)
 {
     *bytes = BYTES_UNKNOWN;
-    return !unsound(call, group, group->ranks);
+    return !invalid(call, group, group->ranks);
 }
 
 static bool allows_uneven(const struct group *group, uint64_t bytes)
@@ -59,69 +66,70 @@ static bool allows_uneven(const struct group *group, uint64_t bytes)
     return outboard.group_offloads_alltoallv(group->members) == 1;
 }
 
-static struct side *side_of_one(struct posting *posting)
+static struct buffer *own_buffer(struct posting *posting)
 {
-    return gathers(posting->call) ? &posting->sides.send : &posting->sides.receive;
+    return gathers(posting->call) ? &posting->buffers.send : &posting->buffers.receive;
 }
 
-static struct side *side_of_many(struct posting *posting)
+static struct buffer *all_buffer(struct posting *posting)
 {
-    return gathers(posting->call) ? &posting->sides.receive : &posting->sides.send;
+    return gathers(posting->call) ? &posting->buffers.receive : &posting->buffers.send;
 }
 
 /* In a gather an in-place block is contributed from its place; in a scatter it stays there. */
-static int arrange(struct posting *posting)
+static int set_buffers(struct posting *posting)
 {
     const struct call *call = posting->call;
     if (posting_is_root(posting))
-        side_of_all(side_of_many(posting), many(call), posting->group->ranks);
+        buffer_set_blocks(all_buffer(posting), all_blocks(call), posting->group->ranks);
     if (!in_place(posting)) {
-        side_run(side_of_one(posting), one(call), (uint64_t)one(call)->count);
+        buffer_set_run(own_buffer(posting), own_block(call), (uint64_t)own_block(call)->count);
         return MPI_SUCCESS;
     }
-    return gathers(call) ? side_of_rank(side_of_one(posting), many(call), call->root) : MPI_SUCCESS;
+    return gathers(call) ? buffer_set_block_of(own_buffer(posting), all_blocks(call), call->root) : MPI_SUCCESS;
 }
 
-/* The address of this rank's block for liboutboard: in place it lies among the others, unless they are packed. */
-static void *own(struct posting *posting)
+/* The address of this rank's block for liboutboard. In place it is among all blocks, unless these are packed. */
+static void *own_address(struct posting *posting)
 {
-    const struct side *side = side_of_one(posting);
-    bool lies = !gathers(posting->call) || (!side->packed && !side_of_many(posting)->packed);
-    return in_place(posting) && lies ? (void *)OUTBOARD_IN_PLACE : side_memory(side);
+    const struct buffer *buffer = own_buffer(posting);
+    bool stays_in_buffer = !gathers(posting->call) || (!buffer->packed && !all_buffer(posting)->packed);
+    return in_place(posting) && stays_in_buffer ? (void *)OUTBOARD_IN_PLACE : buffer_memory(buffer);
 }
 
-/* Whether the root's own block differs in bytes between the two sides. */
-static bool unequal(struct posting *posting, uint64_t bytes)
+/* Whether the root's own block differs in bytes between the two buffers. */
+static bool own_block_differs(struct posting *posting, uint64_t bytes)
 {
-    return !in_place(posting) && side_of_one(posting)->total != bytes;
+    return !in_place(posting) && own_buffer(posting)->total != bytes;
 }
 
-static int hand_over_even(struct posting *posting)
-{
-    outboard_group *members = posting->group->members;
-    uint32_t root = (uint32_t)posting->call->root;
-    void *all = side_memory(side_of_many(posting));
-    if (unequal(posting, posting->bytes))
-        return MPI_ERR_TRUNCATE;
-    if (gathers(posting->call))
-        return outcome_code(outboard.igather(members, own(posting), all, posting->bytes, root, &posting->posted));
-    return outcome_code(outboard.iscatter(members, all, own(posting), posting->bytes, root, &posting->posted));
-}
-
-static int hand_over_uneven(struct posting *posting)
+static int post_even(struct posting *posting)
 {
     outboard_group *members = posting->group->members;
     uint32_t root = (uint32_t)posting->call->root;
-    struct side *blocks = side_of_many(posting);
-    uint64_t bytes = side_of_one(posting)->total;
-    if (posting_is_root(posting) && unequal(posting, blocks->bytes[root]))
+    void *all = buffer_memory(all_buffer(posting));
+    if (own_block_differs(posting, posting->bytes))
         return MPI_ERR_TRUNCATE;
     if (gathers(posting->call))
-        return outcome_code(outboard.igatherv(members, own(posting), bytes, side_memory(blocks), blocks->bytes,
-                                              blocks->offsets, root, &posting->posted));
-    return outcome_code(outboard.iscatterv(members, side_memory(blocks), blocks->bytes, blocks->offsets, own(posting),
-                                           bytes, root, &posting->posted));
+        return outcome_code(
+            outboard.igather(members, own_address(posting), all, posting->bytes, root, &posting->posted));
+    return outcome_code(outboard.iscatter(members, all, own_address(posting), posting->bytes, root, &posting->posted));
 }
 
-const struct method rooted_method = {measure_even, allows_even, false, arrange, hand_over_even};
-const struct method rooted_uneven_method = {measure_uneven, allows_uneven, false, arrange, hand_over_uneven};
+static int post_uneven(struct posting *posting)
+{
+    outboard_group *members = posting->group->members;
+    uint32_t root = (uint32_t)posting->call->root;
+    struct buffer *blocks = all_buffer(posting);
+    uint64_t bytes = own_buffer(posting)->total;
+    if (posting_is_root(posting) && own_block_differs(posting, blocks->bytes[root]))
+        return MPI_ERR_TRUNCATE;
+    if (gathers(posting->call))
+        return outcome_code(outboard.igatherv(members, own_address(posting), bytes, buffer_memory(blocks),
+                                              blocks->bytes, blocks->offsets, root, &posting->posted));
+    return outcome_code(outboard.iscatterv(members, buffer_memory(blocks), blocks->bytes, blocks->offsets,
+                                           own_address(posting), bytes, root, &posting->posted));
+}
+
+const struct method rooted_method = {measure_even, allows_even, false, set_buffers, post_even};
+const struct method rooted_uneven_method = {measure_uneven, allows_uneven, false, set_buffers, post_uneven};

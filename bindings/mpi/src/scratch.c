@@ -8,6 +8,7 @@
 #define _GNU_SOURCE
 #include <sys/mman.h>
 
+#include "scratch.h"
 #include "shim.h"
 
 struct scratch {
@@ -15,7 +16,7 @@ struct scratch {
     _Alignas(64) unsigned char memory[];
 };
 
-void *scratch_take(size_t bytes)
+void *scratch_allocate(size_t bytes)
 {
     size_t mapped = sizeof(struct scratch) + bytes;
     if (mapped < bytes)
@@ -27,10 +28,10 @@ void *scratch_take(size_t bytes)
     return made->memory;
 }
 
-void scratch_give(void *memory)
+void scratch_free(void *memory)
 {
     if (memory == NULL)
         return;
-    struct scratch *made = moved(memory, -(int64_t)offsetof(struct scratch, memory));
+    struct scratch *made = address_plus(memory, -(int64_t)offsetof(struct scratch, memory));
     munmap(made, made->mapped);
 }

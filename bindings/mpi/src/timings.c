@@ -14,16 +14,19 @@
 #include <stdio.h>
 #include <unistd.h>
 
-#include "shim.h"
+#include "timings.h"
+#include "classes.h"
+#include "groups.h"
+#include "trials.h"
 
-#define TIMED_MOST 64
+#define TIMINGS_MAX 64
 
 struct timing {
     MPI_Request request;
     struct group *group;
     struct class *class;
-    enum way way;
-    struct turn_of of;
+    enum path path;
+    struct trial_turn trial_turn;
     double posting;
     pthread_t poster;
     double delay; /* of the poster's whole life, at the last check */
@@ -31,7 +34,7 @@ struct timing {
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static struct timing timings[TIMED_MOST];
+static struct timing timings[TIMINGS_MAX];
 static atomic_int used; /* entries in use, from the start of the table */
 
 /* With the lock held: the position of the request, or TIMED_MOST. */
@@ -40,18 +43,18 @@ static int find(MPI_Request request)
     for (int at = 0; at < atomic_load_explicit(&used, memory_order_relaxed); at++)
         if (timings[at].request == request)
             return at;
-    return TIMED_MOST;
+    return TIMINGS_MAX;
 }
 
 /* With the lock held. */
-static void drop(int at)
+static void remove_entry(int at)
 {
     int last = atomic_fetch_sub(&used, 1) - 1;
     timings[at] = timings[last];
 }
 
 /* Seconds in which this thread was ready to run and did not run; 0 if the kernel does not report them. */
-static double delay(void)
+static double run_delay(void)
 {
     char text[64];
     unsigned long long ns = 0;
@@ -66,26 +69,33 @@ static double delay(void)
     return 1e-9 * (double)ns;
 }
 
-static void look(struct timing *timing)
+static void add_lost_time(struct timing *timing)
 {
-    if (timing->of.turn < 0 || !pthread_equal(timing->poster, pthread_self()))
+    if (timing->trial_turn.number < 0 || !pthread_equal(timing->poster, pthread_self()))
         return;
-    double now = delay();
+    double now = run_delay();
     timing->lost += now - timing->delay;
     timing->delay = now;
 }
 
-void timings_enter(MPI_Request request, const struct turn *turn, double seconds)
+void timings_add(MPI_Request request, const struct route *route, double seconds)
 {
     if (request == MPI_REQUEST_NULL)
         return;
     pthread_mutex_lock(&lock);
     int at = find(request); /* finds an earlier request that completed unseen */
-    if (at == TIMED_MOST && atomic_load(&used) < TIMED_MOST)
+    if (at == TIMINGS_MAX && atomic_load(&used) < TIMINGS_MAX)
         at = atomic_fetch_add(&used, 1);
-    if (at < TIMED_MOST)
-        timings[at] = (struct timing){request, turn->group, turn->class, turn->way, turn->of, seconds,
-                                      pthread_self(), turn->of.turn < 0 ? 0 : delay(), 0};
+    if (at < TIMINGS_MAX)
+        timings[at] = (struct timing){request,
+                                      route->group,
+                                      route->class,
+                                      route->path,
+                                      route->trial_turn,
+                                      seconds,
+                                      pthread_self(),
+                                      route->trial_turn.number < 0 ? 0 : run_delay(),
+                                      0};
     pthread_mutex_unlock(&lock);
 }
 
@@ -94,51 +104,51 @@ bool timings_any(void)
     return atomic_load_explicit(&used, memory_order_relaxed) > 0;
 }
 
-bool timings_know(int count, const MPI_Request *requests)
+bool timings_contain(int count, const MPI_Request *requests)
 {
-    bool known = false;
+    bool found = false;
     if (!timings_any())
         return false;
     pthread_mutex_lock(&lock);
     for (int i = 0; i < count; i++) {
-        int at = requests[i] == MPI_REQUEST_NULL ? TIMED_MOST : find(requests[i]);
-        if (at == TIMED_MOST)
+        int at = requests[i] == MPI_REQUEST_NULL ? TIMINGS_MAX : find(requests[i]);
+        if (at == TIMINGS_MAX)
             continue;
-        known = true;
-        look(&timings[at]);
+        found = true;
+        add_lost_time(&timings[at]);
     }
     pthread_mutex_unlock(&lock);
-    return known;
+    return found;
 }
 
-void timings_completed(MPI_Request request, double seconds)
+void timings_complete(MPI_Request request, double seconds)
 {
     pthread_mutex_lock(&lock);
     int at = find(request);
-    if (at < TIMED_MOST) {
+    if (at < TIMINGS_MAX) {
         struct timing timing = timings[at];
-        drop(at);
-        choice_timed(timing.class, timing.way, &timing.of, timing.posting + seconds, timing.lost);
+        remove_entry(at);
+        class_record_time(timing.class, timing.path, &timing.trial_turn, timing.posting + seconds, timing.lost);
     }
     pthread_mutex_unlock(&lock);
 }
 
-void timings_forget(MPI_Request request)
+void timings_remove(MPI_Request request)
 {
     if (!timings_any())
         return;
     pthread_mutex_lock(&lock);
     int at = find(request);
-    if (at < TIMED_MOST)
-        drop(at);
+    if (at < TIMINGS_MAX)
+        remove_entry(at);
     pthread_mutex_unlock(&lock);
 }
 
-void timings_forget_group(const struct group *group)
+void timings_remove_group(const struct group *group)
 {
     pthread_mutex_lock(&lock);
     for (int at = atomic_load(&used) - 1; at >= 0; at--)
         if (timings[at].group == group)
-            drop(at);
+            remove_entry(at);
     pthread_mutex_unlock(&lock);
 }

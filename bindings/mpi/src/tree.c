@@ -8,7 +8,9 @@
  * Messages between two ranks stay in order. The program sends only after MPI_Init has returned, so none of its
  * messages is mistaken for one of these. Errors abort the program, as they do on MPI_COMM_WORLD by default.
  */
-#include "shim.h"
+#include <mpi.h>
+
+#include "tree.h"
 
 #define TAG 0x6f62
 
@@ -39,7 +41,7 @@ static void receive(void *bytes, size_t count, int from)
     PMPI_Recv(bytes, (int)count, MPI_BYTE, from, TAG, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
 }
 
-static int least(int one, int other)
+static int minimum(int one, int other)
 {
     return one < other ? one : other;
 }
@@ -48,24 +50,25 @@ void tree_gather(void *all, size_t each)
 {
     struct node node = find_node();
     int after = node.ranks - node.rank; /* this rank and the ranks behind it */
-    unsigned char *mine = (unsigned char *)all + (size_t)node.rank * each;
-    for (int away = 1; away < least(node.width, after); away *= 2)
-        receive(mine + (size_t)away * each, (size_t)least(away, after - away) * each, node.rank + away);
+    unsigned char *own = (unsigned char *)all + (size_t)node.rank * each;
+    for (int distance = 1; distance < minimum(node.width, after); distance *= 2)
+        receive(own + (size_t)distance * each, (size_t)minimum(distance, after - distance) * each,
+                node.rank + distance);
     if (node.rank != 0)
-        send(mine, (size_t)least(node.width, after) * each, node.rank - node.width);
+        send(own, (size_t)minimum(node.width, after) * each, node.rank - node.width);
 }
 
-int tree_least(int mine)
+int tree_minimum(int own)
 {
     struct node node = find_node();
-    for (int away = 1, theirs; away < least(node.width, node.ranks - node.rank); away *= 2) {
-        receive(&theirs, sizeof theirs, node.rank + away);
-        mine = least(mine, theirs);
+    for (int distance = 1, received; distance < minimum(node.width, node.ranks - node.rank); distance *= 2) {
+        receive(&received, sizeof received, node.rank + distance);
+        own = minimum(own, received);
     }
     if (node.rank != 0)
-        send(&mine, sizeof mine, node.rank - node.width);
-    tree_broadcast(&mine, sizeof mine);
-    return mine;
+        send(&own, sizeof own, node.rank - node.width);
+    tree_broadcast(&own, sizeof own);
+    return own;
 }
 
 void tree_broadcast(void *bytes, size_t count)
@@ -73,12 +76,12 @@ void tree_broadcast(void *bytes, size_t count)
     struct node node = find_node();
     if (node.rank != 0)
         receive(bytes, count, node.rank - node.width);
-    for (int away = node.width / 2; away > 0; away /= 2)
-        if (node.rank + away < node.ranks)
-            send(bytes, count, node.rank + away);
+    for (int distance = node.width / 2; distance > 0; distance /= 2)
+        if (node.rank + distance < node.ranks)
+            send(bytes, count, node.rank + distance);
 }
 
-void tree_lift(void *bytes, size_t count, int from)
+void tree_send_to_root(void *bytes, size_t count, int from)
 {
     int rank = find_node().rank;
     if (from != 0 && rank == from)

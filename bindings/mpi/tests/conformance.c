@@ -321,12 +321,12 @@ static void *thread_body(void *comm)
     failures = 0;
     for (int turn = 0; turn < 40; turn++) {
         MPI_Request requests[3];
-        int send[64], *first = fresh(64 * (size_t)ranks * sizeof(int)), heard = -1;
+        int send[64], *first = fresh(64 * (size_t)ranks * sizeof(int)), message = -1;
         int *second = fresh(64 * (size_t)ranks * sizeof(int)), me, members;
         MPI_Comm_rank(*(MPI_Comm *)comm, &me);
         MPI_Comm_size(*(MPI_Comm *)comm, &members);
         fill_with(send, 64, me, turn);
-        MPI_Irecv(&heard, 1, MPI_INT, (me + members - 1) % members, turn, *(MPI_Comm *)comm, &requests[1]);
+        MPI_Irecv(&message, 1, MPI_INT, (me + members - 1) % members, turn, *(MPI_Comm *)comm, &requests[1]);
         MPI_Iallgather(send, 64, MPI_INT, first, 64, MPI_INT, *(MPI_Comm *)comm, &requests[0]);
         MPI_Iallgather(send, 64, MPI_INT, second, 64, MPI_INT, *(MPI_Comm *)comm, &requests[2]);
         if (turn % 3 == 0)
@@ -336,7 +336,7 @@ static void *thread_body(void *comm)
         MPI_Send(&me, 1, MPI_INT, (me + 1) % members, turn, *(MPI_Comm *)comm);
         CHECK(MPI_Waitall(3, requests, MPI_STATUSES_IGNORE) == MPI_SUCCESS);
         gather_on(*(MPI_Comm *)comm, 33, 0, 1); /* ordered behind the request freed early */
-        CHECK(wrong_in(second, 64, members, turn) == 0 && heard == (me + members - 1) % members);
+        CHECK(wrong_in(second, 64, members, turn) == 0 && message == (me + members - 1) % members);
         if (turn % 3 != 1 || native) {
             CHECK(wrong_in(first, 64, members, turn) == 0);
             free(first);

@@ -73,7 +73,7 @@ enum { STRIDED = 1, IN_PLACE = 2, BLOCKING = 4, NEGATIVE = 8, FORMS = 16, PERSIS
 /* The call by its blocking, persistent (to be started) or nonblocking function. */
 #define POST(form, Name, lower, request, ...)                                                                          \
     ((form)&BLOCKING     ? MPI_##Name(__VA_ARGS__)                                                                     \
-     : (form)&PERSISTENT ? PERSISTENT_INIT(Name)(__VA_ARGS__, MPI_INFO_NULL, request)                                       \
+     : (form)&PERSISTENT ? PERSISTENT_INIT(Name)(__VA_ARGS__, MPI_INFO_NULL, request)                                  \
                          : MPI_I##lower(__VA_ARGS__, request))
 
 /* The call in its form, from start to completion. */

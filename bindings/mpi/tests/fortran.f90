@@ -32,28 +32,28 @@ program fortran_allgather
   bad = 0
   if (rank == 0) print '(a)', '1..17'
 
-  call tell(gathered(MPI_COMM_WORLD, 0), 'allgather')
-  call tell(gathered(MPI_COMM_WORLD, 1), 'iallgather and wait')
-  call tell(gathered(MPI_COMM_WORLD, 2), 'iallgather in place and waitany')
-  call tell(gathered(MPI_COMM_WORLD, 3), 'iallgather, waitall mixed with a native request')
-  call tell(gathered(MPI_COMM_WORLD, 4), 'iallgather of a vector type from MPI_BOTTOM, waitsome')
-  call tell(broadcast(.false.), 'bcast')
-  call tell(broadcast(.true.), 'ibcast and wait')
-  call tell(exchanged(.false.), 'alltoall and alltoallv')
-  call tell(exchanged(.true.), 'ialltoall and ialltoallv in place, waitall')
-  call tell(rooted(.false.), 'gather, gatherv, scatter and scatterv')
-  call tell(rooted(.true.), 'igather, igatherv, iscatter and iscatterv in place, waitall')
-  call tell(reduced(.false.), 'reduce, allreduce, reduce_scatter(_block), scan, exscan and barrier')
-  call tell(reduced(.true.), 'the same nonblocking and in place, waitall')
-  call tell(started(), 'allgather and scatterv, started again and again')
-  call tell(allocation(), 'memory of MPI_Alloc_mem')
+  call report_test(gathered(MPI_COMM_WORLD, 0), 'allgather')
+  call report_test(gathered(MPI_COMM_WORLD, 1), 'iallgather and wait')
+  call report_test(gathered(MPI_COMM_WORLD, 2), 'iallgather in place and waitany')
+  call report_test(gathered(MPI_COMM_WORLD, 3), 'iallgather, waitall mixed with a native request')
+  call report_test(gathered(MPI_COMM_WORLD, 4), 'iallgather of a vector type from MPI_BOTTOM, waitsome')
+  call report_test(broadcast(.false.), 'bcast')
+  call report_test(broadcast(.true.), 'ibcast and wait')
+  call report_test(exchanged(.false.), 'alltoall and alltoallv')
+  call report_test(exchanged(.true.), 'ialltoall and ialltoallv in place, waitall')
+  call report_test(rooted(.false.), 'gather, gatherv, scatter and scatterv')
+  call report_test(rooted(.true.), 'igather, igatherv, iscatter and iscatterv in place, waitall')
+  call report_test(reduced(.false.), 'reduce, allreduce, reduce_scatter(_block), scan, exscan and barrier')
+  call report_test(reduced(.true.), 'the same nonblocking and in place, waitall')
+  call report_test(started(), 'allgather and scatterv, started again and again')
+  call report_test(allocation(), 'memory of MPI_Alloc_mem')
   call MPI_Comm_split(MPI_COMM_WORLD, mod(rank, 2), rank, half, ierr)
-  call tell(gathered(half, 1), 'communicator from comm_split')
+  call report_test(gathered(half, 1), 'communicator from comm_split')
   periods = .false.
   remain = [.false., .true.]
   call MPI_Cart_create(half, 2, [1, ranks / 2], periods, .false., grid, ierr)
   call MPI_Cart_sub(grid, remain, row, ierr)
-  call tell(gathered(row, 3), 'communicator from cart_sub')
+  call report_test(gathered(row, 3), 'communicator from cart_sub')
   call MPI_Comm_free(row, ierr)
   call MPI_Comm_free(grid, ierr)
   call MPI_Comm_free(half, ierr)
@@ -62,7 +62,7 @@ program fortran_allgather
 
 contains
 
-  subroutine tell(good, name)
+  subroutine report_test(good, name)
     logical, intent(in) :: good
     character(*), intent(in) :: name
     integer :: mine, all

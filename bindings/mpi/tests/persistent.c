@@ -12,7 +12,7 @@ struct calls {
     int *counts, *places;
     MPI_Datatype type;
     MPI_Request requests[KINDS + 1];
-    int heard;
+    int message;
 };
 
 /* The data from `from` to `to` in a round. */
@@ -47,21 +47,24 @@ static void make(struct calls *calls)
     }
     int **send = calls->send, **receive = calls->receive, root = ranks - 1, bad = 0;
     bad += PERSISTENT_INIT(Allgather)(send[0], COUNT, type, receive[0], COUNT, MPI_INT, comm, info, request++);
-    bad += PERSISTENT_INIT(Allgatherv)(send[1], COUNT, MPI_INT, receive[1], counts, places, type, comm, info, request++);
+    bad +=
+        PERSISTENT_INIT(Allgatherv)(send[1], COUNT, MPI_INT, receive[1], counts, places, type, comm, info, request++);
     bad += PERSISTENT_INIT(Bcast)(rank == root ? send[2] : receive[2], COUNT, type, root, comm, info, request++);
     bad += PERSISTENT_INIT(Alltoall)(send[3], COUNT, type, receive[3], COUNT, MPI_INT, comm, info, request++);
     bad += PERSISTENT_INIT(Alltoallv)(send[4], counts, places, MPI_INT, receive[4], counts, places, type, comm, info,
                                  request++);
     bad += PERSISTENT_INIT(Gather)(send[5], COUNT, type, receive[5], COUNT, MPI_INT, root, comm, info, request++);
-    bad += PERSISTENT_INIT(Gatherv)(send[6], COUNT, MPI_INT, receive[6], counts, places, type, root, comm, info, request++);
+    bad += PERSISTENT_INIT(Gatherv)(send[6], COUNT, MPI_INT, receive[6], counts, places, type, root, comm, info,
+                                    request++);
     bad += PERSISTENT_INIT(Scatter)(send[7], COUNT, type, receive[7], COUNT, MPI_INT, root, comm, info, request++);
-    bad += PERSISTENT_INIT(Scatterv)(send[8], counts, places, type, receive[8], COUNT, MPI_INT, root, comm, info, request++);
+    bad += PERSISTENT_INIT(Scatterv)(send[8], counts, places, type, receive[8], COUNT, MPI_INT, root, comm, info,
+                                     request++);
     CHECK(bad == 0);
     /* The datatype may be freed before the calls are started, which Open MPI 5.0 does not survive. The lists stay until
      * their requests are freed. */
     if (!native)
         MPI_Type_free(&calls->type);
-    MPI_Recv_init(&calls->heard, 1, MPI_INT, (rank + 1) % ranks, 77, comm, request);
+    MPI_Recv_init(&calls->message, 1, MPI_INT, (rank + 1) % ranks, 77, comm, request);
 }
 
 static void fill(struct calls *calls, int round)
@@ -133,7 +136,7 @@ void persistent_collectives(void)
         }
         MPI_Send(&round, 1, MPI_INT, (rank + ranks - 1) % ranks, 77, MPI_COMM_WORLD);
         complete(&calls, round);
-        CHECK(calls.heard == round);
+        CHECK(calls.message == round);
         for (int kind = 0; kind < KINDS; kind++)
             CHECK(wrong(&calls, kind, round) == 0);
         /* Waits for inactive requests return at once. */

@@ -88,7 +88,8 @@ static int post(struct call *call)
         return POST(call->form, Reduce_scatter, reduce_scatter, request, from, to, call->counts, MPI_INT, op, comm);
     case SCATTER_BLOCK:
         count = call->counts[0];
-        return POST(call->form, Reduce_scatter_block, reduce_scatter_block, request, from, to, count, MPI_INT, op, comm);
+        return POST(call->form, Reduce_scatter_block, reduce_scatter_block, request, from, to, count, MPI_INT, op,
+                    comm);
     case SCAN:
         return POST(call->form, Scan, scan, request, from, to, count, MPI_INT, op, comm);
     default:

@@ -9,10 +9,10 @@
 struct flight {
     int *send[CALLS], *receive[CALLS];
     MPI_Request requests[2 * CALLS]; /* ours at even places, native ones at odd */
-    int token[CALLS], heard[CALLS];
+    int token[CALLS], messages[CALLS];
 };
 
-static void take_off(struct flight *flight, int mixed)
+static void post_all(struct flight *flight, int mixed)
 {
     for (int call = 0; call < CALLS; call++) {
         int count = 100 + call;
@@ -23,7 +23,7 @@ static void take_off(struct flight *flight, int mixed)
                        &flight->requests[2 * call]);
         flight->requests[2 * call + 1] = MPI_REQUEST_NULL;
         if (mixed)
-            MPI_Irecv(&flight->heard[call], 1, MPI_INT, (rank + ranks - 1) % ranks, call, MPI_COMM_WORLD,
+            MPI_Irecv(&flight->messages[call], 1, MPI_INT, (rank + ranks - 1) % ranks, call, MPI_COMM_WORLD,
                       &flight->requests[2 * call + 1]);
     }
     for (int call = 0; mixed && call < CALLS; call++) {
@@ -32,13 +32,13 @@ static void take_off(struct flight *flight, int mixed)
     }
 }
 
-static void land(struct flight *flight, int mixed)
+static void check_all(struct flight *flight, int mixed)
 {
     for (int call = 0; call < CALLS; call++) {
         CHECK(flight->requests[2 * call] == MPI_REQUEST_NULL && flight->requests[2 * call + 1] == MPI_REQUEST_NULL);
         CHECK(wrong_in(flight->receive[call], 100 + call, ranks, call) == 0);
         if (mixed)
-            CHECK(flight->heard[call] == (rank + ranks - 1) % ranks * 100 + call);
+            CHECK(flight->messages[call] == (rank + ranks - 1) % ranks * 100 + call);
         free(flight->send[call]);
         free(flight->receive[call]);
     }
@@ -48,14 +48,14 @@ static void waitall(int mixed)
 {
     struct flight flight;
     MPI_Status statuses[2 * CALLS];
-    take_off(&flight, mixed);
+    post_all(&flight, mixed);
     CHECK(MPI_Waitall(2 * CALLS, flight.requests, statuses) == MPI_SUCCESS);
     for (int call = 0; call < CALLS; call++) {
         int cancelled = 1;
         MPI_Test_cancelled(&statuses[2 * call], &cancelled);
         CHECK(!cancelled);
     }
-    land(&flight, mixed);
+    check_all(&flight, mixed);
 }
 
 static void waitany(int mixed)
@@ -63,14 +63,14 @@ static void waitany(int mixed)
     struct flight flight;
     int seen[2 * CALLS] = {0}, index;
     MPI_Status status;
-    take_off(&flight, mixed);
+    post_all(&flight, mixed);
     for (int i = 0; i < (mixed ? 2 * CALLS : CALLS); i++) {
         CHECK(MPI_Waitany(2 * CALLS, flight.requests, &index, &status) == MPI_SUCCESS);
         CHECK(index >= 0 && index < 2 * CALLS && !seen[index]);
         seen[index] = 1;
     }
     CHECK(MPI_Waitany(2 * CALLS, flight.requests, &index, &status) == MPI_SUCCESS && index == MPI_UNDEFINED);
-    land(&flight, mixed);
+    check_all(&flight, mixed);
 }
 
 static void some(int mixed, int waiting)
@@ -78,7 +78,7 @@ static void some(int mixed, int waiting)
     struct flight flight;
     int indices[2 * CALLS], left = mixed ? 2 * CALLS : CALLS, outcount;
     MPI_Status statuses[2 * CALLS];
-    take_off(&flight, mixed);
+    post_all(&flight, mixed);
     while (left > 0) {
         int outcome = waiting ? MPI_Waitsome(2 * CALLS, flight.requests, &outcount, indices, statuses)
                               : MPI_Testsome(2 * CALLS, flight.requests, &outcount, indices, statuses);
@@ -88,7 +88,7 @@ static void some(int mixed, int waiting)
         left -= outcount;
     }
     CHECK(left == 0);
-    land(&flight, mixed);
+    check_all(&flight, mixed);
 }
 
 static void testing(int mixed, int form)
@@ -96,7 +96,7 @@ static void testing(int mixed, int form)
     struct flight flight;
     int flag, index, left = mixed ? 2 * CALLS : CALLS;
     MPI_Status statuses[2 * CALLS];
-    take_off(&flight, mixed);
+    post_all(&flight, mixed);
     for (flag = 0; form == 0 && !flag;)
         CHECK(MPI_Testall(2 * CALLS, flight.requests, &flag, statuses) == MPI_SUCCESS);
     while (form == 1 && left > 0) {
@@ -111,7 +111,7 @@ static void testing(int mixed, int form)
             CHECK(MPI_Request_get_status(flight.requests[i], &flag, statuses) == MPI_SUCCESS);
         CHECK(MPI_Wait(&flight.requests[i], MPI_STATUS_IGNORE) == MPI_SUCCESS);
     }
-    land(&flight, mixed);
+    check_all(&flight, mixed);
 }
 
 void request_forms(void)

@@ -72,10 +72,10 @@ static void post_gather(struct rooted *call)
     int *to = at_root ? origin(&call->many, call->negative) : NULL;
     const int *counts = at_root ? call->many.counts : NULL, *places = at_root ? call->many.displacements : NULL;
     MPI_Request *request = &call->request;
-    int outcome = call->even
-                      ? POST(call->form, Gather, gather, request, from, count, type, to, each, into, call->root, call->comm)
-                      : POST(call->form, Gatherv, gatherv, request, from, count, type, to, counts, places, into,
-                             call->root, call->comm);
+    int outcome = call->even ? POST(call->form, Gather, gather, request, from, count, type, to, each, into, call->root,
+                                    call->comm)
+                             : POST(call->form, Gatherv, gatherv, request, from, count, type, to, counts, places, into,
+                                    call->root, call->comm);
     CHECK(outcome == MPI_SUCCESS);
 }
 

@@ -7,20 +7,22 @@
 #include <assert.h>
 #include <pthread.h>
 #include <sched.h>
+#include <stdatomic.h>
 #include <unistd.h>
 
-#include "../src/shim.h"
+#include "../src/classes.h"
+#include "../src/timings.h"
 
 enum { SHARES = 3 };
 
 static atomic_uint rival_turns;
 static atomic_bool over;
-static double told, lost_by_trial;
+static double reported_seconds, lost_by_trial;
 
-void choice_timed(struct class *class, enum way way, const struct turn_of *of, double seconds, double lost)
+void class_record_time(struct class *class, enum path path, const struct trial_turn *turn, double seconds, double lost)
 {
-    (void)class, (void)way, (void)of;
-    told = seconds;
+    (void)class, (void)path, (void)turn;
+    reported_seconds = seconds;
     lost_by_trial = lost;
 }
 
@@ -39,27 +41,27 @@ static void compute(void)
             continue;
 }
 
-static void *look(void *request)
+static void *check_contained(void *request)
 {
-    assert(timings_know(1, request));
+    assert(timings_contain(1, request));
     return NULL;
 }
 
 static double lost_in(int turn, bool elsewhere)
 {
-    MPI_Request request = (MPI_Request)&told; /* any value but MPI_REQUEST_NULL */
-    const struct turn of = {.of = {.turn = turn}};
+    MPI_Request request = (MPI_Request)&reported_seconds; /* any value but MPI_REQUEST_NULL */
+    const struct route route = {.trial_turn = {.number = turn}};
     pthread_t other;
-    timings_enter(request, &of, 0.25);
+    timings_add(request, &route, 0.25);
     compute();
     if (elsewhere) {
-        assert(pthread_create(&other, NULL, look, &request) == 0);
+        assert(pthread_create(&other, NULL, check_contained, &request) == 0);
         pthread_join(other, NULL);
     } else {
-        look(&request);
+        check_contained(&request);
     }
-    timings_completed(request, 0.5);
-    assert(told == 0.75 && !timings_any());
+    timings_complete(request, 0.5);
+    assert(reported_seconds == 0.75 && !timings_any());
     return lost_by_trial;
 }
 
@@ -67,12 +69,12 @@ int main(void)
 {
     cpu_set_t one;
     pthread_t thread;
-    bool told_by_kernel = access("/proc/thread-self/schedstat", R_OK) == 0;
+    bool kernel_reports_delay = access("/proc/thread-self/schedstat", R_OK) == 0;
     CPU_ZERO(&one);
     CPU_SET(sched_getcpu(), &one);
     assert(sched_setaffinity(0, sizeof one, &one) == 0);
     assert(pthread_create(&thread, NULL, rival, NULL) == 0);
-    assert((lost_in(0, false) > 0) == told_by_kernel);
+    assert((lost_in(0, false) > 0) == kernel_reports_delay);
     assert(lost_in(0, true) == 0);
     assert(lost_in(-1, false) == 0);
     atomic_store(&over, true);

@@ -10,7 +10,7 @@ use serde::Deserialize;
 
 use crate::error::CliError;
 
-/// The beginning of the shim's files: name and version (bindings/mpi/src/remembered.c).
+/// The beginning of the shim's files: name and version (bindings/mpi/src/tuning_cache.c).
 const FORMAT: [&str; 2] = ["outboard-choice", "3"];
 
 /// The results of earlier runs that the MPI shim keeps.
@@ -193,7 +193,7 @@ mod tests {
 
     #[test]
     fn the_shim_writes_what_is_read_here() {
-        let shim = include_str!("../../../bindings/mpi/src/remembered.c");
+        let shim = include_str!("../../../bindings/mpi/src/tuning_cache.c");
         assert!(shim.contains(&format!("#define FORMAT \"{}\"", FORMAT.join("\\t"))), "{FORMAT:?}");
         assert!(shim.contains("#define FIELDS 10\n"), "as `table` takes a line apart");
     }

@@ -1,0 +1,165 @@
+/*
+ * buffers.c: the buffers of a call in liboutboard's form: plain memory, with bytes and offsets by block.
+ *
+ * Blocks of plain memory are passed in place. Other blocks are packed one after another in one bounce buffer: first the
+ * blocks to receive, then the blocks to send.
+ */
+#include <stdlib.h>
+
+#include "buffers.h"
+#include "memory.h"
+#include "shim.h"
+#include "unpack.h"
+
+bool user_buffer_invalid(const struct user_buffer *user_buffer, int ranks)
+{
+    if (user_buffer->type == MPI_DATATYPE_NULL)
+        return true;
+    if (ranks == 0)
+        return user_buffer->count < 0;
+    if (user_buffer->counts == NULL || user_buffer->displacements == NULL)
+        return true;
+    for (int rank = 0; rank < ranks; rank++)
+        if (user_buffer->counts[rank] < 0)
+            return true;
+    return false;
+}
+
+bool user_buffer_bytes(const struct user_buffer *user_buffer, uint64_t *bytes)
+{
+    MPI_Count size;
+    return PMPI_Type_size_x(user_buffer->type, &size) == MPI_SUCCESS &&
+           !__builtin_mul_overflow((uint64_t)size, (uint64_t)user_buffer->count, bytes);
+}
+
+void buffer_set_run(struct buffer *buffer, const struct user_buffer *user_buffer, uint64_t elements)
+{
+    buffer->user = *user_buffer;
+    buffer->user.counts = NULL;
+    buffer->blocks = 1;
+    buffer->elements = elements;
+}
+
+void buffer_set_blocks(struct buffer *buffer, const struct user_buffer *user_buffer, int ranks)
+{
+    if (user_buffer->counts == NULL) {
+        buffer_set_run(buffer, user_buffer, (uint64_t)user_buffer->count * (uint64_t)ranks);
+        return;
+    }
+    buffer->user = *user_buffer;
+    buffer->blocks = ranks;
+}
+
+int buffer_set_block_of(struct buffer *buffer, const struct user_buffer *user_buffer, int rank)
+{
+    MPI_Count lb, extent;
+    bool even = user_buffer->counts == NULL;
+    int code = PMPI_Type_get_extent_x(user_buffer->type, &lb, &extent);
+    buffer_set_run(buffer, user_buffer, (uint64_t)(even ? user_buffer->count : user_buffer->counts[rank]));
+    int64_t elements = even ? (int64_t)rank * user_buffer->count : user_buffer->displacements[rank];
+    buffer->user.address = address_plus(user_buffer->address, elements * extent);
+    return code;
+}
+
+static uint64_t block_elements(const struct buffer *buffer, int block)
+{
+    return buffer->user.counts == NULL ? buffer->elements : (uint64_t)buffer->user.counts[block];
+}
+
+static int64_t block_offset(const struct buffer *buffer, int block)
+{
+    return buffer->user.counts == NULL ? 0 : buffer->user.displacements[block] * buffer->extent;
+}
+
+/* Computes bytes and offsets. Returns an MPI error code. */
+static int place_blocks(struct buffer *buffer)
+{
+    MPI_Count lb;
+    if (buffer->blocks == 0)
+        return MPI_SUCCESS;
+    int code = shape_of(buffer->user.type, &buffer->shape);
+    if (code == MPI_SUCCESS)
+        code = PMPI_Type_get_extent_x(buffer->user.type, &lb, &buffer->extent);
+    if (code != MPI_SUCCESS)
+        return code;
+    bool single = buffer->user.counts == NULL && buffer->elements == 1;
+    buffer->packed = buffer->must_pack || !(buffer->shape.no_gaps || (buffer->shape.contiguous && single));
+    int64_t first = INT64_MAX;
+    for (int block = 0; block < buffer->blocks; block++) {
+        buffer->bytes[block] = block_elements(buffer, block) * buffer->shape.size;
+        buffer->offsets[block] = buffer->total;
+        buffer->total += buffer->bytes[block];
+        if (buffer->bytes[block] > 0 && block_offset(buffer, block) < first)
+            first = block_offset(buffer, block);
+    }
+    if (buffer->packed || first == INT64_MAX)
+        return MPI_SUCCESS;
+    for (int block = 0; block < buffer->blocks; block++)
+        buffer->offsets[block] = buffer->bytes[block] > 0 ? (uint64_t)(block_offset(buffer, block) - first) : 0;
+    buffer->memory = address_plus(buffer->user.address, first + buffer->shape.true_lb);
+    return MPI_SUCCESS;
+}
+
+static int pack_buffer(struct buffer *buffer)
+{
+    int code = MPI_SUCCESS;
+    for (int block = 0; block < buffer->blocks && code == MPI_SUCCESS; block++)
+        code = convert_elements(true, address_plus(buffer->user.address, block_offset(buffer, block)),
+                                block_elements(buffer, block), buffer->user.type, &buffer->shape,
+                                address_plus(buffer->memory, (int64_t)buffer->offsets[block]));
+    return code;
+}
+
+/* Makes room for packed blocks. */
+static int allocate_packed(struct buffers *buffers)
+{
+    struct buffer *send = &buffers->send, *receive = &buffers->receive;
+    if (!send->packed && !receive->packed)
+        return MPI_SUCCESS;
+    int count = receive->packed ? receive->blocks : 0;
+    struct piece *pieces = calloc((size_t)count + 1, sizeof *pieces);
+    if (pieces == NULL)
+        return MPI_ERR_NO_MEM;
+    for (int block = 0; block < count; block++)
+        pieces[block] = (struct piece){block_offset(receive, block), block_elements(receive, block)};
+    uint64_t arrives = receive->packed ? receive->total : 0, leaves = send->packed ? send->total : 0;
+    const struct buffer *typed = receive->packed ? receive : send;
+    int code = unpack_prepare(&buffers->unpack, receive->user.address, pieces, count, typed->user.type, &typed->shape,
+                              arrives + leaves);
+    if (code != MPI_SUCCESS)
+        return code;
+    if (receive->packed)
+        receive->memory = buffers->unpack.bounce;
+    if (!send->packed)
+        return MPI_SUCCESS;
+    send->memory = address_plus(buffers->unpack.bounce, (int64_t)arrives);
+    return pack_buffer(send);
+}
+
+int buffers_prepare(struct buffers *buffers, int ranks)
+{
+    size_t list = (size_t)ranks;
+    uint64_t *lists = buffers->lists = calloc(4 * list, sizeof *lists);
+    if (lists == NULL)
+        return MPI_ERR_NO_MEM;
+    buffers->send.bytes = lists;
+    buffers->send.offsets = lists + list;
+    buffers->receive.bytes = lists + 2 * list;
+    buffers->receive.offsets = lists + 3 * list;
+    int code = place_blocks(&buffers->receive);
+    if (code == MPI_SUCCESS)
+        code = place_blocks(&buffers->send);
+    return code == MPI_SUCCESS ? allocate_packed(buffers) : code;
+}
+
+void buffers_free_lists(struct buffers *buffers)
+{
+    free(buffers->lists);
+    buffers->lists = NULL;
+}
+
+void *buffer_memory(const struct buffer *buffer)
+{
+    static unsigned char nothing[1];
+    return buffer->memory == NULL || buffer->total == 0 ? nothing : buffer->memory;
+}

@@ -1,0 +1,46 @@
+/*
+ * groups.h: the groups of communicators and of persistent requests.
+ */
+#ifndef OUTBOARD_MPI_GROUPS_H
+#define OUTBOARD_MPI_GROUPS_H
+
+#include <mpi.h>
+#include <stdbool.h>
+
+#include "classes.h"
+#include "hosts.h"
+#include "outboard.h"
+
+enum group_state {
+    NEW,       /* its placement is not computed yet */
+    GROUPLESS, /* it may have a group and has none yet */
+    GROUPED,
+    REFUSED    /* it never has a group: all its calls pass through */
+};
+
+/* The shim's state of a communicator. Calls on one communicator are in order, so its fields need no lock. */
+struct group {
+    MPI_Comm comm;
+    enum group_state state;
+    outboard_group *members;    /* while GROUPED */
+    int reduced_bits;           /* of the bytes of a reduction that fits the scratch of all service processes */
+    int ranks;
+    int rank;
+    struct placement placement; /* unless NEW or REFUSED */
+    struct choices choices;
+};
+
+/* Ends the program: a rank that does not know a communicator would choose otherwise than the other ranks. */
+void group_out_of_memory(int ranks);
+/* Computes the communicator's placement if it is missing; false if it is REFUSED. Local. */
+bool group_eligible(struct group *group);
+/* Collective over the communicator. Afterwards the group is GROUPED or REFUSED, equally on all members. */
+void group_make(struct group *group);
+/* A separate group for a persistent request, made as by group_make(): GROUPED or REFUSED. */
+struct group *group_make_separate(const struct group *like);
+/* Local. The request is gone and has nothing in flight. */
+void group_drop(struct group *own);
+/* Destroys the group, if there is one; from then on it is REFUSED. */
+void group_dissolve(struct group *group);
+
+#endif

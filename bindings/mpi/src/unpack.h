@@ -1,0 +1,37 @@
+/*
+ * unpack.h: bytes that arrive packed.
+ */
+#ifndef OUTBOARD_MPI_UNPACK_H
+#define OUTBOARD_MPI_UNPACK_H
+
+#include <mpi.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "memory.h"
+
+/* Elements that follow one another from this offset of the buffer. */
+struct piece {
+    int64_t offset; /* bytes */
+    uint64_t elements;
+};
+
+/* The destination of received bytes when a collective has ended. `bounce` holds the pieces one after another; it is
+ * NULL if none was needed. */
+struct unpack {
+    void *bounce;
+    void *receive;
+    struct piece *pieces;
+    int count;
+    MPI_Datatype type;
+    struct shape shape;
+};
+
+/* Takes a bounce buffer of `bytes` bytes for `count` pieces, perhaps none, and takes over the list of pieces. They will
+ * be unpacked into `receive`. The program may free its datatype before. Returns an MPI error code. */
+int unpack_prepare(struct unpack *unpack, void *receive, struct piece *pieces, int count, MPI_Datatype type,
+                   const struct shape *shape, uint64_t bytes);
+/* Moves the bytes if `arrived`, then releases the bounce buffer. */
+int unpack_finish(struct unpack *unpack, bool arrived);
+
+#endif
