@@ -15,7 +15,7 @@ use crate::wire::lock;
 /// Contiguous bytes that are sent before the call has ended.
 const WORTH_A_FRAME: u64 = 128 << 10;
 
-/// Output that has been written to one rank's shadows and not been sent.
+/// Output that has been written to one rank's proxy buffers and not been sent.
 #[derive(Debug, Default)]
 pub(crate) struct Output {
     written: Mutex<Spans>,
@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_worth_a_frame_is_taken_once() {
+    fn output_worth_a_frame_is_taken_once() {
         let output = Output::default();
         let half = vec![1; WORTH_A_FRAME as usize / 2];
         output.take_between(0, 1);

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use outboard_call::{Call, CallError, CallKind, MOST_BYTES, Rank, TaggedCall};
-use outboard_service::{Pieces, Refusal, footprint};
+use outboard_service::{MemoryPieces, SubmissionError, footprint};
 use outboard_shm::entry::SubmissionEntry;
 use outboard_shm::memory::RankMemory;
 
-use crate::recording::Recorded;
+use crate::recording::RelayedRecording;
 
 /// A submission on its way to another machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -15,15 +15,15 @@ pub(super) struct Submission {
     /// The call with input and output apart. Its addresses are meaningless.
     pub(super) entry: SubmissionEntry,
     /// Pieces that are read, one after another.
-    pub(super) input: Arc<Pieces>,
+    pub(super) input: Arc<MemoryPieces>,
     /// Pieces that are written, one after another.
-    pub(super) output: Arc<Pieces>,
+    pub(super) output: Arc<MemoryPieces>,
     /// Table of blocks, for blocks that lie one after another; empty if there is none.
     pub(super) table: Vec<u8>,
     /// Base addresses of input and output, for the case that the rank copies its buffers.
     bases: (u64, u64),
     /// The recording, if the submission starts one; its pieces lie anywhere.
-    recorded: Option<Arc<Recorded>>,
+    recorded: Option<Arc<RelayedRecording>>,
 }
 
 impl Submission {
@@ -32,12 +32,12 @@ impl Submission {
     pub(super) fn of(
         entry: &SubmissionEntry,
         (ranks, me): (u32, u32),
-        recorded: Option<Arc<Recorded>>,
+        recorded: Option<Arc<RelayedRecording>>,
         memory: &dyn RankMemory,
-    ) -> Result<Submission, Refusal> {
+    ) -> Result<Submission, SubmissionError> {
         let (entry, call, rank) = (*entry, entry.call, Rank(me));
         if let CallKind::Tagged(TaggedCall::Recorded { recording }) = call.kind {
-            let (recorded, copy) = (recorded.ok_or(Refusal::Recording(recording))?, call.receive);
+            let (recorded, copy) = (recorded.ok_or(SubmissionError::Recording(recording))?, call.receive);
             let sides = [&recorded.reads, &recorded.writes].map(|places| recorded.located(places, copy));
             return Submission::within_space(entry, sides, Vec::new(), (copy, copy), Some(recorded));
         }
@@ -66,8 +66,8 @@ impl Submission {
         sides: [Vec<(u64, u64)>; 2],
         table: Vec<u8>,
         bases: (u64, u64),
-        recorded: Option<Arc<Recorded>>,
-    ) -> Result<Submission, Refusal> {
+        recorded: Option<Arc<RelayedRecording>>,
+    ) -> Result<Submission, SubmissionError> {
         let pieces = || sides.iter().flatten();
         let total = pieces().try_fold(0u64, |sum, (_, bytes)| sum.checked_add(*bytes));
         let in_space = pieces().all(|(address, bytes)| address.checked_add(*bytes).is_some());
@@ -75,7 +75,7 @@ impl Submission {
             let (send, receive) = bases;
             return Err(CallError::Range { bytes: total.unwrap_or(u64::MAX), send, receive }.into());
         }
-        let [input, output] = sides.map(|side| Arc::new(Pieces::new(side)));
+        let [input, output] = sides.map(|side| Arc::new(MemoryPieces::new(side)));
         Ok(Submission { entry, input, output, table, bases, recorded })
     }
 
@@ -90,7 +90,7 @@ impl Submission {
                 pieces.iter().map(|(address, bytes)| (address.wrapping_sub(from).wrapping_add(to), bytes)).collect()
             }),
         };
-        [self.input, self.output] = sides.map(|side| Arc::new(Pieces::new(side)));
+        [self.input, self.output] = sides.map(|side| Arc::new(MemoryPieces::new(side)));
         self.bases = (send, receive);
     }
 }
@@ -109,12 +109,12 @@ mod tests {
         memory
     }
 
-    fn of(kind: CallKind, in_place: bool, table: u64, numbers: &[u64]) -> Result<Submission, Refusal> {
+    fn of(kind: CallKind, in_place: bool, table: u64, numbers: &[u64]) -> Result<Submission, SubmissionError> {
         let call = Call { in_place, bytes: 7, send: 0x8000, receive: 0x9000, table, ..Call::new(kind) };
         Submission::of(&SubmissionEntry { group: 1, instance: 1, slot: 0, call }, (3, 2), None, &memory(numbers))
     }
 
-    fn list(pieces: &Pieces) -> Vec<(u64, u64)> {
+    fn list(pieces: &MemoryPieces) -> Vec<(u64, u64)> {
         pieces.iter().collect()
     }
 
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_in_place_is_carried_as_input_and_moves_with_its_buffers() {
+    fn in_place_input_is_carried_and_follows_restaged_buffers() {
         let mut found = of(CallKind::Allgather, true, 0, &[]).expect("fits");
         assert_eq!((list(&found.input), list(&found.output)), (vec![(0x9000 + 14, 7)], vec![(0x9000, 21)]));
         assert!(!found.entry.call.in_place);
@@ -155,14 +155,14 @@ mod tests {
         let found = of(CallKind::Alltoallv, false, 0x1000, &both).expect("readable");
         assert_eq!((list(&found.input), list(&found.output)), (at(0x8000), vec![(0x9000, 1), (0x9000 + 8, 7)]));
         assert_eq!(numbers(&found.table), [3, 0, 7, 0, 3, 3, 1, 0, 7, 0, 1, 1]);
-        assert!(matches!(of(gather, false, 0x9_0000, &blocks), Err(Refusal::Table { .. })));
+        assert!(matches!(of(gather, false, 0x9_0000, &blocks), Err(SubmissionError::Table { .. })));
     }
 
     #[test]
-    fn what_is_read_often_exceeds_the_address_space() {
+    fn repeated_reads_that_exceed_the_address_space_are_refused() {
         let huge = u64::MAX / 3;
         let list = [huge, huge, 7, 0, 0, 0, 0, 0, 7, 0, 0, 0];
         let refused = of(CallKind::Alltoallv, false, 0x1000, &list);
-        assert!(matches!(refused, Err(Refusal::Call(CallError::Range { .. }))), "{refused:?}");
+        assert!(matches!(refused, Err(SubmissionError::Call(CallError::Range { .. }))), "{refused:?}");
     }
 }

@@ -17,7 +17,7 @@ use outboard_fabric::secured::{
 use outboard_fabric::{Identity, SharedKey};
 use rustix::net::sockopt;
 
-use crate::frame::{Decoder, Frame, FrameError, READ};
+use crate::frame::{Decoder, FrameError, READ, RelayFrame};
 
 const PURPOSE: &[u8] = b"outboard relay 1";
 /// Time in which either end must prove the key, and then a relay must greet, whatever else it sends meanwhile.
@@ -38,7 +38,7 @@ pub(crate) enum WireError {
     #[error("the connection broke: {0}")]
     Broken(#[from] io::Error),
     #[error(transparent)]
-    Frame(#[from] FrameError),
+    RelayFrame(#[from] FrameError),
     #[error(transparent)]
     ForgedRecord(#[from] ForgedRecord),
     #[error("the handshake fails; give relay and daemon the same --relay-key (OUTBOARD_RELAY_KEY), of one release")]
@@ -55,12 +55,12 @@ impl From<HandshakeError> for WireError {
 #[derive(Debug)]
 pub(crate) struct Wire {
     stream: TcpStream,
-    sending: Mutex<Sending>,
-    receiving: Mutex<Receiving>,
+    sending: Mutex<WireSender>,
+    receiving: Mutex<WireReceiver>,
 }
 
 #[derive(Debug)]
-struct Sending {
+struct WireSender {
     sealer: Sealer,
     /// The bytes of the last frame, plain and sealed.
     plain: Vec<u8>,
@@ -69,7 +69,7 @@ struct Sending {
 }
 
 #[derive(Debug)]
-struct Receiving {
+struct WireReceiver {
     record_reader: RecordReader,
     bytes: Box<[u8]>,
 }
@@ -112,9 +112,9 @@ impl Wire {
         sockopt::set_tcp_keepcnt(&stream, KEEPALIVE_PROBES)?;
         sockopt::set_tcp_user_timeout(&stream, UNACKNOWLEDGED)?;
         let (plain, gathered, sealed) = (Vec::new(), Vec::new(), Vec::new());
-        let sending = Mutex::new(Sending { sealer: keys.sealer, plain, gathered, sealed });
+        let sending = Mutex::new(WireSender { sealer: keys.sealer, plain, gathered, sealed });
         let bytes = vec![0; READ].into_boxed_slice();
-        let receiving = Mutex::new(Receiving { record_reader: RecordReader::new(keys.opener), bytes });
+        let receiving = Mutex::new(WireReceiver { record_reader: RecordReader::new(keys.opener), bytes });
         Ok(Wire { stream, sending, receiving })
     }
 
@@ -123,9 +123,9 @@ impl Wire {
     }
 
     /// Sends a frame; waits for room. A failure ends the connection, which the reader notices.
-    pub(crate) fn send(&self, frame: &Frame<'_>) -> io::Result<()> {
+    pub(crate) fn send(&self, frame: &RelayFrame<'_>) -> io::Result<()> {
         let mut sending = lock(&self.sending);
-        let Sending { sealer, plain, gathered, sealed } = &mut *sending;
+        let WireSender { sealer, plain, gathered, sealed } = &mut *sending;
         plain.clear();
         sealed.clear();
         frame.encode(plain);
@@ -136,7 +136,7 @@ impl Wire {
     /// Waits for bytes and passes them to the decoder.
     pub(crate) fn fill(&self, decoder: &mut Decoder) -> Result<(), WireError> {
         let mut receiving = lock(&self.receiving);
-        let Receiving { record_reader, bytes } = &mut *receiving;
+        let WireReceiver { record_reader, bytes } = &mut *receiving;
         loop {
             match (&self.stream).read(bytes) {
                 Ok(0) => return Err(WireError::Ended),
@@ -152,7 +152,7 @@ impl Wire {
         &self,
         decoder: &mut Decoder,
         limit: Duration,
-        take: impl FnOnce(Frame<'_>) -> T,
+        take: impl FnOnce(RelayFrame<'_>) -> T,
     ) -> Result<T, WireError> {
         let until = Instant::now() + limit;
         loop {
@@ -230,8 +230,8 @@ mod tests {
                 std::thread::scope(|scope| {
                     scope.spawn(|| {
                         for slot in 0..20 {
-                            from.send(&Frame::Data { slot, offset: 7, bytes: &bytes }).expect("it is read");
-                            from.send(&Frame::Unreadable { slot }).expect("it is read");
+                            from.send(&RelayFrame::Data { slot, offset: 7, bytes: &bytes }).expect("it is read");
+                            from.send(&RelayFrame::Unreadable { slot }).expect("it is read");
                         }
                     });
                     let mut decoder = Decoder::default();
@@ -244,9 +244,9 @@ mod tests {
                                 continue;
                             }
                             Some(frame) if seen % 2 == 0 => {
-                                assert!(frame == Frame::Data { slot, offset: 7, bytes: &bytes }, "frame {seen}");
+                                assert!(frame == RelayFrame::Data { slot, offset: 7, bytes: &bytes }, "frame {seen}");
                             }
-                            Some(frame) => assert_eq!(frame, Frame::Unreadable { slot }),
+                            Some(frame) => assert_eq!(frame, RelayFrame::Unreadable { slot }),
                         }
                         seen += 1;
                     }
@@ -268,7 +268,7 @@ mod tests {
     fn a_frame_in_the_clear_ends_the_connection() {
         let [relay, dock] = ends(SharedKey::default(), SharedKey::default()).map(|end| end.expect("the same key"));
         let mut plain = Vec::new();
-        Frame::Unreadable { slot: 1 }.encode(&mut plain);
+        RelayFrame::Unreadable { slot: 1 }.encode(&mut plain);
         plain.resize(1 << 16, 0);
         (&relay.stream).write_all(&plain).expect("room");
         let mut decoder = Decoder::default();

@@ -20,7 +20,7 @@ use outboard_lab::{Lab, LabNode};
 use rustix::event::{PollFd, PollFlags};
 use rustix::time::Timespec;
 
-use outboard_service::statistics::Report;
+use outboard_service::statistics::StatisticsReport;
 
 use crate::error::CliError;
 use crate::notices::Notices;
@@ -363,7 +363,7 @@ pub(crate) struct DaemonStats {
 
 impl DaemonStats {
     /// The report of each daemon, in the order of hosts.
-    pub(crate) fn reports(&self) -> impl Iterator<Item = Result<Report, LaunchError>> + '_ {
+    pub(crate) fn reports(&self) -> impl Iterator<Item = Result<StatisticsReport, LaunchError>> + '_ {
         let ask = |socket: &PathBuf| {
             reports::request_report(socket)
                 .map_err(|e| LaunchError::new(format!("statistics at {}", socket.display()), e))
@@ -374,7 +374,7 @@ impl DaemonStats {
 
 impl ServiceStats for DaemonStats {
     fn read(&mut self) -> Result<ServiceCounters, LaunchError> {
-        let reports: Vec<Report> = self.reports().collect::<Result<_, _>>()?;
+        let reports: Vec<StatisticsReport> = self.reports().collect::<Result<_, _>>()?;
         Ok(ServiceCounters {
             cpu_s: reports.iter().map(|r| r.cpu_user_s + r.cpu_system_s).sum(),
             completed: reports.iter().map(|r| r.counters.completed).sum(),

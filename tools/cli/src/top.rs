@@ -11,7 +11,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
-use outboard_service::statistics::{Report, Seated};
+use outboard_service::statistics::{PlacedRank, StatisticsReport};
 
 use crate::error::CliError;
 use crate::reports::{self, milliseconds};
@@ -45,7 +45,8 @@ pub(crate) fn top(args: &TopArgs) -> Result<ExitCode, CliError> {
     let mut before = HashMap::new();
     let mut looks = 0u64;
     loop {
-        let reports: Vec<(PathBuf, Report)> = sockets.iter().filter_map(|socket| try_report(socket)).collect();
+        let reports: Vec<(PathBuf, StatisticsReport)> =
+            sockets.iter().filter_map(|socket| try_report(socket)).collect();
         match (reports.is_empty(), looks) {
             (true, 0) => return Err(none()),
             (true, _) => return Ok(ExitCode::SUCCESS),
@@ -66,7 +67,7 @@ pub(crate) fn top(args: &TopArgs) -> Result<ExitCode, CliError> {
 }
 
 /// Reports ranks whose memory the kernel made unreachable while they were attached (SP-4, GP-9).
-pub(crate) fn withdrawn(report: &Report) -> String {
+pub(crate) fn withdrawn(report: &StatisticsReport) -> String {
     format!(
         "the kernel withdrew access to ranks' memory {} times, the next tier went on; {} calls in flight were copied by \
          their ranks",
@@ -88,7 +89,7 @@ pub(crate) fn running_jobs() -> Vec<PathBuf> {
 }
 
 /// The report of the daemon at a socket; a daemon without an answer is named.
-pub(crate) fn try_report(socket: &Path) -> Option<(PathBuf, Report)> {
+pub(crate) fn try_report(socket: &Path) -> Option<(PathBuf, StatisticsReport)> {
     match reports::request_report(socket) {
         Ok(report) => Some((socket.to_owned(), report)),
         Err(error) => {
@@ -98,7 +99,7 @@ pub(crate) fn try_report(socket: &Path) -> Option<(PathBuf, Report)> {
     }
 }
 
-fn lines(reports: &[(PathBuf, Report)]) -> String {
+fn lines(reports: &[(PathBuf, StatisticsReport)]) -> String {
     reports.iter().map(|(_, report)| serde_json::to_string(report).expect("counts are plain data") + "\n").collect()
 }
 
@@ -115,7 +116,7 @@ struct CounterSample {
 }
 
 impl CounterSample {
-    fn of(report: &Report) -> CounterSample {
+    fn of(report: &StatisticsReport) -> CounterSample {
         CounterSample {
             uptime_s: report.uptime_s,
             calls: report.counters.completed + report.counters.failed,
@@ -129,8 +130,8 @@ impl CounterSample {
 }
 
 /// The sockets and cores of a daemon's ranks (SP-1), as one line.
-fn seats(report: &Report) -> String {
-    let named = |seated: &Seated| match seated.rank {
+fn seats(report: &StatisticsReport) -> String {
+    let named = |seated: &PlacedRank| match seated.rank {
         Some(rank) => format!("rank {rank}: {}", seated.place),
         None => format!("pid {}: {}", seated.pid, seated.place),
     };
@@ -138,7 +139,7 @@ fn seats(report: &Report) -> String {
     if seats.is_empty() { String::new() } else { format!("  {}\n", seats.join("; ")) }
 }
 
-fn table(report: &Report, before: &HashMap<String, CounterSample>) -> String {
+fn table(report: &StatisticsReport, before: &HashMap<String, CounterSample>) -> String {
     let mut text = String::new();
     let now = CounterSample::of(report);
     let then = before.get(&report.service_process).copied().unwrap_or_default();

@@ -25,7 +25,7 @@ use std::time::Duration;
 
 use outboard_bench::LoggedProcess;
 use outboard_lab::{Lab, LabNode, LabSpec};
-use outboard_service::statistics::Report;
+use outboard_service::statistics::StatisticsReport;
 use rustix::event::{PollFd, PollFlags};
 use rustix::process::{Pid, PidfdFlags, Signal};
 use rustix::time::Timespec;
@@ -154,7 +154,7 @@ impl Trial {
     }
 
     /// The report of the daemon of a user on a host.
-    pub(crate) fn statistics(&self, host: u16, user: User) -> Result<Report, CliError> {
+    pub(crate) fn statistics(&self, host: u16, user: User) -> Result<StatisticsReport, CliError> {
         let stats = self.daemons()[&(host, user)].stats.clone();
         reports::request_report(&stats).map_err(CliError::system(format!("ask the daemon at {}", stats.display())))
     }

@@ -32,7 +32,7 @@ impl Stranger {
         self.0.receive().map(|received| received.expect("it waits"))
     }
 
-    fn ask(&self, request: &AttachRequest, descriptors: &[std::os::fd::BorrowedFd<'_>]) -> AttachReply {
+    fn send_request(&self, request: &AttachRequest, descriptors: &[std::os::fd::BorrowedFd<'_>]) -> AttachReply {
         self.0.send(7, request, descriptors).expect("sent");
         let received = self.receive().expect("a reply");
         assert_eq!(received.token, 7);
@@ -40,7 +40,7 @@ impl Stranger {
     }
 
     fn refused(&self, request: &AttachRequest, descriptors: &[std::os::fd::BorrowedFd<'_>]) -> Status {
-        match self.ask(request, descriptors) {
+        match self.send_request(request, descriptors) {
             AttachReply::Error { status, .. } => status,
             other => panic!("{request:?} got {other:?}"),
         }
@@ -64,9 +64,9 @@ impl Stranger {
 
     /// Makes a group of this rank alone.
     fn group(&self) -> u64 {
-        let AttachReply::Offer(offer) = self.ask(&AttachRequest::Offer, &[]) else { panic!("no offer") };
+        let AttachReply::Offer(offer) = self.send_request(&AttachRequest::Offer, &[]) else { panic!("no offer") };
         let offers = seal_bytes("offers", &offer[..]).expect("memory");
-        match self.ask(&AttachRequest::CreateGroup { ranks: 1, rank: 0 }, &[offers.as_fd()]) {
+        match self.send_request(&AttachRequest::CreateGroup { ranks: 1, rank: 0 }, &[offers.as_fd()]) {
             AttachReply::GroupReady(ready) => ready.group,
             other => panic!("{other:?}"),
         }
@@ -116,11 +116,11 @@ fn requests_are_checked_against_what_the_rank_owns() {
     assert_eq!(other.refused(&deadline, &[]), Status::Argument);
     assert_eq!(other.refused(&AttachRequest::ErrorText { slot: u32::MAX }, &[]), Status::Argument);
     // No group results from another rank's offer, from its own offer twice, or from bytes that may still change.
-    let AttachReply::Offer(offer) = one.ask(&AttachRequest::Offer, &[]) else { panic!("no offer") };
+    let AttachReply::Offer(offer) = one.send_request(&AttachRequest::Offer, &[]) else { panic!("no offer") };
     let offers = seal_bytes("offers", &offer[..]).expect("memory");
     let create = AttachRequest::CreateGroup { ranks: 1, rank: 0 };
     assert_eq!(other.refused(&create, &[offers.as_fd()]), Status::Argument);
-    assert!(matches!(one.ask(&create, &[offers.as_fd()]), AttachReply::GroupReady(_)));
+    assert!(matches!(one.send_request(&create, &[offers.as_fd()]), AttachReply::GroupReady(_)));
     assert_eq!(one.refused(&create, &[offers.as_fd()]), Status::Argument);
     let writable = MemfdRegion::create("offers", OFFER_BYTES).expect("memory");
     assert_eq!(one.refused(&create, &[writable.fd()]), Status::Argument);
@@ -141,16 +141,16 @@ fn gp_4_registrations_are_bounded() {
     let (stranger, _) = Stranger::attach(&daemon);
     let region = MemfdRegion::create("range", 4096).expect("memory");
     let register = |at: u32| AttachRequest::RegisterMemory { address: 0x10_0000 * (u64::from(at) + 1), bytes: 4096 };
-    (0..MOST_RANGES).for_each(|at| assert_eq!(stranger.ask(&register(at), &[region.fd()]), AttachReply::Done));
+    (0..MOST_RANGES).for_each(|at| assert_eq!(stranger.send_request(&register(at), &[region.fd()]), AttachReply::Done));
     assert_eq!(stranger.refused(&register(MOST_RANGES), &[region.fd()]), Status::Resource);
-    assert_eq!(stranger.ask(&AttachRequest::UnregisterMemory { address: 0x10_0000 }, &[]), AttachReply::Done);
-    assert_eq!(stranger.ask(&register(MOST_RANGES), &[region.fd()]), AttachReply::Done);
+    assert_eq!(stranger.send_request(&AttachRequest::UnregisterMemory { address: 0x10_0000 }, &[]), AttachReply::Done);
+    assert_eq!(stranger.send_request(&register(MOST_RANGES), &[region.fd()]), AttachReply::Done);
     assert_eq!(daemon.statistics()["registered_ranges"], MOST_RANGES);
 }
 
 /// A descriptor that could block the daemon, or leads elsewhere, is not accepted as a rank's memory (SP-4).
 #[test]
-fn what_is_handed_over_as_memory_is_checked() {
+fn descriptors_passed_as_memory_are_checked() {
     let daemon = Daemon::start(&[]);
     let (pipe, _end) = rustix::pipe::pipe().expect("a pipe");
     let maps = File::open("/proc/self/maps").expect("ours");
@@ -158,7 +158,7 @@ fn what_is_handed_over_as_memory_is_checked() {
     let hello = Hello { descriptor: true, ..hello(LAYOUT_VERSION) };
     for descriptor in [pipe.as_fd(), maps.as_fd(), file.fd()] {
         let stranger = Stranger::connect(&daemon);
-        match stranger.ask(&AttachRequest::Hello(hello), &[descriptor]) {
+        match stranger.send_request(&AttachRequest::Hello(hello), &[descriptor]) {
             AttachReply::Error { status: Status::Argument, text } => {
                 assert!(text.contains("not a process's memory"), "{text}");
             }
@@ -184,7 +184,7 @@ fn submissions_are_checked_against_what_the_rank_owns() {
     let [mut long, mut far] = [1, 2].map(|slot| entry(stranger.group(), 1, slot));
     (long.call.bytes, far.call.receive) = (u64::MAX, u64::MAX - 3);
     assert_eq!([long, far].map(|entry| result(&rank, entry)), [Status::Argument; 2]);
-    let AttachReply::ErrorText { text, .. } = stranger.ask(&AttachRequest::ErrorText { slot: 2 }, &[]) else {
+    let AttachReply::ErrorText { text, .. } = stranger.send_request(&AttachRequest::ErrorText { slot: 2 }, &[]) else {
         panic!("no text")
     };
     assert!(text.contains("address space"), "{text}");
@@ -206,7 +206,7 @@ fn requests_for_large_groups_hold_up_nobody() {
     const EACH: usize = 16;
     let daemon = Daemon::start(&["--log", "off"]);
     let strangers: Vec<Stranger> = (0..4).map(|_| Stranger::attach(&daemon).0).collect();
-    let drawn = strangers.iter().map(|stranger| match stranger.ask(&AttachRequest::Offer, &[]) {
+    let drawn = strangers.iter().map(|stranger| match stranger.send_request(&AttachRequest::Offer, &[]) {
         AttachReply::Offer(offer) => offer,
         other => panic!("{other:?}"),
     });
@@ -244,7 +244,7 @@ fn a_relay_passes_on_so_much_of_a_rank_at_once() {
     let address = format!("127.0.0.1:{}", outboard_lab::free_port().expect("a port"));
     let (_daemon, relay) = (Daemon::start(&["--dock", &address]), Daemon::start(&["--relay", &address]));
     let (stranger, _) = Stranger::attach(&relay);
-    let AttachReply::Offer(offer) = stranger.ask(&AttachRequest::Offer, &[]) else { panic!("no offer") };
+    let AttachReply::Offer(offer) = stranger.send_request(&AttachRequest::Offer, &[]) else { panic!("no offer") };
     let offers = seal_bytes("offers", &largest_group(&offer[..])).expect("memory");
     let create = AttachRequest::CreateGroup { ranks: MOST_RANKS, rank: 0 };
     [7, 8, 7].into_iter().for_each(|token| stranger.0.send(token, &create, &[offers.as_fd()]).expect("sent"));
@@ -270,13 +270,13 @@ fn a_collective_that_a_relay_refuses_fails_at_the_others() {
     let (daemon, relay) = (Daemon::start(&["--dock", &address]), Daemon::start(&["--relay", &address]));
     let context = Context::attach(Some(&daemon.socket())).expect("it answers");
     let (stranger, side) = Stranger::attach(&relay);
-    let AttachReply::Offer(offer) = stranger.ask(&AttachRequest::Offer, &[]) else { panic!("no offer") };
+    let AttachReply::Offer(offer) = stranger.send_request(&AttachRequest::Offer, &[]) else { panic!("no offer") };
     let all = [&context.offer().expect("an offer")[..], &offer[..]].concat();
     let offers = seal_bytes("offers", &all).expect("memory");
     let (group, made) = std::thread::scope(|scope| {
         let making = scope.spawn(|| context.create_group(&all, 2, 0).expect("it is made"));
         let AttachReply::GroupReady(made) =
-            stranger.ask(&AttachRequest::CreateGroup { ranks: 2, rank: 1 }, &[offers.as_fd()])
+            stranger.send_request(&AttachRequest::CreateGroup { ranks: 2, rank: 1 }, &[offers.as_fd()])
         else {
             panic!("no group")
         };

@@ -16,7 +16,7 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::support::scenarios::LIMIT;
-use crate::support::{DAEMON, Daemon, all_say, conformance, let_go, rank_at, ranks};
+use crate::support::{DAEMON, Daemon, conformance, expect_line_from_all, let_go, rank_at, ranks};
 
 #[test]
 fn a_rank_attaches_again_when_its_daemon_is_back() {
@@ -129,7 +129,7 @@ fn a_daemon_that_was_stopped_for_too_long_says_so_once_and_why() {
     let (mut log, writer) = std::io::pipe().expect("descriptors");
     let mut daemon = Daemon::start_by(with_stderr(writer.into()), &["--log", "error", "--poll", "always"]);
     let mut ranks = ranks("attached", &daemon, 1);
-    all_say(&mut ranks, "ready");
+    expect_line_from_all(&mut ranks, "ready");
     let pid = Pid::from_raw(daemon.id().cast_signed()).expect("it lives");
     kill_process(pid, Signal::STOP).expect("it lives");
     // Stops the daemon for this time; the test waits for no event.

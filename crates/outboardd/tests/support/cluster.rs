@@ -7,7 +7,7 @@ use std::process::{Command, ExitCode};
 use libtest_mimic::{Arguments, Trial};
 use outboard_lab::{Lab, LabSpec, PacketLoss};
 
-use super::{DAEMON, Daemon, Rank, SCENARIO, all_say, let_go, run_scenario, start_ranks};
+use super::{DAEMON, Daemon, Rank, SCENARIO, expect_line_from_all, let_go, run_scenario, start_ranks};
 
 const RATE: u64 = 500_000_000;
 const PORT: u16 = 7000;
@@ -163,7 +163,7 @@ impl Cluster {
 
     pub(crate) fn run_by(&self, layout: Layout, scenario: &str, each: usize) {
         let mut ranks = self.ranks_by(layout, scenario, each);
-        all_say(&mut ranks, "done");
+        expect_line_from_all(&mut ranks, "done");
         let_go(ranks);
         assert_eq!(self.count("failed"), 0);
     }
@@ -197,7 +197,7 @@ impl Cluster {
     /// process has ended, its own ranks that it was theirs.
     pub(crate) fn lose_a_daemon(&mut self) {
         let mut ranks = self.ranks("a-daemon-dies", 2);
-        all_say(&mut ranks, "posted");
+        expect_line_from_all(&mut ranks, "posted");
         self.daemons[1].kill();
         ranks.drain(1..).for_each(Rank::finish);
         let_go(ranks);
@@ -207,8 +207,8 @@ impl Cluster {
     pub(crate) fn lose_a_host(&mut self) -> Vec<String> {
         let mut ranks = self.ranks("a-host-dies", 2);
         let mut dead = ranks.split_off(4);
-        all_say(&mut dead, "ready");
-        all_say(&mut ranks, "posted");
+        expect_line_from_all(&mut dead, "ready");
+        expect_line_from_all(&mut ranks, "posted");
         self.kill_host(2, &mut dead);
         let said = ranks.iter_mut().map(Rank::line).collect();
         let_go(ranks);

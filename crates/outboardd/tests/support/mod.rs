@@ -7,11 +7,11 @@
 
 pub(crate) mod cluster;
 pub(crate) mod conformance;
-mod errands;
 pub(crate) mod exchanges;
 pub(crate) mod forger;
 mod life;
 pub(crate) mod offloaded;
+mod rank_copies;
 pub(crate) mod recorded;
 mod reductions;
 pub(crate) mod refusable;
@@ -219,7 +219,7 @@ impl Daemon {
     }
 
     /// Orders the daemon to end in good order.
-    pub(crate) fn tell_to_end(&self) {
+    pub(crate) fn request_stop(&self) {
         // Nobody has waited for the child, so its number is not reused.
         kill_process(Pid::from_child(&self.child), Signal::TERM).expect("it lives");
     }
@@ -248,7 +248,7 @@ impl Daemon {
 
     /// Ends the daemon in good order; returns its exit status.
     pub(crate) fn stop(&mut self) -> ExitStatus {
-        self.tell_to_end();
+        self.request_stop();
         self.wait()
     }
 }
@@ -344,7 +344,7 @@ pub(crate) fn last_words(mut rank: Rank) -> String {
 }
 
 /// Checks that the next line of each rank is `what`.
-pub(crate) fn all_say(ranks: &mut [Rank], what: &str) {
+pub(crate) fn expect_line_from_all(ranks: &mut [Rank], what: &str) {
     ranks.iter_mut().for_each(|rank| assert_eq!(rank.line(), what));
 }
 
@@ -358,7 +358,7 @@ pub(crate) fn let_go(mut ranks: Vec<Rank>) {
 pub(crate) fn kill_the_last(mut ranks: Vec<Rank>) {
     let mut last = ranks.pop().expect("several");
     assert_eq!(last.line(), "ready");
-    all_say(&mut ranks, "posted");
+    expect_line_from_all(&mut ranks, "posted");
     last.kill();
     ranks.into_iter().for_each(Rank::finish);
 }

@@ -8,7 +8,7 @@ use outboard::{
     UserOperator,
 };
 
-use super::scenarios::{LIMIT, me, pause, say, wait_for_death};
+use super::scenarios::{LIMIT, me, pause, print_line, wait_for_death};
 
 const UNTOUCHED: u32 = 0xeeee_eeee;
 
@@ -209,7 +209,7 @@ pub(super) fn one_dies(group: &Group) {
     let posted = unsafe { group.ireduction(ReductionOutcome::Allreduce { count: 10_000 }, &operator, from, to) };
     let mut request = posted.expect("posted");
     drop(operator);
-    say("posted");
+    print_line("posted");
     let error = request.wait(Some(LIMIT)).expect("within the limit").expect_err("one has died");
     assert_eq!(error.status(), Status::RankLost, "{error}");
     assert_eq!(Arc::strong_count(&held), 1, "a request that has failed keeps nothing");
@@ -242,7 +242,7 @@ fn late_by(group: &Group, by: By) {
     let mut barrier = group.ibarrier().expect("posted");
     let sums = post(group, (Result::Allreduce, by), 2, 30_000, true);
     assert!(barrier.test().is_none(), "one has not come");
-    say("waits");
+    print_line("waits");
     barrier.wait(Some(LIMIT)).expect("within the limit").expect("success");
     check_sums(sums);
 }

@@ -250,7 +250,7 @@ impl VerdictScene<'_> {
     /// Waits until the sum of `count` over all daemons reaches `wanted`.
     fn await_statistics(
         &self,
-        count: fn(&outboard_service::statistics::Report) -> u32,
+        count: fn(&outboard_service::statistics::StatisticsReport) -> u32,
         wanted: u32,
     ) -> Result<(), CliError> {
         let deadline = Instant::now() + LIMIT;

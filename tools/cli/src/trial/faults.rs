@@ -5,7 +5,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use outboard_lab::LabNode;
-use outboard_service::statistics::Present;
+use outboard_service::statistics::RankCounts;
 use rustix::process::{Resource, Signal, getrlimit};
 
 use super::{Trial, TrialDaemon, User, signal};
@@ -119,7 +119,7 @@ impl Trial {
         let daemons: Vec<_> = self.daemons().keys().copied().collect();
         for (host, user) in daemons {
             loop {
-                let Present { ranks, calls, memberships, .. } = self.statistics(host, user)?.present;
+                let RankCounts { ranks, calls, memberships, .. } = self.statistics(host, user)?.present;
                 if (ranks, calls, memberships) == (0, 0, 0) {
                     break;
                 }

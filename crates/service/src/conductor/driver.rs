@@ -1,8 +1,8 @@
 //! The machine with its memory and its clock: orders that follow an input are carried out at once.
 //!
 //! Invariant: between two calls of this module every order is carried out, except work that waits for ranks
-//! ([`crate::memory::backlog`]), and every memory fault is reported. The end of a call is reported after its bytes are
-//! in place.
+//! ([`crate::memory::deferred_ops`]), and every memory fault is reported. The end of a call is reported after its bytes
+//! are in place.
 
 use std::time::{Duration, Instant as WallInstant};
 
@@ -15,28 +15,28 @@ use outboard_proto::{
 };
 use outboard_shm::memory::{MappedBytes, ScatterList};
 
-use crate::memory::backlog::Backlog;
-use crate::memory::{Buffers, Cause, Fault, Memory, Payloads, Place};
+use crate::memory::deferred_ops::DeferredOps;
+use crate::memory::{EndpointMemory, FaultCause, MemoryFault, MemoryLocation, PostedBuffers, ReceivedPayloads};
 use crate::ranks::ConnectionId;
-use crate::telemetry::statistics::Copies;
+use crate::telemetry::statistics::CopyCounters;
 use crate::telemetry::turns::TurnLength;
 
 /// Faults are reported in rounds, since the report of a fault may order work that fails in turn.
 const FAULT_ROUNDS: u32 = 64;
 
 #[derive(Debug)]
-pub(crate) struct Engine {
+pub(crate) struct EndpointDriver {
     machine: Endpoint,
-    memory: Memory,
+    memory: EndpointMemory,
     origin: WallInstant,
 }
 
-impl Engine {
-    /// `errands` is the smallest copy that is left to a rank; 0 disables such copies.
-    pub(crate) fn new(id: SpId, config: Config, seed: u64, errands: u64) -> Self {
-        let mut memory = Memory::default();
-        memory.errands.least = errands;
-        Engine { machine: Endpoint::new(id, config, seed), memory, origin: WallInstant::now() }
+impl EndpointDriver {
+    /// `min_copy_bytes` is the smallest copy that is left to a rank; 0 disables such copies.
+    pub(crate) fn new(id: SpId, config: Config, seed: u64, min_copy_bytes: u64) -> Self {
+        let mut memory = EndpointMemory::default();
+        memory.copy_offers.min_bytes = min_copy_bytes;
+        EndpointDriver { machine: Endpoint::new(id, config, seed), memory, origin: WallInstant::now() }
     }
 
     /// Nanoseconds since the start.
@@ -53,32 +53,32 @@ impl Engine {
         self.machine.in_flight(self.now())
     }
 
-    fn settle(&mut self, payloads: Payloads<'_>) {
+    fn drain_orders(&mut self, payloads: ReceivedPayloads<'_>) {
         self.memory.perform(&mut self.machine, payloads);
         for _ in 0..FAULT_ROUNDS {
-            let (faults, unmet) = (self.memory.take_faults(), self.memory.take_unmet());
-            if faults.is_empty() && unmet.is_empty() {
+            let (faults, unallocated) = (self.memory.take_faults(), self.memory.take_unallocated());
+            if faults.is_empty() && unallocated.is_empty() {
                 return;
             }
             let now = self.now();
-            for (group, bytes) in unmet {
+            for (group, bytes) in unallocated {
                 self.machine.handle_no_memory(now, group, bytes);
                 self.memory.perform(&mut self.machine, &[]);
             }
             for (call, cause) in faults {
                 match cause {
-                    Cause::Buffer => self.machine.handle_memory_fault(now, call),
-                    Cause::RankGone => self.machine.handle_rank_gone(now, call),
+                    FaultCause::Buffer => self.machine.handle_memory_fault(now, call),
+                    FaultCause::RankGone => self.machine.handle_rank_gone(now, call),
                 }
                 self.memory.perform(&mut self.machine, &[]);
             }
         }
     }
 
-    fn tell(&mut self, what: impl FnOnce(&mut Endpoint, Instant)) {
+    fn apply(&mut self, input: impl FnOnce(&mut Endpoint, Instant)) {
         let now = self.now();
-        what(&mut self.machine, now);
-        self.settle(&[]);
+        input(&mut self.machine, now);
+        self.drain_orders(&[]);
     }
 
     pub(crate) fn offer(&mut self, offer: OfferId) {
@@ -87,24 +87,24 @@ impl Engine {
 
     /// The rank no longer requests a group by this offer.
     pub(crate) fn withdraw(&mut self, offer: OfferId, refused: Option<GroupRefusal>) {
-        self.tell(|machine, now| machine.handle_offer_withdrawn(now, offer, refused));
+        self.apply(|machine, now| machine.handle_offer_withdrawn(now, offer, refused));
     }
 
     pub(crate) fn refuse_group(&mut self, spec: &GroupSpec, rank: Rank, why: GroupRefusal) {
-        self.tell(|machine, now| machine.handle_refusal(now, spec, rank, why));
+        self.apply(|machine, now| machine.handle_refusal(now, spec, rank, why));
     }
 
     pub(crate) fn create_group(&mut self, spec: &GroupSpec, rank: Rank) {
-        self.tell(|machine, now| machine.handle_create_group(now, spec, rank));
+        self.apply(|machine, now| machine.handle_create_group(now, spec, rank));
     }
 
     pub(crate) fn leave(&mut self, group: GroupHandle, rank: Rank) {
-        self.tell(|machine, now| machine.handle_leave(now, group, rank));
+        self.apply(|machine, now| machine.handle_leave(now, group, rank));
     }
 
-    pub(crate) fn call(&mut self, call: PostedCall, buffers: Buffers) {
+    pub(crate) fn call(&mut self, call: PostedCall, buffers: PostedBuffers) {
         self.memory.insert(call.id, buffers);
-        self.tell(|machine, now| machine.handle_call(now, call));
+        self.apply(|machine, now| machine.handle_call(now, call));
     }
 
     pub(crate) fn record(
@@ -129,7 +129,7 @@ impl Engine {
 
     /// `rank`, which posted this call, is gone. Its memory is not accessed any more.
     pub(crate) fn forget_memory(&mut self, call: CallId, rank: Rank) {
-        for missing in self.memory.cut_off(call, true) {
+        for missing in self.memory.drop_call_work(call, true) {
             self.machine.handle_bytes_lost(missing, CollectiveError::RankLost(rank));
         }
     }
@@ -138,7 +138,7 @@ impl Engine {
     #[must_use]
     pub(crate) fn restage(&mut self, call: CallId, send: u64, receive: u64) -> bool {
         let restaged = self.memory.restage(call, send, receive);
-        self.settle(&[]);
+        self.drain_orders(&[]);
         restaged
     }
 
@@ -146,23 +146,23 @@ impl Engine {
         let length = u32::try_from(payload.len()).expect("the fabric bounds payloads");
         let now = self.now();
         self.machine.handle_frame(now, from, header, length);
-        self.settle(&[payload]);
+        self.drain_orders(&[payload]);
     }
 
     /// Finds memory for the payload of a frame whose header alone has arrived.
-    pub(crate) fn landing(&self, from: SpId, header: &[u8], length: usize) -> Option<ScatterList> {
+    pub(crate) fn direct_placement(&self, from: SpId, header: &[u8], length: usize) -> Option<ScatterList> {
         let pieces = self.machine.destination(from, header, u32::try_from(length).ok()?);
-        if pieces.is_empty() { None } else { self.memory.landing(&pieces) }
+        if pieces.is_empty() { None } else { self.memory.direct_placement(&pieces) }
     }
 
-    /// Handles a frame whose payload lies in the memory that [`Self::landing`] has just returned.
-    pub(crate) fn landed(&mut self, from: SpId, header: &[u8], length: usize) {
+    /// Handles a frame whose payload lies in the memory that [`Self::direct_placement`] has just returned.
+    pub(crate) fn placed_frame(&mut self, from: SpId, header: &[u8], length: usize) {
         let length = u32::try_from(length).expect("the fabric bounds payloads");
-        self.memory.set_landed(self.machine.destination(from, header, length));
+        self.memory.set_placed(self.machine.destination(from, header, length));
         let now = self.now();
         self.machine.handle_frame(now, from, header, length);
-        self.settle(&[]);
-        self.memory.set_landed(FramePayload::Empty);
+        self.drain_orders(&[]);
+        self.memory.set_placed(FramePayload::Empty);
     }
 
     /// Bytes of payload that were received in place, without a copy.
@@ -175,46 +175,46 @@ impl Engine {
         self.memory.take_withdrawn()
     }
 
-    pub(crate) fn datagrams(&mut self, batch: &[ReceivedDatagram<'_>], payloads: Payloads<'_>) {
+    pub(crate) fn datagrams(&mut self, batch: &[ReceivedDatagram<'_>], payloads: ReceivedPayloads<'_>) {
         let now = self.now();
         self.machine.handle_datagrams(now, batch);
-        self.settle(payloads);
+        self.drain_orders(payloads);
     }
 
     /// The memory of a multicast batch has been read, or the read has failed.
-    pub(crate) fn multicast_done(&mut self, token: u64, read: Result<(), Fault>) {
+    pub(crate) fn multicast_done(&mut self, token: u64, read: Result<(), MemoryFault>) {
         // The fault comes first: the batch may be the last that its collective waits for.
         if let Err(fault) = read {
-            self.fault(fault);
+            self.report_fault(fault);
         }
-        self.tell(|machine, now| machine.handle_multicast_done(now, token));
+        self.apply(|machine, now| machine.handle_multicast_done(now, token));
     }
 
-    pub(crate) fn peer_lost(&mut self, peer: SpId) {
-        self.tell(|machine, now| machine.handle_peer_lost(now, peer));
+    pub(crate) fn report_peer_lost(&mut self, peer: SpId) {
+        self.apply(|machine, now| machine.handle_peer_lost(now, peer));
     }
 
     /// The fabric has lost a peer. If descriptors ran out, this service process caused the loss.
-    pub(crate) fn lose(&mut self, peer: SpId, why: &PeerLoss) {
+    pub(crate) fn lose_peer(&mut self, peer: SpId, why: &PeerLoss) {
         match why {
-            PeerLoss::Descriptors => self.tell(|machine, now| machine.handle_no_descriptors(now, peer)),
-            _ => self.peer_lost(peer),
+            PeerLoss::Descriptors => self.apply(|machine, now| machine.handle_no_descriptors(now, peer)),
+            _ => self.report_peer_lost(peer),
         }
     }
 
-    /// The outbox is full of frames to this peer, or has room again.
+    /// The send queue is full of frames to this peer, or has room again.
     pub(crate) fn set_full(&mut self, peer: SpId, full: bool) {
         self.machine.handle_full(peer, full);
     }
 
     /// The engine beside the machine has carried out the list of a call, or the list has failed.
     pub(crate) fn offloaded(&mut self, place: (GroupHandle, InstanceId, CallId), carried_out: bool) {
-        self.tell(|machine, now| machine.handle_offloaded(now, place, carried_out));
+        self.apply(|machine, now| machine.handle_offloaded(now, place, carried_out));
     }
 
     /// Memory of this process that holds a piece, for the engine.
-    pub(crate) fn resident(&mut self, piece: MemRef) -> Result<MappedBytes, Fault> {
-        let place = self.memory.place_to_read(piece)?;
+    pub(crate) fn resident(&mut self, piece: MemRef) -> Result<MappedBytes, MemoryFault> {
+        let place = self.memory.locate_to_read(piece)?;
         Ok(place.resident(piece.len).expect("the engine is given memory of this process alone"))
     }
 
@@ -223,7 +223,7 @@ impl Engine {
         let now = self.now();
         let due = self.machine.poll_timeout().is_some_and(|at| at <= now);
         if due {
-            self.tell(Endpoint::handle_timeout);
+            self.apply(Endpoint::handle_timeout);
         }
         due
     }
@@ -236,13 +236,14 @@ impl Engine {
 
     /// The next event. If a call fails, calls that need bytes which its rank alone could copy fail too.
     pub(crate) fn poll_event(&mut self) -> Option<Event> {
-        let event =
-            self.machine.poll_event_unless_deferred(|call, failed| self.memory.backlog.holds_back(call, failed))?;
+        let event = self
+            .machine
+            .poll_event_unless_deferred(|call, failed| self.memory.deferred_ops.holds_back(call, failed))?;
         if let Event::Completed { call, result: Err(error) } = &event {
-            for missing in self.memory.cut_off(*call, false) {
+            for missing in self.memory.drop_call_work(*call, false) {
                 self.machine.handle_bytes_lost(missing, error.clone());
             }
-            self.settle(&[]);
+            self.drain_orders(&[]);
         }
         Some(event)
     }
@@ -260,39 +261,39 @@ impl Engine {
 
     /// All polled payloads have been read, so the work on memory behind them may be done.
     pub(crate) fn transmitted(&mut self) {
-        self.settle(&[]);
+        self.drain_orders(&[]);
     }
 
-    pub(crate) fn place(&mut self, piece: MemRef) -> Result<Place, Fault> {
-        self.memory.place_to_read(piece)
+    pub(crate) fn locate(&mut self, piece: MemRef) -> Result<MemoryLocation, MemoryFault> {
+        self.memory.locate_to_read(piece)
     }
 
-    /// Polls the errands of ranks and continues planned work; returns whether anything was done.
-    pub(crate) fn attend_errands(&mut self) -> bool {
-        let found = self.memory.attend();
+    /// Polls the rank copies and continues planned work; returns whether anything was done.
+    pub(crate) fn poll_rank_copies(&mut self) -> bool {
+        let found = self.memory.poll_rank_copies();
         if found {
-            self.settle(&[]);
+            self.drain_orders(&[]);
         }
         found
     }
 
     /// Work on memory that is not done.
-    pub(crate) fn backlog(&self) -> &Backlog {
-        &self.memory.backlog
+    pub(crate) fn deferred_ops(&self) -> &DeferredOps {
+        &self.memory.deferred_ops
     }
 
-    pub(crate) fn copies(&self) -> Copies {
-        self.memory.errands.copies
+    pub(crate) fn copies(&self) -> CopyCounters {
+        self.memory.copy_offers.copies
     }
 
     /// The rank is gone, and the memory of all its calls has been forgotten before.
-    pub(crate) fn forget_runner(&mut self, id: ConnectionId) {
-        self.memory.errands.forget_runner(id);
+    pub(crate) fn forget_copy_agent(&mut self, id: ConnectionId) {
+        self.memory.copy_offers.forget_copy_agent(id);
     }
 
     /// A turn has outlasted the silence after which peers count this process as dead. It is called once for each such
     /// turn, before the timers.
-    pub(crate) fn stalled(&mut self, turn: TurnLength) {
+    pub(crate) fn report_stall(&mut self, turn: TurnLength) {
         let (limit, seconds) = (self.machine.config().dead_after, turn.ns as f64 / 1e9);
         let off_processor = Duration::from_nanos(turn.off_processor_ns);
         tracing::error!(
@@ -303,8 +304,8 @@ impl Engine {
     }
 
     /// A read failed. The fault is reported to the machine at once.
-    pub(crate) fn fault(&mut self, fault: Fault) {
-        self.memory.note(fault);
-        self.settle(&[]);
+    pub(crate) fn report_fault(&mut self, fault: MemoryFault) {
+        self.memory.note_fault(fault);
+        self.drain_orders(&[]);
     }
 }

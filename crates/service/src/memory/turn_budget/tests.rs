@@ -7,8 +7,8 @@ use outboard_shm::region::MemfdRegion as Shared;
 use proptest::prelude::*;
 
 use super::*;
-use crate::memory::Buffers;
-use crate::memory::combine::Combination;
+use crate::memory::PostedBuffers;
+use crate::memory::combine::OrderedReduction;
 
 const BUFFER: u64 = 0x1_0000_0000;
 const BYTES: u64 = 12 << 20;
@@ -18,7 +18,7 @@ const PLACES: u64 = STAGED + 1;
 
 /// Three ranks, each with a call whose input is its output, and staging: the memory, and its expected content.
 struct Host {
-    memory: Memory,
+    memory: EndpointMemory,
     expected: Vec<Vec<u8>>,
 }
 
@@ -32,7 +32,7 @@ fn piece(place: u64, (offset, len): (u64, u64)) -> MemRef {
 
 impl Host {
     fn new() -> Host {
-        let mut host = Host { memory: Memory::default(), expected: Vec::new() };
+        let mut host = Host { memory: EndpointMemory::default(), expected: Vec::new() };
         for place in 0..PLACES {
             let bytes: Vec<u8> = (0..BYTES).map(|at| (at * 7 + at / 255 + place) as u8).collect();
             if place == STAGED {
@@ -45,7 +45,7 @@ impl Host {
                 let descriptor = shared.fd().try_clone_to_owned().expect("descriptors");
                 memory.ranges().register(BUFFER, BYTES, descriptor).expect("free");
                 memory.write(BUFFER, &bytes).expect("registered");
-                let buffers = Buffers::new(Arc::new(memory), (BUFFER, BYTES), (BUFFER, BYTES));
+                let buffers = PostedBuffers::new(Arc::new(memory), (BUFFER, BYTES), (BUFFER, BYTES));
                 host.memory.insert(CallId(place), buffers);
             }
             host.expected.push(bytes);
@@ -57,7 +57,7 @@ impl Host {
         let range = span.0 as usize..(span.0 + span.1) as usize;
         let bytes = self.expected[from as usize][range.clone()].to_vec();
         self.expected[to as usize][range].copy_from_slice(&bytes);
-        self.memory.work(Work::Copy { from: piece(from, span), to: piece(to, span) });
+        self.memory.do_or_defer(MemoryWork::Copy { from: piece(from, span), to: piece(to, span) });
     }
 
     fn combine(&mut self, (from, into): (u64, u64), span: (u64, u64)) {
@@ -68,31 +68,31 @@ impl Host {
         });
         let reduction = Reduction::new(Operator::Sum, Element::U8).expect("defined");
         let (from, into) = (piece(from, span), piece(into, span));
-        self.memory.work(Work::Reduce(Combination { from, into, reduction, from_left: false }));
+        self.memory.do_or_defer(MemoryWork::Reduce(OrderedReduction { from, into, reduction, from_left: false }));
     }
 
     fn deliver(&mut self, to: u64, (offset, len): (u64, u64)) {
         let bytes: Vec<u8> = (0..len).map(|at| (at * 3 + offset) as u8).collect();
         self.expected[to as usize][offset as usize..(offset + len) as usize].copy_from_slice(&bytes);
-        self.memory.work(Work::Deliver { bytes, to: piece(to, (offset, len)) });
+        self.memory.do_or_defer(MemoryWork::Deliver { bytes, to: piece(to, (offset, len)) });
     }
 
     /// Whether a transmission from there reads the expected bytes.
     fn is_right(&mut self, place: u64, span: (u64, u64)) -> bool {
         let mut found = vec![0; span.1 as usize];
-        self.memory.place_to_read(piece(place, span)).and_then(|place| place.read(&mut found)).expect("within reach");
+        self.memory.locate_to_read(piece(place, span)).and_then(|place| place.read(&mut found)).expect("within reach");
         found == self.expected[place as usize][span.0 as usize..(span.0 + span.1) as usize]
     }
 
     /// Takes turns until no work is left; returns their number.
     fn finish(&mut self) -> usize {
-        self.memory.set_out();
-        (0..).take_while(|_| !self.memory.backlog.is_empty() && self.memory.attend()).count()
+        self.memory.advance_planned_work();
+        (0..).take_while(|_| !self.memory.deferred_ops.is_empty() && self.memory.poll_rank_copies()).count()
     }
 }
 
 fn span() -> impl Strategy<Value = (u64, u64)> {
-    let short = (0..BYTES, 0..SHORT);
+    let short = (0..BYTES, 0..SHORT_BYTES);
     let long = (0..BYTES, 0..BYTES);
     prop_oneof![short, long].prop_map(|(offset, len)| (offset, len.min(BYTES - offset)))
 }
@@ -112,8 +112,8 @@ fn act() -> impl Strategy<Value = Act> {
     prop_oneof![
         4 => (pair(), span()).prop_map(|(pair, span)| Act::Copy(pair, span)),
         4 => (pair(), span()).prop_map(|(pair, span)| Act::Combine(pair, span)),
-        1 => (0..PLACES, span()).prop_map(|(to, (offset, len))| Act::Deliver(to, (offset, len.min(SHORT)))),
-        1 => (0..PLACES, span()).prop_map(|(place, (offset, len))| Act::Read(place, (offset, len.min(SHORT)))),
+        1 => (0..PLACES, span()).prop_map(|(to, (offset, len))| Act::Deliver(to, (offset, len.min(SHORT_BYTES)))),
+        1 => (0..PLACES, span()).prop_map(|(place, (offset, len))| Act::Read(place, (offset, len.min(SHORT_BYTES)))),
         2 => Just(Act::SetOut),
         1 => Just(Act::Turn),
     ]
@@ -124,7 +124,7 @@ proptest! {
 
     /// Each piece of work finds the result of the work before it, and no result of later work, whenever it is done.
     #[test]
-    fn orders_leave_what_they_would_leave_if_done_at_once(acts in prop::collection::vec(act(), 1..40)) {
+    fn deferred_orders_leave_the_same_bytes_as_immediate_ones(acts in prop::collection::vec(act(), 1..40)) {
         let mut host = Host::new();
         for act in acts {
             match act {
@@ -132,12 +132,12 @@ proptest! {
                 Act::Combine(places, span) => host.combine(places, span),
                 Act::Deliver(to, span) => host.deliver(to, span),
                 Act::Read(place, span) => prop_assert!(host.is_right(place, span)),
-                Act::SetOut => _ = host.memory.set_out(),
-                Act::Turn => _ = host.memory.attend(),
+                Act::SetOut => _ = host.memory.advance_planned_work(),
+                Act::Turn => _ = host.memory.poll_rank_copies(),
             }
         }
         host.finish();
-        prop_assert!(host.memory.backlog.is_empty());
+        prop_assert!(host.memory.deferred_ops.is_empty());
         for place in 0..PLACES {
             prop_assert!(host.is_right(place, (0, BYTES)), "place {place}");
         }
@@ -145,7 +145,7 @@ proptest! {
 }
 
 #[test]
-fn a_turn_is_bounded_and_receivers_have_theirs_one_after_another() {
+fn a_turn_is_bounded_and_receivers_take_turns() {
     let mut host = Host::new();
     let whole = (0, BYTES);
     for _ in 0..4 {
@@ -153,49 +153,49 @@ fn a_turn_is_bounded_and_receivers_have_theirs_one_after_another() {
         host.combine((STAGED, 0), whole);
     }
     host.copy((STAGED, 1), whole);
-    host.memory.set_out();
-    let names = |host: &Host, call| host.memory.backlog.names(CallId(call));
-    assert!(host.memory.planned.done < TURN + PIECE, "{} bytes", host.memory.planned.done);
-    assert_eq!(host.memory.backlog.timer(), Some(std::time::Duration::ZERO), "there is more to do");
+    host.memory.advance_planned_work();
+    let names_call = |host: &Host, call| host.memory.deferred_ops.names_call(CallId(call));
+    assert!(host.memory.turn_budget.done < TURN_BYTES + PIECE_BYTES, "{} bytes", host.memory.turn_budget.done);
+    assert_eq!(host.memory.deferred_ops.timer(), Some(std::time::Duration::ZERO), "there is more to do");
     host.copy((STAGED, 2), (0, 8));
-    assert!(!names(&host, 2), "what is short is done");
+    assert!(!names_call(&host, 2), "what is short is done");
     let mut turns = 0;
-    while names(&host, 1) {
-        assert!(host.memory.attend() && host.memory.planned.done < TURN + PIECE);
+    while names_call(&host, 1) {
+        assert!(host.memory.poll_rank_copies() && host.memory.turn_budget.done < TURN_BYTES + PIECE_BYTES);
         turns += 1;
     }
-    assert!(turns <= 4 && names(&host, 0), "{turns} turns, half of each for whoever asks for less");
+    assert!(turns <= 4 && names_call(&host, 0), "{turns} turns, half of each for whoever asks for less");
     assert!(host.finish() >= 8 && host.is_right(0, whole) && host.is_right(1, whole));
 }
 
 /// A turn stays bounded under any load: work beyond the limit of pieces is put off whole.
 #[test]
-fn more_work_than_is_cut_into_pieces_is_put_off_too() {
+fn work_beyond_the_piece_limit_is_deferred_whole() {
     let mut host = Host::new();
     let whole = (0, BYTES);
     let mut asked = 0;
-    while host.memory.backlog.entries().len() < MOST {
+    while host.memory.deferred_ops.entries().len() < MAX_PIECES {
         host.combine((STAGED, 0), whole);
         asked += 1;
     }
-    let pieces = host.memory.backlog.entries().len();
+    let pieces = host.memory.deferred_ops.entries().len();
     for _ in 0..8 {
         host.combine((STAGED, 0), whole);
         host.copy((0, 1), whole);
     }
-    assert_eq!(host.memory.backlog.entries().len(), pieces + 16, "{asked} were cut");
-    assert!(host.memory.planned.done < TURN + PIECE, "{} bytes", host.memory.planned.done);
+    assert_eq!(host.memory.deferred_ops.entries().len(), pieces + 16, "{asked} were cut");
+    assert!(host.memory.turn_budget.done < TURN_BYTES + PIECE_BYTES, "{} bytes", host.memory.turn_budget.done);
     assert!(host.finish() >= 16 && host.is_right(0, whole) && host.is_right(1, whole));
 }
 
 /// Staging that is released while planned work reads it stays until that work is done.
 #[test]
-fn what_planned_work_needs_stays() {
+fn staging_outlives_planned_work_that_reads_it() {
     let mut host = Host::new();
     host.combine((0, STAGED), (0, BYTES));
     host.copy((STAGED, 1), (0, BYTES));
-    host.memory.work(Work::Unstage { id: StagingId(1) });
-    host.memory.set_out();
+    host.memory.do_or_defer(MemoryWork::Unstage { id: StagingId(1) });
+    host.memory.advance_planned_work();
     assert!(host.memory.staging.contains_key(&StagingId(1)));
     host.finish();
     assert!(host.memory.staging.is_empty() && host.is_right(1, (0, BYTES)));
@@ -203,38 +203,38 @@ fn what_planned_work_needs_stays() {
 
 /// A rank that dies in the middle takes its bytes along. A failed call is not reported while others can get its bytes.
 #[test]
-fn planned_work_of_a_rank_that_is_gone_is_not_done() {
+fn planned_work_of_a_lost_rank_is_dropped() {
     for gone in [true, false] {
         let mut host = Host::new();
         host.copy((0, 1), (0, BYTES));
         host.copy((1, 2), (0, BYTES));
-        host.memory.set_out();
+        host.memory.advance_planned_work();
         let mut turns = 0;
-        while !gone && host.memory.backlog.holds_back(CallId(0), |call| call == CallId(0)) {
-            assert!(host.memory.attend() && host.memory.planned.done < TURN + PIECE);
+        while !gone && host.memory.deferred_ops.holds_back(CallId(0), |call| call == CallId(0)) {
+            assert!(host.memory.poll_rank_copies() && host.memory.turn_budget.done < TURN_BYTES + PIECE_BYTES);
             turns += 1;
         }
         assert_eq!(turns > 0, !gone);
-        let missing = host.memory.cut_off(CallId(0), gone);
-        let cut_off: &[CallId] = if gone { &[CallId(1), CallId(2)] } else { &[] };
-        assert_eq!(missing, cut_off);
+        let missing = host.memory.drop_call_work(CallId(0), gone);
+        let drop_call_work: &[CallId] = if gone { &[CallId(1), CallId(2)] } else { &[] };
+        assert_eq!(missing, drop_call_work);
         host.finish();
-        assert!(host.memory.backlog.is_empty());
+        assert!(host.memory.deferred_ops.is_empty());
         assert_eq!(host.is_right(2, (0, BYTES)), !gone);
     }
 }
 
 /// GP-9: the work of a rank that copies its buffers is done turn by turn, as all other work.
 #[test]
-fn a_rank_that_copies_its_buffers_has_no_more_of_a_turn() {
+fn restaged_buffers_stay_within_the_turn_budget() {
     let mut host = Host::new();
     for _ in 0..4 {
         host.combine((0, 1), (0, BYTES));
     }
-    host.memory.set_out();
+    host.memory.advance_planned_work();
     for call in [0, 1] {
         assert!(host.memory.restage(CallId(call), BUFFER, BUFFER));
     }
-    assert!(host.memory.planned.done < TURN + PIECE, "{} bytes", host.memory.planned.done);
+    assert!(host.memory.turn_budget.done < TURN_BYTES + PIECE_BYTES, "{} bytes", host.memory.turn_budget.done);
     assert!(host.finish() >= 4 && host.is_right(1, (0, BYTES)));
 }

@@ -5,7 +5,7 @@ use outboard_shm::memory::{AccessError, RankMemory, TieredMemory};
 use outboard_shm::region::MemfdRegion as Shared;
 
 use super::*;
-use crate::memory::{Buffers, Fault, Memory, Pieces};
+use crate::memory::{EndpointMemory, MemoryFault, MemoryPieces, PostedBuffers};
 
 /// Address of each rank's buffer, and of its copy.
 const BUFFER: u64 = 0x10000;
@@ -28,13 +28,13 @@ fn piece(region: MemRegion) -> MemRef {
 
 /// The memory of a service process. Calls count from 1; each has its own rank, with the same bytes as input and output.
 struct Host {
-    memory: Memory,
+    memory: EndpointMemory,
     ranks: Vec<Arc<TieredMemory>>,
 }
 
 impl Host {
     fn new(calls: u64) -> Host {
-        let mut host = Host { memory: Memory::default(), ranks: Vec::new() };
+        let mut host = Host { memory: EndpointMemory::default(), ranks: Vec::new() };
         let buffer = host.memory.pool.take(BYTES).expect("memory");
         host.memory.staging.insert(StagingId(9), Some(buffer));
         for call in 1..=calls {
@@ -46,7 +46,7 @@ impl Host {
             }
             let memory = Arc::new(memory);
             host.ranks.push(Arc::clone(&memory));
-            host.memory.insert(CallId(call), Buffers::new(memory, (BUFFER, BYTES), (BUFFER, BYTES)));
+            host.memory.insert(CallId(call), PostedBuffers::new(memory, (BUFFER, BYTES), (BUFFER, BYTES)));
         }
         host
     }
@@ -54,29 +54,29 @@ impl Host {
     /// The kernel withdraws access to the buffers of this call.
     fn withdraw(&mut self, call: u64) {
         let error = AccessError::Withdrawn { address: BUFFER, bytes: 8 };
-        self.memory.note(Fault::Call { call: CallId(call), error });
+        self.memory.note_fault(MemoryFault::Call { call: CallId(call), error });
     }
 
-    fn reached(&mut self, call: u64) {
+    fn end_await(&mut self, call: u64) {
         assert!(self.memory.restage(CallId(call), COPY, COPY));
     }
 
     fn copy(&mut self, from: MemRegion, to: MemRegion) {
-        self.memory.work(Work::Copy { from: piece(from), to: piece(to) });
+        self.memory.do_or_defer(MemoryWork::Copy { from: piece(from), to: piece(to) });
     }
 
     fn deliver(&mut self, byte: u8, to: MemRegion) {
-        self.memory.work(Work::Deliver { bytes: vec![byte; 8], to: piece(to) });
+        self.memory.do_or_defer(MemoryWork::Deliver { bytes: vec![byte; 8], to: piece(to) });
     }
 
     fn combine(&mut self, from: MemRegion, into: MemRegion) {
         let reduction = Reduction::new(Operator::Sum, Element::U8).expect("defined");
         let (from, into) = (piece(from), piece(into));
-        self.memory.work(Work::Reduce(Combination { from, into, reduction, from_left: false }));
+        self.memory.do_or_defer(MemoryWork::Reduce(OrderedReduction { from, into, reduction, from_left: false }));
     }
 
     fn defers(&self, call: u64) -> bool {
-        self.memory.backlog.names(CallId(call))
+        self.memory.deferred_ops.names_call(CallId(call))
     }
 
     fn found(&self, call: u64, address: u64) -> u8 {
@@ -87,7 +87,7 @@ impl Host {
 }
 
 #[test]
-fn gp_9_what_depends_on_an_awaited_call_waits_with_it() {
+fn gp_9_work_that_depends_on_an_awaited_call_waits() {
     let mut host = Host::new(3);
     host.withdraw(1);
     assert!(!host.defers(1), "it has nothing left to do");
@@ -96,9 +96,9 @@ fn gp_9_what_depends_on_an_awaited_call_waits_with_it() {
     host.deliver(6, output(3));
     assert!(host.defers(1) && host.defers(2) && !host.defers(3));
     host.ranks[0].write(COPY, &[4; 8]).expect("registered");
-    host.reached(2);
+    host.end_await(2);
     assert!(host.defers(2), "nobody waits for its own copy");
-    host.reached(1);
+    host.end_await(1);
     assert!(!host.defers(1) && !host.defers(2));
     assert_eq!((host.found(2, COPY), host.found(3, BUFFER)), (4, 6));
 }
@@ -107,16 +107,16 @@ fn gp_9_what_depends_on_an_awaited_call_waits_with_it() {
 #[test]
 fn starts_of_a_recording_keep_their_order_wherever_their_memory_lies() {
     let mut host = Host::new(1);
-    let pieces = Arc::new(Pieces::new([(BUFFER, BYTES)]));
+    let pieces = Arc::new(MemoryPieces::new([(BUFFER, BYTES)]));
     for (call, copy) in [(2, None), (3, Some(COPY))] {
-        let buffers = Buffers::recorded(Arc::clone(&host.ranks[0]), Arc::clone(&pieces), copy);
+        let buffers = PostedBuffers::of_recording(Arc::clone(&host.ranks[0]), Arc::clone(&pieces), copy);
         host.memory.insert(CallId(call), buffers);
     }
     host.withdraw(2);
     host.deliver(2, output(2));
     host.deliver(3, output(3));
     assert!(host.defers(2) && host.defers(3));
-    host.reached(2);
+    host.end_await(2);
     assert!(!host.defers(2) && !host.defers(3));
     assert_eq!(host.found(1, COPY), 3, "what the last has left");
 }
@@ -128,44 +128,44 @@ fn input_that_is_output_is_read_before_it_is_written() {
     host.withdraw(2);
     host.copy(input(1), output(2));
     host.deliver(5, output(1));
-    host.reached(2);
+    host.end_await(2);
     assert_eq!((host.found(1, BUFFER), host.found(2, COPY)), (5, 1));
 }
 
 #[test]
-fn bytes_that_die_with_their_rank_are_missed_by_all_who_were_to_have_them() {
+fn calls_that_need_bytes_of_a_lost_rank_are_reported() {
     let mut host = Host::new(4);
     host.withdraw(1);
     host.withdraw(3);
     host.copy(input(1), STAGING);
     host.copy(STAGING, output(2));
     host.copy(input(4), output(3));
-    host.memory.work(Work::Unstage { id: StagingId(9) });
-    assert_eq!(host.memory.cut_off(CallId(1), false), [CallId(2)]);
+    host.memory.do_or_defer(MemoryWork::Unstage { id: StagingId(9) });
+    assert_eq!(host.memory.drop_call_work(CallId(1), false), [CallId(2)]);
     assert!(!host.defers(1) && !host.defers(2) && host.defers(3));
     assert!(host.memory.staging.is_empty(), "nothing needs it any more");
-    host.reached(3);
+    host.end_await(3);
     assert!(!host.defers(3));
 }
 
 /// A failed call takes its bytes along although they could be read, because they wait for another rank.
 #[test]
-fn bytes_of_a_call_that_fails_while_they_wait_are_missed() {
+fn calls_that_need_bytes_of_a_failed_call_are_reported() {
     let mut host = Host::new(2);
     host.withdraw(2);
     host.copy(input(1), output(2));
-    assert_eq!(host.memory.cut_off(CallId(1), false), [CallId(2)]);
+    assert_eq!(host.memory.drop_call_work(CallId(1), false), [CallId(2)]);
     assert!(!host.defers(2));
 }
 
 #[test]
-fn th_2_what_is_combined_with_lost_bytes_is_lost() {
+fn th_2_results_combined_with_lost_bytes_are_lost() {
     let mut host = Host::new(2);
     host.withdraw(1);
     host.combine(input(1), STAGING);
     host.combine(STAGING, output(2));
     assert!(host.defers(2));
-    assert_eq!(host.memory.cut_off(CallId(1), true), [CallId(2)]);
+    assert_eq!(host.memory.drop_call_work(CallId(1), true), [CallId(2)]);
     assert!(!host.defers(2));
 }
 
@@ -173,11 +173,11 @@ fn th_2_what_is_combined_with_lost_bytes_is_lost() {
 fn payload_is_bounded() {
     let mut host = Host::new(1);
     host.withdraw(1);
-    let to = MemRef { len: MOST_BYTES as u64, ..piece(output(1)) };
-    host.memory.work(Work::Deliver { bytes: vec![0; MOST_BYTES], to });
+    let to = MemRef { len: MAX_HELD_BYTES as u64, ..piece(output(1)) };
+    host.memory.do_or_defer(MemoryWork::Deliver { bytes: vec![0; MAX_HELD_BYTES], to });
     assert!(host.memory.take_faults().is_empty());
     host.deliver(1, output(1));
-    assert_eq!(host.memory.take_faults(), [(CallId(1), crate::memory::Cause::Buffer)]);
-    host.memory.cut_off(CallId(1), false);
-    assert!(host.memory.backlog.has_room(&Work::Deliver { bytes: vec![0; MOST_BYTES], to }));
+    assert_eq!(host.memory.take_faults(), [(CallId(1), crate::memory::FaultCause::Buffer)]);
+    host.memory.drop_call_work(CallId(1), false);
+    assert!(host.memory.deferred_ops.has_room(&MemoryWork::Deliver { bytes: vec![0; MAX_HELD_BYTES], to }));
 }

@@ -18,48 +18,48 @@ use std::time::Instant;
 
 use outboard_fabric::multicast::MulticastSettings;
 
-use super::receiver::{Batch, Intake, Interest};
-use super::{BURSTS, Report, SEND_JOBS, SendJob, sender};
+use super::receiver::{DatagramBatch, Interest, MulticastIntake};
+use super::{BURSTS, DatapathReport, SEND_JOBS, SendJob, sender};
 
 #[derive(Debug)]
-pub(super) struct Own {
-    sender: sender::Worker,
+pub(super) struct InlineDatapath {
+    sender: sender::SendWorker,
     /// Time at which the job under way continues.
     sends_at: Option<Instant>,
-    reports: VecDeque<Report>,
-    intake: Intake,
+    reports: VecDeque<DatapathReport>,
+    intake: MulticastIntake,
     /// `None` while the conductor holds it.
-    batch: Option<Batch>,
+    batch: Option<DatagramBatch>,
     /// Datagrams may wait, to be read from this time on; the time is later after a refusal of the kernel.
     readable: Option<Instant>,
 }
 
-impl Own {
+impl InlineDatapath {
     pub(super) fn new(settings: &MulticastSettings) -> io::Result<Self> {
         let settings = MulticastSettings { waits: false, ..settings.clone() };
-        let (sender, intake) = (sender::Worker::new(&settings)?, Intake::new(&settings, 0)?);
-        let batch = Some(Batch::new(BURSTS));
-        Ok(Own { sender, sends_at: None, reports: VecDeque::new(), intake, batch, readable: None })
+        let (sender, intake) = (sender::SendWorker::new(&settings)?, MulticastIntake::new(&settings, 0)?);
+        let batch = Some(DatagramBatch::new(BURSTS));
+        Ok(InlineDatapath { sender, sends_at: None, reports: VecDeque::new(), intake, batch, readable: None })
     }
 
     pub(super) fn event_fd(&self) -> BorrowedFd<'_> {
         self.intake.event_fd()
     }
 
-    pub(super) fn woken(&mut self) {
+    pub(super) fn note_readable(&mut self) {
         self.readable.get_or_insert_with(Instant::now);
     }
 
     pub(super) fn due(&self, now: Instant) -> Option<Instant> {
-        let told = self.reports.front().map(|_| now);
-        self.sends_at.into_iter().chain(self.readable).chain(told).min()
+        let report_due = self.reports.front().map(|_| now);
+        self.sends_at.into_iter().chain(self.readable).chain(report_due).min()
     }
 
-    pub(super) fn mind(&mut self, interest: Interest) -> io::Result<()> {
-        self.intake.mind(interest)
+    pub(super) fn apply_interest(&mut self, interest: Interest) -> io::Result<()> {
+        self.intake.apply_interest(interest)
     }
 
-    pub(super) fn give_back(&mut self, batch: Batch) {
+    pub(super) fn give_back(&mut self, batch: DatagramBatch) {
         self.batch = Some(batch);
     }
 
@@ -68,20 +68,20 @@ impl Own {
             return Some(job);
         }
         self.sender.begin(job);
-        self.go_on();
+        self.continue_sending();
         None
     }
 
-    fn go_on(&mut self) {
-        self.sends_at = self.sender.go_on().map(|pause| Instant::now() + pause);
+    fn continue_sending(&mut self) {
+        self.sends_at = self.sender.continue_sending().map(|pause| Instant::now() + pause);
         if self.sends_at.is_none() {
             self.reports.extend(self.sender.report());
         }
     }
 
-    pub(super) fn report(&mut self, now: Instant) -> Option<Report> {
+    pub(super) fn report(&mut self, now: Instant) -> Option<DatapathReport> {
         if self.sends_at.is_some_and(|at| at <= now) {
-            self.go_on();
+            self.continue_sending();
         }
         if let Some(report) = self.reports.pop_front() {
             return Some(report);
@@ -89,14 +89,14 @@ impl Own {
         self.readable.filter(|at| *at <= now)?;
         let mut batch = self.batch.take()?;
         match self.intake.receive(&mut batch) {
-            Ok(Some(overflowed)) => Some(Report::Received { receiver: 0, batch, overflowed }),
+            Ok(Some(overflowed)) => Some(DatapathReport::Received { receiver: 0, batch, overflowed }),
             Ok(None) => {
                 (self.readable, self.batch) = (None, Some(batch));
                 None
             }
             Err((error, pause)) => {
                 self.readable = Some(now + pause);
-                Some(Report::Failed { receiver: 0, batch, error })
+                Some(DatapathReport::Failed { receiver: 0, batch, error })
             }
         }
     }

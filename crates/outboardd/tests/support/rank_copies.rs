@@ -3,7 +3,7 @@
 use outboard::{Contribution, Group, Status};
 
 use super::exchanges::{UNTOUCHED, content};
-use super::scenarios::{LIMIT, me, pause, say, wait_for_line};
+use super::scenarios::{LIMIT, me, pause, print_line, wait_for_line};
 
 const BYTES: usize = 1 << 20;
 
@@ -68,7 +68,7 @@ pub(crate) fn calls(group: &Group, meanwhile: Meanwhile) {
 /// The last rank posts, waits and is stopped; then the others call.
 pub(crate) fn stopped(group: &Group) {
     let (rank, ranks) = me(group);
-    say("ready");
+    print_line("ready");
     if rank < ranks - 1 {
         wait_for_line();
     }
@@ -85,7 +85,7 @@ pub(crate) fn one_dies(group: &Group) {
             return;
         }
         if call == 3 {
-            say(if rank == ranks - 1 { "ready" } else { "posted" });
+            print_line(if rank == ranks - 1 { "ready" } else { "posted" });
         }
     }
 }

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::support::conformance::{self, Moment, Service};
 use crate::support::refusable::Calls;
-use crate::support::{self, Daemon, again, all_say, kill_the_last, let_go, ranks, ranks_by};
+use crate::support::{self, Daemon, again, expect_line_from_all, kill_the_last, let_go, ranks, ranks_by};
 
 fn copies(daemon: &Daemon) -> Value {
     daemon.statistics()["datapath"]["copies"].clone()
@@ -21,7 +21,7 @@ fn copied(scenario: &str, flags: &[&str]) -> Value {
 fn copied_by(command: impl Fn() -> Command, scenario: &str, flags: &[&str]) -> Value {
     let daemon = Daemon::start(flags);
     let mut ranks = ranks_by(command, scenario, &daemon, 4);
-    all_say(&mut ranks, "done");
+    expect_line_from_all(&mut ranks, "done");
     let copies = copies(&daemon);
     let_go(ranks);
     copies
@@ -52,14 +52,14 @@ fn no_errands_are_given_where_none_are_wanted() {
 fn a_rank_that_is_stopped_while_it_waits_holds_up_nobody() {
     let daemon = Daemon::start(&[]);
     let mut ranks = ranks("errands-stopped", &daemon, 3);
-    all_say(&mut ranks, "ready");
+    expect_line_from_all(&mut ranks, "ready");
     let mut last = ranks.pop().expect("three");
     // A waiting rank's call is counted.
     assert!((0..100_000).any(|_| daemon.statistics()["calls"] == 1), "it has called");
     let pid = Pid::from_raw(last.id() as i32).expect("a process");
     kill_process(pid, Signal::STOP).expect("it lives");
     ranks.iter_mut().for_each(support::Rank::go_on);
-    all_say(&mut ranks, "done");
+    expect_line_from_all(&mut ranks, "done");
     kill_process(pid, Signal::CONT).expect("it lives");
     assert_eq!(last.line(), "done");
     ranks.push(last);
@@ -73,7 +73,7 @@ fn a_rank_that_is_killed_among_errands_is_missed_by_name() {
     let daemon = Daemon::start(&[]);
     kill_the_last(ranks("errands-one-dies", &daemon, 4));
     let mut ranks = ranks("errands", &daemon, 2);
-    all_say(&mut ranks, "done");
+    expect_line_from_all(&mut ranks, "done");
     let_go(ranks);
 }
 
@@ -112,7 +112,7 @@ fn memory_that_is_withdrawn_among_errands_loses_no_byte() {
 
 /// Each rank has its own process namespace, in which the other ranks' numbers mean nothing.
 #[test]
-fn who_cannot_find_another_rank_is_served() {
+fn a_rank_that_cannot_see_another_process_is_served() {
     let apart = || {
         let mut command = Command::new("unshare");
         command.args(["--pid", "--fork", "--kill-child"]).arg(std::env::current_exe().expect("a path"));

@@ -61,7 +61,7 @@ fn a_daemon_that_hangs_in_memory_of_a_rank_ends_when_it_is_told_to() {
     let (group, mut receive) = (&group(&daemon, 1)[0], vec![0; BYTES]);
     let mut request = allgather(group, unserved.start, &mut receive, BYTES);
     unserved.is_met();
-    daemon.tell_to_end();
+    daemon.request_stop();
     assert!(daemon.ends_within(LIMIT), "it hangs");
     let error = request.wait(Some(LIMIT)).expect("within the limit").expect_err("nobody is left");
     assert_eq!(error.status(), Status::ServiceLost, "{error}");

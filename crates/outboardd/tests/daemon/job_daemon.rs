@@ -10,7 +10,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 
 use crate::support::{
-    DAEMON, Daemon, Rank, SCENARIO, SECRET, activated, again, all_say, last_words, let_go, listening,
+    DAEMON, Daemon, Rank, SCENARIO, SECRET, activated, again, expect_line_from_all, last_words, let_go, listening,
 };
 
 /// Waits for the end of a daemon that must end.
@@ -116,7 +116,7 @@ fn eight_ranks_at_once_start_one_daemon_that_ends_with_them_however_they_end() {
     for killed in [false, true] {
         let job = Job::new();
         let mut ranks = job.ranks("attached", 8);
-        all_say(&mut ranks, "ready");
+        expect_line_from_all(&mut ranks, "ready");
         let daemon = job.daemon();
         if killed {
             ranks.iter_mut().for_each(Rank::kill)
@@ -141,7 +141,7 @@ fn ranks_attach_to_the_user_s_daemon_where_the_job_has_none() {
     let job = Job::new();
     let daemon = of_the_user(&job);
     let mut ranks = job.ranks("attached", 2);
-    all_say(&mut ranks, "ready");
+    expect_line_from_all(&mut ranks, "ready");
     assert_eq!((daemon.statistics()["ranks"].as_u64(), job.daemons()), (Some(2), Vec::new()));
     let_go(ranks);
     job.assert_clean();
@@ -169,7 +169,7 @@ fn ranks_of_a_job_start_several_daemons_where_asked() {
         Rank::spawn(&mut command)
     };
     let mut ranks: Vec<Rank> = (0..5).map(spawn).collect();
-    all_say(&mut ranks, "done");
+    expect_line_from_all(&mut ranks, "done");
     let daemons = job.daemons();
     assert_eq!(daemons.len(), 2, "{daemons:?}");
     let_go(ranks);
@@ -255,12 +255,12 @@ fn ranks_that_start_at_once_again_and_again_have_one_daemon_and_leave_none() {
     let mut last = None;
     for _ in 0..6 {
         let mut ranks = job.ranks("attached", 12);
-        all_say(&mut ranks, "ready");
+        expect_line_from_all(&mut ranks, "ready");
         let daemon = job.daemon_after(last);
         let mut late = job.ranks("attached", 4);
         // Ranks that come meanwhile find this daemon or the next, even while others leave.
         let_go(ranks);
-        all_say(&mut late, "ready");
+        expect_line_from_all(&mut late, "ready");
         last = Some(job.daemon_after(Some(daemon)));
         let_go(late);
     }
@@ -346,7 +346,7 @@ fn a_job_s_daemon_needs_no_room_for_its_log() {
 fn a_directory_that_is_not_this_user_s_alone_is_named_and_nobody_there_is_spoken_to() {
     let job = Job::new();
     let mut first = job.ranks("attached", 1);
-    all_say(&mut first, "ready");
+    expect_line_from_all(&mut first, "ready");
     let (home, daemon) = (job.home(), job.daemon());
     let_go(first);
     await_end(daemon);

@@ -12,10 +12,10 @@ use outboard_proto::{FrameBytes, MemRef, SpId, Transmit};
 use outboard_shm::memory::{MappedBytes, ScatterList};
 use serde_json::json;
 
-use crate::conductor::engine::Engine;
+use crate::conductor::driver::EndpointDriver;
 use crate::datapath::{Datapath, SendJob};
-use crate::memory::{Fault, Place};
-use crate::telemetry::trace::Trace;
+use crate::memory::{MemoryFault, MemoryLocation};
+use crate::telemetry::trace::TimelineFile;
 
 /// Most frames that wait for room, one for each peer.
 const MOST_WAITING: usize = 256;
@@ -24,25 +24,25 @@ const TURN: usize = 256;
 const TURN_BYTES: u64 = 8 << 20;
 
 #[derive(Debug)]
-struct Frame {
+struct WaitingFrame {
     header: FrameBytes,
     payload: Vec<u8>,
 }
 
 /// The unicast fabric, with the frames and the batch that found no room in it or in the multicast sender's queue.
-pub(crate) struct Outbox {
+pub(crate) struct SendQueue {
     fabric: Box<dyn Fabric>,
     /// Peers without room: the frame that found none, if it was kept. The machine gives nothing for these peers.
-    waiting: BTreeMap<SpId, Option<Frame>>,
+    waiting: BTreeMap<SpId, Option<WaitingFrame>>,
     /// A batch that found the sender's queue full.
     held: Option<SendJob>,
     /// Frames given to the fabric since the start.
     pub(crate) frames_sent: u64,
 }
 
-impl Outbox {
+impl SendQueue {
     pub(crate) fn new(fabric: Box<dyn Fabric>) -> Self {
-        Outbox { fabric, waiting: BTreeMap::new(), held: None, frames_sent: 0 }
+        SendQueue { fabric, waiting: BTreeMap::new(), held: None, frames_sent: 0 }
     }
 
     pub(crate) fn fabric(&mut self) -> &mut dyn Fabric {
@@ -63,26 +63,26 @@ impl Outbox {
         self.fabric.connect(PeerId(peer.0), address)
     }
 
-    pub(crate) fn disconnect(&mut self, engine: &mut Engine, peer: SpId) {
-        self.forget(engine, peer);
+    pub(crate) fn disconnect(&mut self, driver: &mut EndpointDriver, peer: SpId) {
+        self.forget(driver, peer);
         self.fabric.disconnect(PeerId(peer.0));
     }
 
     /// The peer is gone; its waiting frame is dropped.
-    pub(crate) fn forget(&mut self, engine: &mut Engine, peer: SpId) {
+    pub(crate) fn forget(&mut self, driver: &mut EndpointDriver, peer: SpId) {
         if self.waiting.remove(&peer).is_some() {
-            engine.set_full(peer, false);
+            driver.set_full(peer, false);
         }
     }
 
     /// Sends the waiting frames and the machine's output, as far as there is room. Returns whether anything was sent.
-    pub(crate) fn pump(
+    pub(crate) fn send_pending(
         &mut self,
-        engine: &mut Engine,
+        driver: &mut EndpointDriver,
         mut datapath: Option<&mut Datapath>,
-        mut trace: Option<&mut Trace>,
+        mut trace: Option<&mut TimelineFile>,
     ) -> bool {
-        let mut moved = self.flush(engine);
+        let mut moved = self.flush(driver);
         if let Some(job) = self.held.take() {
             self.held = submit(datapath.as_deref_mut(), job);
             moved |= self.held.is_none();
@@ -92,31 +92,31 @@ impl Outbox {
             if !self.has_room() || bytes >= TURN_BYTES {
                 break;
             }
-            match engine.poll_transmit() {
+            match driver.poll_transmit() {
                 None => break,
                 Some(Transmit::Frame { to, header, payload }) => {
-                    let since = trace.as_ref().filter(|_| !payload.is_empty()).map(|_| Trace::now());
+                    let since = trace.as_ref().filter(|_| !payload.is_empty()).map(|_| TimelineFile::now());
                     let length: u64 = payload.iter().map(|piece| piece.len).sum();
                     bytes += length;
-                    self.frame(engine, to, header, &payload);
+                    self.frame(driver, to, header, &payload);
                     if let (Some(trace), Some(since)) = (&mut trace, since) {
                         trace.did("send unicast", since, json!({ "to": to.to_string(), "bytes": length }));
                     }
                 }
-                Some(Transmit::Multicast(batch)) => match engine.place(batch.memory) {
-                    Ok(place) => {
+                Some(Transmit::Multicast(batch)) => match driver.locate(batch.memory) {
+                    Ok(location) => {
                         trace.iter_mut().for_each(|trace| trace.multicast(&batch));
-                        self.held = submit(datapath.as_deref_mut(), SendJob { batch, place });
+                        self.held = submit(datapath.as_deref_mut(), SendJob { batch, location });
                     }
                     Err(fault) => {
                         self.fabric.flush();
-                        engine.multicast_done(batch.token, Err(fault));
+                        driver.multicast_done(batch.token, Err(fault));
                     }
                 },
             }
-            if engine.has_orders() {
+            if driver.has_orders() {
                 self.fabric.flush();
-                engine.transmitted();
+                driver.transmitted();
             }
             moved = true;
         }
@@ -125,8 +125,8 @@ impl Outbox {
     }
 
     /// Gives waiting frames to the fabric as far as it has room.
-    fn flush(&mut self, engine: &mut Engine) -> bool {
-        let Outbox { fabric, waiting, frames_sent, .. } = self;
+    fn flush(&mut self, driver: &mut EndpointDriver) -> bool {
+        let SendQueue { fabric, waiting, frames_sent, .. } = self;
         let before = waiting.len();
         waiting.retain(|&peer, frame| {
             let sent = match frame {
@@ -136,19 +136,23 @@ impl Outbox {
             if let Err(SendError::Full(_)) = sent {
                 return true;
             }
-            note(peer, sent);
+            log_failed_send(peer, sent);
             *frames_sent += u64::from(frame.is_some());
-            engine.set_full(peer, false);
+            driver.set_full(peer, false);
             false
         });
         waiting.len() < before
     }
 
-    fn frame(&mut self, engine: &mut Engine, to: SpId, header: FrameBytes, payload: &[MemRef]) {
+    fn frame(&mut self, driver: &mut EndpointDriver, to: SpId, header: FrameBytes, payload: &[MemRef]) {
         let peer = PeerId(to.0);
-        let pieces = match payload.iter().map(|piece| Piece::find(engine, *piece)).collect::<Result<Vec<_>, Fault>>() {
+        let pieces = match payload
+            .iter()
+            .map(|piece| PayloadPiece::find(driver, *piece))
+            .collect::<Result<Vec<_>, MemoryFault>>()
+        {
             Ok(pieces) => pieces,
-            Err(fault) => return self.fault(engine, fault),
+            Err(fault) => return self.fault(driver, fault),
         };
         let length = pieces.iter().map(|piece| piece.length).sum();
         let ready = match self.waiting.contains_key(&to) {
@@ -157,70 +161,77 @@ impl Outbox {
         };
         match ready {
             Ok(()) => {}
-            Err(SendError::Full(_)) => return self.wait(engine, to, header, &pieces, length),
-            Err(error) => return note(to, Err(error)),
+            Err(SendError::Full(_)) => return self.wait(driver, to, header, &pieces, length),
+            Err(error) => return log_failed_send(to, Err(error)),
         }
         let in_place: Option<ScatterList> =
-            if self.fabric.reads_in_place() { pieces.iter().map(Piece::resident).collect() } else { None };
+            if self.fabric.reads_in_place() { pieces.iter().map(PayloadPiece::resident).collect() } else { None };
         let payload = match (length, in_place) {
             (0, _) => SendPayload::Empty,
             (_, Some(places)) => SendPayload::Mapped(places),
             (_, None) => match self.fabric.payload_buffer(length) {
-                None => return self.wait(engine, to, header, &pieces, length),
+                None => return self.wait(driver, to, header, &pieces, length),
                 Some(mut buffer) => match read(&pieces, &mut buffer) {
                     Ok(()) => SendPayload::Buffer(buffer),
-                    Err(fault) => return self.fault(engine, fault),
+                    Err(fault) => return self.fault(driver, fault),
                 },
             },
         };
         self.frames_sent += 1;
-        note(to, self.fabric.send(peer, &header, payload));
+        log_failed_send(to, self.fabric.send(peer, &header, payload));
     }
 
     /// A fault may end calls and give their memory to others, so the frames before it leave first.
-    fn fault(&mut self, engine: &mut Engine, fault: Fault) {
+    fn fault(&mut self, driver: &mut EndpointDriver, fault: MemoryFault) {
         self.fabric.flush();
-        engine.fault(fault);
+        driver.report_fault(fault);
     }
 
     /// Keeps a frame until the fabric has room; the machine gives no other for this peer meanwhile. The frame is
     /// dropped if a frame of an earlier link waits, or too many frames wait.
-    fn wait(&mut self, engine: &mut Engine, to: SpId, header: FrameBytes, pieces: &[Piece], length: usize) {
+    fn wait(
+        &mut self,
+        driver: &mut EndpointDriver,
+        to: SpId,
+        header: FrameBytes,
+        pieces: &[PayloadPiece],
+        length: usize,
+    ) {
         let mut kept = None;
         if self.waiting.len() < MOST_WAITING && !self.waiting.contains_key(&to) {
             let mut payload = vec![0; length];
             if let Err(fault) = read(pieces, &mut payload) {
-                return self.fault(engine, fault);
+                return self.fault(driver, fault);
             }
-            kept = Some(Frame { header, payload });
+            kept = Some(WaitingFrame { header, payload });
         }
         self.waiting.entry(to).or_insert(kept);
-        engine.set_full(to, true);
+        driver.set_full(to, true);
     }
 }
 
-struct Piece {
-    place: Place,
+struct PayloadPiece {
+    location: MemoryLocation,
     length: usize,
 }
 
-impl Piece {
-    fn find(engine: &mut Engine, piece: MemRef) -> Result<Self, Fault> {
+impl PayloadPiece {
+    fn find(driver: &mut EndpointDriver, piece: MemRef) -> Result<Self, MemoryFault> {
         let length = usize::try_from(piece.len).expect("fragments lie in memory");
-        engine.place(piece).map(|place| Piece { place, length })
+        driver.locate(piece).map(|location| PayloadPiece { location, length })
     }
 
     /// The piece in memory of this process, if it lies there.
     fn resident(&self) -> Option<MappedBytes> {
-        self.place.readable(self.length)
+        self.location.readable(self.length)
     }
 }
 
 /// Reads the pieces one after another into a buffer of their common length.
-fn read(pieces: &[Piece], mut into: &mut [u8]) -> Result<(), Fault> {
+fn read(pieces: &[PayloadPiece], mut into: &mut [u8]) -> Result<(), MemoryFault> {
     for piece in pieces {
         let (own, rest) = into.split_at_mut(piece.length);
-        piece.place.read(own)?;
+        piece.location.read(own)?;
         into = rest;
     }
     Ok(())
@@ -233,7 +244,7 @@ fn send(fabric: &mut dyn Fabric, to: SpId, header: &[u8], payload: &[u8]) -> Res
 
 /// Logs a frame that the fabric refuses for good. The machine repairs the loss, or the fabric soon reports the peer as
 /// lost.
-fn note(to: SpId, sent: Result<(), SendError>) {
+fn log_failed_send(to: SpId, sent: Result<(), SendError>) {
     if let Err(error) = sent {
         tracing::debug!(peer = %to, %error, "a frame was not sent");
     }
@@ -329,7 +340,7 @@ mod tests {
 
     /// One peer keeps sending and accepts nothing in return.
     #[test]
-    fn a_peer_that_takes_nothing_holds_up_nobody_else() {
+    fn a_peer_that_accepts_no_frame_does_not_delay_other_peers() {
         let peers = Peers::default();
         let (deaf, other) = (2, 3);
         let member = |id: u64| GroupMember {
@@ -343,25 +354,25 @@ mod tests {
         };
         let members = [1, deaf, other].map(member).into();
         let spec = GroupSpec { handle: GroupHandle(7), key: [3, 4], members };
-        let mut engine = Engine::new(SpId(1), Config::default(), 1, 0);
-        let mut outbox = Outbox::new(Box::new(peers.clone()));
-        engine.create_group(&spec, Rank(0));
-        while let Some(event) = engine.poll_event() {
+        let mut driver = EndpointDriver::new(SpId(1), Config::default(), 1, 0);
+        let mut send_queue = SendQueue::new(Box::new(peers.clone()));
+        driver.create_group(&spec, Rank(0));
+        while let Some(event) = driver.poll_event() {
             if let Event::Connect { peer, address } = event {
-                outbox.connect(peer, &address).expect("room");
+                send_queue.connect(peer, &address).expect("room");
             }
         }
         let last = 2 * MOST_WAITING as u32;
         for seq in 0..last {
-            engine.frame(SpId(deaf), &message(seq), &[]);
-            outbox.pump(&mut engine, None, None);
+            driver.frame(SpId(deaf), &message(seq), &[]);
+            send_queue.send_pending(&mut driver, None, None);
         }
         peers.last_acknowledged(other);
-        engine.frame(SpId(other), &message(0), &[]);
-        outbox.pump(&mut engine, None, None);
+        driver.frame(SpId(other), &message(0), &[]);
+        send_queue.send_pending(&mut driver, None, None);
         assert_eq!(peers.last_acknowledged(other), Some(1));
-        assert!(!outbox.is_empty() && peers.last_acknowledged(deaf) < Some(last));
-        outbox.pump(&mut engine, None, None);
-        assert_eq!((outbox.is_empty(), peers.last_acknowledged(deaf)), (true, Some(last)), "when it takes some");
+        assert!(!send_queue.is_empty() && peers.last_acknowledged(deaf) < Some(last));
+        send_queue.send_pending(&mut driver, None, None);
+        assert_eq!((send_queue.is_empty(), peers.last_acknowledged(deaf)), (true, Some(last)), "when it takes some");
     }
 }
