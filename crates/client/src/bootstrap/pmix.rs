@@ -9,14 +9,10 @@
 use super::{Bootstrap, check};
 use crate::error::Error;
 use crate::rendezvous::{LIMIT, MOST_BYTES};
-use libloading::Library;
+use outboard_shm::functions;
 use outboard_shm::status::Status;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
-use std::mem::ManuallyDrop;
 use std::sync::{Mutex, PoisonError};
-
-/// File names in Debian, Slurm and Open MPI packages, and in development packages.
-const NAMES: [&str; 2] = ["libpmix.so.2", "libpmix.so"];
 
 /// Longest name of a job, with its terminating NUL.
 const NAMESPACE_BYTES: usize = 256;
@@ -75,15 +71,16 @@ const _: () = assert!(size_of::<Process>() == 260 && size_of::<Value>() == 32 &&
 /// Exchanges of this process, so that no key is published twice: the library caches values that it has read.
 static EXCHANGES: Mutex<u32> = Mutex::new(0);
 
-#[derive(Clone, Copy)]
-struct Functions {
-    init: unsafe extern "C" fn(*mut Process, *mut Info, usize) -> c_int,
-    finalize: unsafe extern "C" fn(*const Info, usize) -> c_int,
-    put: unsafe extern "C" fn(u8, *const c_char, *mut Value) -> c_int,
-    commit: unsafe extern "C" fn() -> c_int,
-    fence: unsafe extern "C" fn(*const Process, usize, *const Info, usize) -> c_int,
-    get: unsafe extern "C" fn(*const Process, *const c_char, *const Info, usize, *mut *mut Value) -> c_int,
-    error_string: unsafe extern "C" fn(c_int) -> *const c_char,
+functions! {
+    #[allow(non_snake_case, reason = "the library's names")]
+    Functions of "libpmix.so.2" or "libpmix.so":
+    fn PMIx_Init(*mut Process, *mut Info, usize) -> c_int;
+    fn PMIx_Finalize(*const Info, usize) -> c_int;
+    fn PMIx_Put(u8, *const c_char, *mut Value) -> c_int;
+    fn PMIx_Commit() -> c_int;
+    fn PMIx_Fence(*const Process, usize, *const Info, usize) -> c_int;
+    fn PMIx_Get(*const Process, *const c_char, *const Info, usize, *mut *mut Value) -> c_int;
+    fn PMIx_Error_string(c_int) -> *const c_char;
 }
 
 /// Reasons for which PMIx does not connect the ranks.
@@ -126,31 +123,13 @@ impl std::fmt::Debug for Pmix {
     }
 }
 
-fn load() -> Result<Functions, libloading::Error> {
-    // SAFETY: libpmix has no initialisers that matter; the signatures match its header.
-    unsafe {
-        let library = Library::new(NAMES[0]).or_else(|_| Library::new(NAMES[1]))?;
-        // Never unloaded, as the module's invariant requires.
-        let library = ManuallyDrop::new(library);
-        Ok(Functions {
-            init: *library.get(b"PMIx_Init\0")?,
-            finalize: *library.get(b"PMIx_Finalize\0")?,
-            put: *library.get(b"PMIx_Put\0")?,
-            commit: *library.get(b"PMIx_Commit\0")?,
-            fence: *library.get(b"PMIx_Fence\0")?,
-            get: *library.get(b"PMIx_Get\0")?,
-            error_string: *library.get(b"PMIx_Error_string\0")?,
-        })
-    }
-}
-
 impl Functions {
     fn check(&self, what: impl FnOnce() -> String, code: c_int) -> Result<(), PmixError> {
         if code == SUCCESS {
             return Ok(());
         }
         // SAFETY: every code has a string, which lives as long as the library.
-        let reason = unsafe { CStr::from_ptr((self.error_string)(code)) }.to_string_lossy().into_owned();
+        let reason = unsafe { CStr::from_ptr((self.PMIx_Error_string)(code)) }.to_string_lossy().into_owned();
         Err(PmixError::Call { what: what(), reason, code })
     }
 }
@@ -158,10 +137,10 @@ impl Functions {
 impl Pmix {
     /// Connects to the launcher's server.
     pub fn new() -> Result<Pmix, PmixError> {
-        let functions = load().map_err(|error| PmixError::Library(error.to_string()))?;
+        let functions = Functions::load_for_ever().map_err(|error| PmixError::Library(error.to_string()))?;
         let mut own = Process { namespace: [0; NAMESPACE_BYTES], rank: 0 };
         // SAFETY: a valid place for the answer and no options.
-        let code = unsafe { (functions.init)(&raw mut own, std::ptr::null_mut(), 0) };
+        let code = unsafe { (functions.PMIx_Init)(&raw mut own, std::ptr::null_mut(), 0) };
         functions.check(|| "meet the launcher's server".to_owned(), code)?;
         // From here on, dropping `pmix` finalizes the library.
         let mut pmix = Pmix { functions, own, ranks: 0 };
@@ -183,7 +162,7 @@ impl Pmix {
         let mut value = std::ptr::null_mut();
         // SAFETY: the process and the key live through the call; no options; a valid place for the answer.
         let code =
-            unsafe { (self.functions.get)(&raw const process, key.as_ptr(), std::ptr::null(), 0, &raw mut value) };
+            unsafe { (self.functions.PMIx_Get)(&raw const process, key.as_ptr(), std::ptr::null(), 0, &raw mut value) };
         self.functions.check(|| what.to_owned(), code)?;
         if value.is_null() { Err(PmixError::Nonsense(what.to_owned())) } else { Ok(Answer(value)) }
     }
@@ -193,10 +172,10 @@ impl Pmix {
         let mut value = Value { kind: BYTE_OBJECT, data: Data { room: [0; 3] } };
         value.data.bytes = bytes;
         // SAFETY: the library copies the value, whose bytes it does not change.
-        let code = unsafe { (self.functions.put)(GLOBAL, key.as_ptr(), &raw mut value) };
+        let code = unsafe { (self.functions.PMIx_Put)(GLOBAL, key.as_ptr(), &raw mut value) };
         self.functions.check(|| "publish this rank's blob".to_owned(), code)?;
         // SAFETY: no arguments.
-        self.functions.check(|| "publish this rank's blob".to_owned(), unsafe { (self.functions.commit)() })
+        self.functions.check(|| "publish this rank's blob".to_owned(), unsafe { (self.functions.PMIx_Commit)() })
     }
 
     /// Waits for all ranks, and transfers their published values to this host.
@@ -207,7 +186,7 @@ impl Pmix {
         limit.integer = LIMIT.as_secs() as c_int;
         let options = [info(c"pmix.collect", BOOL, collect), info(c"pmix.timeout", INT, limit)];
         // SAFETY: an empty list of processes means the whole job; the options live through the call.
-        let fence = || unsafe { (self.functions.fence)(std::ptr::null(), 0, options.as_ptr(), options.len()) };
+        let fence = || unsafe { (self.functions.PMIx_Fence)(std::ptr::null(), 0, options.as_ptr(), options.len()) };
         // A rank may still be leaving the last exchange, which ends the fence early for the ranks that wait.
         let mut codes = (0..=self.ranks).map(|_| fence());
         let code = codes.find(|code| *code != PARTIAL_SUCCESS).unwrap_or(PARTIAL_SUCCESS);
@@ -265,7 +244,7 @@ impl Bootstrap for Pmix {
 impl Drop for Pmix {
     fn drop(&mut self) {
         // SAFETY: matches the initialisation; no options. A failure leaves nothing to do.
-        unsafe { (self.functions.finalize)(std::ptr::null(), 0) };
+        unsafe { (self.functions.PMIx_Finalize)(std::ptr::null(), 0) };
     }
 }
 
