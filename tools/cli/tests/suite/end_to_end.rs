@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 
-use crate::job::{Job, Outcome, left_of};
+use crate::job::{Job, Outcome, Process, left_of};
 use crate::program::{compiled, home};
 use crate::timeline;
 
@@ -34,15 +34,24 @@ fn verify(ranks: u32, options: &str) -> Outcome {
     outcome
 }
 
-/// Without multicast, with chains and subgroups (MC-8, MC-10), with unequal numbers of ranks on hosts and with
-/// neighbours in rank on one host (SP-7).
+/// Without multicast, with unequal numbers of ranks on hosts and with neighbours in rank on one host.
 #[test]
 fn ranks_of_several_hosts_verify() {
     verify(2, "--lab 2x1gbit");
     verify(4, "--lab 4x1gbit --algorithm ring");
-    verify(4, "--lab 4x1gbit --chains 2 --subgroups 2");
     verify(6, "--lab 4x1gbit");
     verify(6, "--lab 3x1gbit --layout contiguous");
+}
+
+/// MC-10: every host receives one multicast address for each subgroup.
+#[test]
+fn four_hosts_verify_by_chains_and_subgroups() {
+    const SPREAD: &str = "--lab 4x1gbit --chains 2 --subgroups 2";
+    verify(4, SPREAD);
+    let mut job = Job::start(4, &SPREAD.split(' ').collect::<Vec<_>>(), "idle");
+    (0..4).for_each(|_| job.await_line("@going"));
+    let joined: Vec<usize> = job.processes().iter().filter(|one| one.is_daemon()).map(Process::multicasts).collect();
+    assert_eq!(joined, [2; 4]);
 }
 
 /// SP-8, GP-3.
@@ -338,13 +347,14 @@ fn the_first_examples_print_what_every_rank_sent() {
     }
 }
 
-/// GP-5, GP-9: an MPI program that records its patterns, started as by its user; it compares every byte with MPI's.
+/// GP-5, GP-8, GP-9: an MPI program that records its patterns, started as by its user; it compares every byte with
+/// MPI's. Eight ranks have two in each direction of the stencil, so each rank exchanges all six faces with others.
 #[test]
 fn recorded_groups_of_hosts_with_dpus_move_every_byte() {
     let program = compiled("mpicc.openmpi", "../../examples/recorded.c", &["-loutboard"]);
     for lab in ["2x1gbit", "2x1gbit+dpu"] {
         let command = [program.to_str().expect("a path of text"), "10000", "4"];
-        let outcome = Job::start_command(&["-n", "4", "--lab", lab, "--report"], &command).finish();
+        let outcome = Job::start_command(&["-n", "8", "--lab", lab, "--report"], &command).finish();
         outcome.assert_success();
         assert!(outcome.counted("collectives completed") > 0, "the calls were offloaded: {outcome:?}");
         assert_eq!(outcome.counted("failed"), 0, "{outcome:?}");
