@@ -331,18 +331,26 @@ fn loss_between_dpus_is_repaired() {
     verify(4, "--lab 4x1gbit+dpu --loss 1% --of all");
 }
 
-/// The smallest programs, in C and in Rust, started as in README.md.
+/// The small programs, in C and in Rust, started as their first lines say.
 #[test]
 fn the_first_examples_print_what_every_rank_sent() {
-    let in_c = compiled("gcc", "../../examples/allgather.c", &["-loutboard"]);
+    let in_c = |name: &str| compiled("gcc", &format!("../../examples/{name}.c"), &["-loutboard"]);
     let in_rust = home().join("examples/allgather");
     assert!(in_rust.exists(), "{} is not built: cargo build --workspace --examples", in_rust.display());
-    for program in [in_c, in_rust] {
+    let sent = |rank: u32| format!("rank {rank} sent {}", rank * rank);
+    let received = |rank: u32| {
+        let from = (rank + 3) % 4;
+        format!("rank {rank} received {from} and {}", from * from)
+    };
+    // Rank r contributes y = 2 x + r.
+    let chained = |rank: u32| format!("rank {rank}: y = 16 x + {}", (0..4).fold(0, |y, rank| 2 * y + rank));
+    let examples: [(_, &dyn Fn(u32) -> String); 4] =
+        [(in_c("allgather"), &sent), (in_rust, &sent), (in_c("messages"), &received), (in_c("operator"), &chained)];
+    for (program, says) in examples {
         for options in [&["-n", "4"][..], &["-n", "4", "--lab", "2x1gbit"]] {
             let outcome = Job::start_command(options, &[program.to_str().expect("a path of text")]).finish();
             outcome.assert_success();
-            let sent = (0..4).map(|rank| format!("rank {rank} sent {}", rank * rank));
-            sent.for_each(|line| assert!(outcome.says(&line), "{line}: {outcome:?}"));
+            (0..4).map(says).for_each(|line| assert!(outcome.says(&line), "{line}: {outcome:?}"));
         }
     }
 }
