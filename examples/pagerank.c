@@ -65,7 +65,7 @@ static bool __attribute__((format(printf, 1, 2))) fail(const char *format, ...)
 }
 
 /* Ends the program on all ranks, in order, if it went wrong on any; the lowest such rank prints the reason. */
-static void all_or_none(bool good)
+static void require_all(bool good)
 {
     int mine = good ? ranks : rank, first;
     MPI_Allreduce(&mine, &first, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD);
@@ -99,7 +99,7 @@ static bool add_link(struct links *links, int64_t source, int64_t target, double
     return true;
 }
 
-static uint64_t scramble(uint64_t at)
+static uint64_t splitmix64(uint64_t at)
 {
     at += 0x9e3779b97f4a7c15u;
     at = (at ^ (at >> 30)) * 0xbf58476d1ce4e5b9u;
@@ -113,9 +113,9 @@ static bool generate(const struct options *options, struct links *links)
     bool good = true;
     links->rows = options->rows;
     for (int64_t node = 0; good && node < options->rows; node++) {
-        uint64_t own = scramble((uint64_t)options->seed ^ scramble((uint64_t)node));
+        uint64_t own = splitmix64((uint64_t)options->seed ^ splitmix64((uint64_t)node));
         for (int64_t i = 0; good && own % 64 != 0 && i < options->links; i++)
-            good = add_link(links, node, (int64_t)(scramble(own + (uint64_t)i) % (uint64_t)options->rows), 1.0);
+            good = add_link(links, node, (int64_t)(splitmix64(own + (uint64_t)i) % (uint64_t)options->rows), 1.0);
     }
     return good;
 }
@@ -169,7 +169,7 @@ static bool read_banner(struct reader *reader)
 }
 
 /* Removes a number from the front of the text. */
-static bool take_integer(char **text, int64_t *number)
+static bool read_integer(char **text, int64_t *number)
 {
     char *end;
     errno = 0;
@@ -190,7 +190,7 @@ static bool read_sizes(struct reader *reader, int64_t *rows, int64_t *entries)
     if (!next_line(reader))
         return bad_line(reader, "the file ends before the line of sizes");
     char *text = reader->text;
-    if (!take_integer(&text, rows) || !take_integer(&text, &columns) || !take_integer(&text, entries) || !at_end(text))
+    if (!read_integer(&text, rows) || !read_integer(&text, &columns) || !read_integer(&text, entries) || !at_end(text))
         return bad_line(reader, "expected ROWS COLUMNS ENTRIES");
     if (*rows != columns)
         return bad_line(reader, "the matrix of a graph is square, this one is not");
@@ -206,7 +206,7 @@ static bool read_entry(struct reader *reader, struct links *links)
     char *text = reader->text, *end;
     if (strchr(text, '\n') == NULL && !feof(reader->file))
         return bad_line(reader, "the line is too long");
-    if (!take_integer(&text, &row) || !take_integer(&text, &column))
+    if (!read_integer(&text, &row) || !read_integer(&text, &column))
         return bad_line(reader, "expected ROW COLUMN");
     if (!reader->pattern) {
         weight = strtod(text, &end);
@@ -263,7 +263,7 @@ static bool write_matrix(const char *path, const struct links *links)
 
 /* ---- the share of this rank ---- */
 
-static bool take_dangling(struct share *share, const double *out)
+static bool find_dangling(struct share *share, const double *out)
 {
     share->dangling = malloc((size_t)share->rows * sizeof *share->dangling);
     if (share->dangling == NULL)
@@ -275,7 +275,7 @@ static bool take_dangling(struct share *share, const double *out)
 }
 
 /* Stores rows in the order of nodes, and the entries of a row in the order of the file. */
-static bool take_rows(struct share *share, const struct links *links, const double *out)
+static bool build_rows(struct share *share, const struct links *links, const double *out)
 {
     share->start = calloc((size_t)share->own + 2, sizeof *share->start);
     if (share->start == NULL)
@@ -303,7 +303,7 @@ static bool take_rows(struct share *share, const struct links *links, const doub
     return true;
 }
 
-static bool take_share(const struct links *links, struct share *share)
+static bool build_share(const struct links *links, struct share *share)
 {
     share->rows = links->rows;
     share->block = (links->rows + ranks - 1) / ranks;
@@ -314,7 +314,7 @@ static bool take_share(const struct links *links, struct share *share)
         return fail("no memory for %" PRId64 " nodes", links->rows);
     for (int64_t i = 0; i < links->count; i++)
         out[links->source[i]] += links->weight[i];
-    bool good = take_dangling(share, out) && take_rows(share, links, out);
+    bool good = find_dangling(share, out) && build_rows(share, links, out);
     free(out);
     return good;
 }
@@ -486,16 +486,16 @@ static const char usage[] =
     "usage: pagerank [MATRIX.mtx | --generate NODES LINKS_PER_NODE SEED] [--write-matrix FILE] [--vectors K]\n"
     "                [--iterations I] [--damping D] [--core N] [--json]";
 
-static bool take_number(char **arguments, int count, int *at, int64_t least, int64_t most, int64_t *number)
+static bool parse_number(char **arguments, int count, int *at, int64_t least, int64_t most, int64_t *number)
 {
     char *text = *at + 1 < count ? arguments[++*at] : "", *start = text;
-    if (!take_integer(&text, number) || *text != '\0' || *number < least || *number > most)
+    if (!read_integer(&text, number) || *text != '\0' || *number < least || *number > most)
         return fail("a whole number from %" PRId64 " to %" PRId64 " is wanted after %s, not \"%s\"\n%s", least, most,
                     arguments[start[0] == '\0' ? *at : *at - 1], start, usage);
     return true;
 }
 
-static bool take_damping(char **arguments, int count, int *at, double *damping)
+static bool parse_damping(char **arguments, int count, int *at, double *damping)
 {
     char *text = *at + 1 < count ? arguments[++*at] : "", *end;
     *damping = strtod(text, &end);
@@ -504,24 +504,24 @@ static bool take_damping(char **arguments, int count, int *at, double *damping)
     return true;
 }
 
-static bool take_options(int count, char **arguments, struct options *options)
+static bool parse_options(int count, char **arguments, struct options *options)
 {
     int64_t vectors = options->vectors, iterations = options->iterations, core = options->core;
     bool good = true;
     for (int at = 1; good && at < count; at++) {
         const char *name = arguments[at];
         if (strcmp(name, "--generate") == 0)
-            good = take_number(arguments, count, &at, 1, INT32_MAX, &options->rows) &&
-                   take_number(arguments, count, &at, 0, 1 << 20, &options->links) &&
-                   take_number(arguments, count, &at, 0, INT64_MAX, &options->seed);
+            good = parse_number(arguments, count, &at, 1, INT32_MAX, &options->rows) &&
+                   parse_number(arguments, count, &at, 0, 1 << 20, &options->links) &&
+                   parse_number(arguments, count, &at, 0, INT64_MAX, &options->seed);
         else if (strcmp(name, "--vectors") == 0)
-            good = take_number(arguments, count, &at, 1, 1024, &vectors);
+            good = parse_number(arguments, count, &at, 1, 1024, &vectors);
         else if (strcmp(name, "--iterations") == 0)
-            good = take_number(arguments, count, &at, 1, 1000000, &iterations);
+            good = parse_number(arguments, count, &at, 1, 1000000, &iterations);
         else if (strcmp(name, "--core") == 0)
-            good = take_number(arguments, count, &at, 0, CPU_SETSIZE - 1, &core);
+            good = parse_number(arguments, count, &at, 0, CPU_SETSIZE - 1, &core);
         else if (strcmp(name, "--damping") == 0)
-            good = take_damping(arguments, count, &at, &options->damping);
+            good = parse_damping(arguments, count, &at, &options->damping);
         else if (strcmp(name, "--write-matrix") == 0 && at + 1 < count)
             options->write = arguments[++at];
         else if (strcmp(name, "--json") == 0)
@@ -560,21 +560,21 @@ int main(int argc, char **argv)
     MPI_Init(&argc, &argv);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_size(MPI_COMM_WORLD, &ranks);
-    all_or_none(take_options(argc, argv, &options));
-    all_or_none(options.matrix != NULL ? read_matrix(options.matrix, &links) : generate(&options, &links));
-    all_or_none(options.write == NULL || rank != 0 || write_matrix(options.write, &links));
-    all_or_none(options.vectors <= links.rows ||
+    require_all(parse_options(argc, argv, &options));
+    require_all(options.matrix != NULL ? read_matrix(options.matrix, &links) : generate(&options, &links));
+    require_all(options.write == NULL || rank != 0 || write_matrix(options.write, &links));
+    require_all(options.vectors <= links.rows ||
                 fail("%d vectors are more than the graph has nodes", options.vectors));
-    all_or_none(take_share(&links, &share));
+    require_all(build_share(&links, &share));
     free(links.source);
     free(links.target);
     free(links.weight);
-    all_or_none(share.block <= INT32_MAX / (int64_t)sizeof(double) ||
+    require_all(share.block <= INT32_MAX / (int64_t)sizeof(double) ||
                 fail("a block of %" PRId64 " rows is too large; take more ranks", share.block));
-    all_or_none(prepare(&share, &options, &run));
-    all_or_none(compute_on(options.core));
+    require_all(prepare(&share, &options, &run));
+    require_all(compute_on(options.core));
     iterate(&share, &options, &run);
-    all_or_none(digest_agreed(&share, &options, &run, &digest));
+    require_all(digest_agreed(&share, &options, &run, &digest));
     report(&share, &options, &run, digest);
     release(&options, &run);
     free_share(&share);

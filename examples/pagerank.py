@@ -23,7 +23,7 @@ class MatrixError(Exception):
     """What is wrong with a Matrix Market file, and in which line."""
 
 
-def scramble(at):
+def splitmix64(at):
     """The mixing function of the generator (splitmix64), on arrays of uint64."""
     at = at + GOLDEN
     at = (at ^ (at >> np.uint64(30))) * MIX_1
@@ -33,9 +33,9 @@ def scramble(at):
 
 def generate(nodes, links, seed):
     """Links to drawn nodes from each node, but for about one in 64, which links to none."""
-    own = scramble(np.uint64(seed) ^ scramble(np.arange(nodes, dtype=np.uint64)))
+    own = splitmix64(np.uint64(seed) ^ splitmix64(np.arange(nodes, dtype=np.uint64)))
     linking = np.flatnonzero(own % np.uint64(64))
-    drawn = scramble(own[linking, None] + np.arange(links, dtype=np.uint64)[None, :]) % np.uint64(nodes)
+    drawn = splitmix64(own[linking, None] + np.arange(links, dtype=np.uint64)[None, :]) % np.uint64(nodes)
     source = np.repeat(linking, links)
     return nodes, source, drawn.astype(np.int64).ravel(), np.ones(len(source))
 

@@ -26,7 +26,7 @@ static int rank, ranks;
 static outboard_group *group;
 
 /* Ends the job if a call of Outboard failed. */
-static void well(int code, const char *what)
+static void check(int code, const char *what)
 {
     if (code == OUTBOARD_OK)
         return;
@@ -57,21 +57,21 @@ struct pattern {
     /* The ring uses one buffer for both. */
     int in_place;
     void (*record)(outboard_recorder *, unsigned char *send, unsigned char *receive, size_t bytes);
-    void (*twin)(unsigned char *send, unsigned char *receive, size_t bytes);
+    void (*run_by_mpi)(unsigned char *send, unsigned char *receive, size_t bytes);
 };
 
 static void record_ring(outboard_recorder *recorder, unsigned char *send, unsigned char *receive, size_t bytes)
 {
     (void)send;
     if (rank > 0) {
-        well(outboard_record_receive(recorder, (uint32_t)rank - 1, TAG, receive, bytes), "record a receive");
-        well(outboard_record_barrier(recorder), "record a barrier");
+        check(outboard_record_receive(recorder, (uint32_t)rank - 1, TAG, receive, bytes), "record a receive");
+        check(outboard_record_barrier(recorder), "record a barrier");
     }
     if (rank + 1 < ranks)
-        well(outboard_record_send(recorder, (uint32_t)rank + 1, TAG, receive, bytes), "record a send");
+        check(outboard_record_send(recorder, (uint32_t)rank + 1, TAG, receive, bytes), "record a send");
 }
 
-static void twin_ring(unsigned char *send, unsigned char *receive, size_t bytes)
+static void mpi_ring(unsigned char *send, unsigned char *receive, size_t bytes)
 {
     (void)send;
     if (rank > 0)
@@ -84,15 +84,15 @@ static void record_alltoall(outboard_recorder *recorder, unsigned char *send, un
 {
     for (int step = 1; step < ranks; step++) {
         int to = (rank + step) % ranks, from = (rank + ranks - step) % ranks;
-        well(outboard_record_receive(recorder, (uint32_t)from, TAG, receive + (size_t)from * bytes, bytes),
-             "record a receive");
-        well(outboard_record_send(recorder, (uint32_t)to, TAG, send + (size_t)to * bytes, bytes), "record a send");
+        check(outboard_record_receive(recorder, (uint32_t)from, TAG, receive + (size_t)from * bytes, bytes),
+              "record a receive");
+        check(outboard_record_send(recorder, (uint32_t)to, TAG, send + (size_t)to * bytes, bytes), "record a send");
     }
-    well(outboard_record_copy(recorder, send + (size_t)rank * bytes, receive + (size_t)rank * bytes, bytes),
-         "record a copy");
+    check(outboard_record_copy(recorder, send + (size_t)rank * bytes, receive + (size_t)rank * bytes, bytes),
+          "record a copy");
 }
 
-static void twin_alltoall(unsigned char *send, unsigned char *receive, size_t bytes)
+static void mpi_alltoall(unsigned char *send, unsigned char *receive, size_t bytes)
 {
     MPI_Request *requests = (MPI_Request *)memory(2 * (size_t)ranks * sizeof *requests);
     int count = 0;
@@ -107,7 +107,7 @@ static void twin_alltoall(unsigned char *send, unsigned char *receive, size_t by
 }
 
 /* The neighbours in a box as cubic as possible, each direction beside its opposite. Opposite sides are neighbours. */
-static void neighbours(int of[NEIGHBOURS])
+static void neighbours(int peers[NEIGHBOURS])
 {
     static int known, found[NEIGHBOURS];
     if (!known) {
@@ -120,30 +120,30 @@ static void neighbours(int of[NEIGHBOURS])
         MPI_Comm_free(&box);
         known = 1;
     }
-    memcpy(of, found, sizeof found);
+    memcpy(peers, found, sizeof found);
 }
 
 /* A face's tag is its direction, so that two ranks that are neighbours in two directions do not mix up their faces. */
 static void record_stencil(outboard_recorder *recorder, unsigned char *send, unsigned char *receive, size_t bytes)
 {
-    int of[NEIGHBOURS];
-    neighbours(of);
+    int peers[NEIGHBOURS];
+    neighbours(peers);
     for (int face = 0; face < NEIGHBOURS; face++) {
-        uint32_t peer = (uint32_t)of[face], out = (uint32_t)face, in = (uint32_t)(face ^ 1);
-        well(outboard_record_receive(recorder, peer, in, receive + (size_t)face * bytes, bytes), "record a receive");
-        well(outboard_record_send(recorder, peer, out, send + (size_t)face * bytes, bytes), "record a send");
+        uint32_t peer = (uint32_t)peers[face], out = (uint32_t)face, in = (uint32_t)(face ^ 1);
+        check(outboard_record_receive(recorder, peer, in, receive + (size_t)face * bytes, bytes), "record a receive");
+        check(outboard_record_send(recorder, peer, out, send + (size_t)face * bytes, bytes), "record a send");
     }
 }
 
-static void twin_stencil(unsigned char *send, unsigned char *receive, size_t bytes)
+static void mpi_stencil(unsigned char *send, unsigned char *receive, size_t bytes)
 {
-    int of[NEIGHBOURS], count = 0;
+    int peers[NEIGHBOURS], count = 0;
     MPI_Request requests[2 * NEIGHBOURS];
-    neighbours(of);
+    neighbours(peers);
     for (int face = 0; face < NEIGHBOURS; face++) {
-        MPI_Irecv(receive + (size_t)face * bytes, (int)bytes, MPI_BYTE, of[face], face ^ 1, MPI_COMM_WORLD,
+        MPI_Irecv(receive + (size_t)face * bytes, (int)bytes, MPI_BYTE, peers[face], face ^ 1, MPI_COMM_WORLD,
                   &requests[count++]);
-        MPI_Isend(send + (size_t)face * bytes, (int)bytes, MPI_BYTE, of[face], face, MPI_COMM_WORLD,
+        MPI_Isend(send + (size_t)face * bytes, (int)bytes, MPI_BYTE, peers[face], face, MPI_COMM_WORLD,
                   &requests[count++]);
     }
     MPI_Waitall(count, requests, MPI_STATUSES_IGNORE);
@@ -168,13 +168,14 @@ static void run(const struct pattern *pattern, size_t bytes, int rounds)
 {
     unsigned char *send = memory(pattern->send_bytes), *receive = memory(pattern->receive_bytes);
     unsigned char *expected = memory(pattern->receive_bytes);
-    double *ours = (double *)memory(2 * (size_t)rounds * sizeof *ours), *theirs = ours + rounds;
+    double *recorded_times = (double *)memory(2 * (size_t)rounds * sizeof *recorded_times);
+    double *mpi_times = recorded_times + rounds;
     outboard_recorder *recorder;
     outboard_recorded *recorded;
 
-    well(outboard_record_begin(group, &recorder), "begin to record");
+    check(outboard_record_begin(group, &recorder), "begin to record");
     pattern->record(recorder, send, receive, bytes);
-    well(outboard_record_end(recorder, &recorded), "end the recording");
+    check(outboard_record_end(recorder, &recorded), "end the recording");
     for (int round = 0; round < rounds; round++) {
         outboard_request *request;
         fill(send, pattern->send_bytes, round);
@@ -186,25 +187,26 @@ static void run(const struct pattern *pattern, size_t bytes, int rounds)
         }
         MPI_Barrier(MPI_COMM_WORLD);
         double start = MPI_Wtime();
-        well(outboard_recorded_call(recorded, &request), "call the recording");
+        check(outboard_recorded_call(recorded, &request), "call the recording");
         /* Here a program computes. */
-        well(outboard_wait(request, -1, NULL), "wait for the recording");
-        well(outboard_request_free(request), "free the request");
-        ours[round] = MPI_Wtime() - start;
+        check(outboard_wait(request, -1, NULL), "wait for the recording");
+        check(outboard_request_free(request), "free the request");
+        recorded_times[round] = MPI_Wtime() - start;
         MPI_Barrier(MPI_COMM_WORLD);
         start = MPI_Wtime();
-        pattern->twin(send, expected, bytes);
-        theirs[round] = MPI_Wtime() - start;
+        pattern->run_by_mpi(send, expected, bytes);
+        mpi_times[round] = MPI_Wtime() - start;
         if (memcmp(receive, expected, pattern->receive_bytes) != 0) {
             fprintf(stderr, "rank %d: %s: other bytes than by MPI in round %d\n", rank, pattern->name, round);
             MPI_Abort(MPI_COMM_WORLD, 1);
         }
     }
-    double us = median(ours, rounds), them = median(theirs, rounds);
+    double recorded_median = median(recorded_times, rounds), mpi_median = median(mpi_times, rounds);
     if (rank == 0)
-        printf("%-8s %9zu bytes  recorded %10.1f us  MPI %10.1f us\n", pattern->name, bytes, us * 1e6, them * 1e6);
-    well(outboard_recorded_free(recorded), "free the recording");
-    free(ours);
+        printf("%-8s %9zu bytes  recorded %10.1f us  MPI %10.1f us\n", pattern->name, bytes,
+               recorded_median * 1e6, mpi_median * 1e6);
+    check(outboard_recorded_free(recorded), "free the recording");
+    free(recorded_times);
     free(expected);
     free(receive);
     free(send);
@@ -226,23 +228,23 @@ int main(int argc, char **argv)
         MPI_Finalize();
         return 2;
     }
-    well(outboard_init(&context, &group), "find the service process and the other ranks");
-    well(outboard_group_rank(group, &here), "ask for the rank");
-    well(outboard_group_size(group, &all), "ask for the ranks");
+    check(outboard_init(&context, &group), "find the service process and the other ranks");
+    check(outboard_group_rank(group, &here), "ask for the rank");
+    check(outboard_group_size(group, &all), "ask for the ranks");
     if ((int)here != rank || (int)all != ranks) {
         fprintf(stderr, "rank %d of %d is rank %u of %u to Outboard\n", rank, ranks, here, all);
         MPI_Abort(MPI_COMM_WORLD, 1);
     }
     const size_t every = (size_t)ranks * bytes, faces = NEIGHBOURS * bytes;
     const struct pattern patterns[] = {
-        {"ring", 0, bytes, 1, record_ring, twin_ring},
-        {"alltoall", every, every, 0, record_alltoall, twin_alltoall},
-        {"stencil", faces, faces, 0, record_stencil, twin_stencil},
+        {"ring", 0, bytes, 1, record_ring, mpi_ring},
+        {"alltoall", every, every, 0, record_alltoall, mpi_alltoall},
+        {"stencil", faces, faces, 0, record_stencil, mpi_stencil},
     };
     for (size_t at = 0; at < sizeof patterns / sizeof *patterns; at++)
         run(&patterns[at], bytes, rounds);
-    well(outboard_group_destroy(group), "destroy the group");
-    well(outboard_detach(context), "detach");
+    check(outboard_group_destroy(group), "destroy the group");
+    check(outboard_detach(context), "detach");
     MPI_Finalize();
     return 0;
 }

@@ -45,15 +45,15 @@ pub fn play(name: &str, input: &[u8]) {
 }
 
 fn datagrams(script: &[u8]) {
-    refute(outboard_sim::hostile::play(script));
+    panic_on_violation(outboard_sim::hostile::play(script));
 }
 
 fn sequence(script: &[u8]) {
-    refute(outboard_sim::sequences::play(script));
+    panic_on_violation(outboard_sim::sequences::play(script));
 }
 
-fn refute<T>(played: Result<T, impl Display>) {
-    if let Err(breach) = played {
-        panic!("{breach}");
+fn panic_on_violation<T>(played: Result<T, impl Display>) {
+    if let Err(violation) = played {
+        panic!("{violation}");
     }
 }

@@ -20,13 +20,13 @@ use std::time::{Duration, Instant};
 
 use clap::{Args, Command, FromArgMatches};
 use outboard_service::{Settings, StartError, attach_socket};
-use outboard_shm::attach::{OFFER_BYTES, Reply, Request};
+use outboard_shm::attach::{AttachReply, AttachRequest, OFFER_BYTES};
 use outboard_shm::region::seal_bytes;
-use outboard_sim::Tape;
+use outboard_sim::FuzzInput;
 use rustix::event::{EventfdFlags, eventfd};
 
-use honest::Honest;
-use hostile::Hostile;
+use honest::HonestRank;
+use hostile::HostileRank;
 
 /// The acts of a script.
 pub mod acts {
@@ -50,7 +50,7 @@ pub mod acts {
 const CLOSED_WITHIN: Duration = Duration::from_secs(15);
 
 /// A daemon on a thread of its own.
-struct Daemon {
+struct FuzzDaemon {
     directory: tempfile::TempDir,
     stop: Arc<OwnedFd>,
     thread: JoinHandle<Result<(), StartError>>,
@@ -67,8 +67,8 @@ fn settings() -> Settings {
     DEFAULTS.get_or_init(parse).clone()
 }
 
-impl Daemon {
-    fn start() -> Daemon {
+impl FuzzDaemon {
+    fn start() -> FuzzDaemon {
         let directory = tempfile::tempdir().expect("a directory");
         let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).expect("a descriptor"));
         let settings = Settings { socket: Some(directory.path().join("socket")), ..settings() };
@@ -85,7 +85,7 @@ impl Daemon {
             }
         });
         started.recv().expect("the daemon starts");
-        Daemon { directory, stop, thread }
+        FuzzDaemon { directory, stop, thread }
     }
 
     fn socket(&self) -> PathBuf {
@@ -105,18 +105,18 @@ fn descriptors() -> usize {
 /// Plays a script.
 pub fn play(script: &[u8]) {
     let before = descriptors();
-    let daemon = Daemon::start();
-    let mut tape = Tape::new(script);
-    let mut pair = [Honest::attach(&daemon.socket()), Honest::attach(&daemon.socket())];
+    let daemon = FuzzDaemon::start();
+    let mut input = FuzzInput::new(script);
+    let mut pair = [HonestRank::attach(&daemon.socket()), HonestRank::attach(&daemon.socket())];
     let alone = make_group(&mut pair);
-    let mut hostile = Hostile::connect(&daemon.socket());
+    let mut hostile = HostileRank::connect(&daemon.socket());
     let mut shared = None;
     // The number of acts is bounded, because each act of the honest ranks takes time.
     for _ in 0..64 {
-        if tape.ended() {
+        if input.ended() {
             break;
         }
-        match tape.byte() % (acts::END + 1) {
+        match input.byte() % (acts::END + 1) {
             acts::HONEST => gather(&mut pair, alone),
             acts::SHARED_GROUP if shared.is_none() && hostile.behaves() => {
                 shared = hostile.group_with(&mut pair[0]);
@@ -131,26 +131,26 @@ pub fn play(script: &[u8]) {
                     hostile.pay(group);
                 }
             }
-            acts::REQUEST => hostile.request(&mut tape),
-            acts::BYTES => hostile.bytes(&mut tape),
-            acts::ENTRY => hostile.entry(&mut tape),
-            acts::SCRIBBLE => hostile.scribble(&mut tape),
-            acts::RING => hostile.ring(&mut tape),
+            acts::REQUEST => hostile.request(&mut input),
+            acts::BYTES => hostile.bytes(&mut input),
+            acts::ENTRY => hostile.entry(&mut input),
+            acts::SCRIBBLE => hostile.scribble(&mut input),
+            acts::RING => hostile.ring(&mut input),
             acts::CONNECT => {
                 drop(hostile);
-                hostile = Hostile::connect(&daemon.socket());
-                if tape.flip() {
+                hostile = HostileRank::connect(&daemon.socket());
+                if input.flip() {
                     hostile.attach();
                 }
             }
             acts::READ => hostile.read(),
-            acts::RECORD => hostile.record(shared.map(|(_, group)| group), &mut tape),
+            acts::RECORD => hostile.record(shared.map(|(_, group)| group), &mut input),
             acts::END => break,
             _ => {}
         }
     }
     drop(hostile);
-    pair[0].collect_debts();
+    pair[0].await_owed_call();
     gather(&mut pair, alone);
     let [one, other] = pair;
     one.detach();
@@ -165,27 +165,29 @@ pub fn play(script: &[u8]) {
 }
 
 /// Makes a group of the two honest ranks. Each rank has its own identifier of the group.
-fn make_group(pair: &mut [Honest; 2]) -> [u64; 2] {
+fn make_group(pair: &mut [HonestRank; 2]) -> [u64; 2] {
     let mut offers = Vec::with_capacity(2 * OFFER_BYTES);
     for rank in pair.iter_mut() {
-        let Reply::Offer(offer) = rank.ask(&Request::Offer, &[]) else { panic!("an honest rank gets its offer") };
+        let AttachReply::Offer(offer) = rank.request(&AttachRequest::Offer, &[]) else {
+            panic!("an honest rank gets its offer")
+        };
         offers.extend_from_slice(&offer[..]);
     }
     let offers = seal_bytes("offers", &offers).expect("memory");
     for (rank, me) in pair.iter_mut().zip(0..) {
-        rank.say(&Request::CreateGroup { ranks: 2, rank: me }, &[offers.as_fd()]);
+        rank.send(&AttachRequest::CreateGroup { ranks: 2, rank: me }, &[offers.as_fd()]);
     }
-    pair.each_mut().map(|rank| match rank.hear() {
-        Reply::GroupReady(ready) => ready.group,
+    pair.each_mut().map(|rank| match rank.receive() {
+        AttachReply::GroupReady(ready) => ready.group,
         other => panic!("an honest group is made, not {other:?}"),
     })
 }
 
 /// Plays an allgather of the two honest ranks.
-fn gather(pair: &mut [Honest; 2], groups: [u64; 2]) {
+fn gather(pair: &mut [HonestRank; 2], groups: [u64; 2]) {
     let round = pair[0].rounds;
     for ((rank, group), me) in pair.iter_mut().zip(groups).zip(0..) {
         rank.gather(group, me);
     }
-    pair.iter_mut().for_each(|rank| rank.gathered(round));
+    pair.iter_mut().for_each(|rank| rank.check_gather(round));
 }

@@ -3,7 +3,7 @@
 use outboard_nic::profile::Profile;
 use outboard_plan::selection::Collective;
 use outboard_plan::{Arguments, Program, ProgramBuilder, Rank, Span, Topology, program};
-use outboard_plan_tools::goal::{self, Costs};
+use outboard_plan_tools::goal::{self, GoalCosts};
 use outboard_plan_tools::text;
 
 use outboard_sim::hostile::acts;
@@ -117,7 +117,7 @@ pub fn plans() -> Vec<Vec<u8>> {
 
 /// Texts for `goal_import`. One of them has everything that the dialect has.
 pub fn schedules() -> Vec<Vec<u8>> {
-    let costs = Costs::default();
+    let costs = GoalCosts::default();
     let export = |programs: &Vec<Program>| goal::export(programs, costs).expect("few messages").into_bytes();
     let mut schedules: Vec<Vec<u8>> = small_plans().iter().map(export).collect();
     let free = "num_ranks 2 // two\nrank 0 {\na: recv 1b from 1 tag 3 cpu 1 nic 0\nb irequires a /* c */\nb: calc 9 cpu 0\n}\n\

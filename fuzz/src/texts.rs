@@ -2,7 +2,7 @@
 //! plan or schedule can be written and read again; an accepted profile has a cost, and none below zero.
 
 use outboard_nic::profile::Profile;
-use outboard_plan_tools::goal::{self, Costs, GoalReason};
+use outboard_plan_tools::goal::{self, GoalCosts, GoalReason};
 use outboard_plan_tools::{Contract, VerifyError, text, verify};
 
 /// The verifier checks schedules of at most so many ranks, because more ranks take long and show nothing new.
@@ -41,7 +41,7 @@ pub fn schedule(bytes: &[u8]) {
                 let verdict = verify(&import.programs, |rank| import.contracts[rank.0 as usize].clone());
                 assert!(matches!(verdict, Ok(()) | Err(VerifyError::Deadlock { .. })), "{verdict:?}");
             }
-            let again = goal::export(&import.programs, Costs::default()).expect("indices count from 0");
+            let again = goal::export(&import.programs, GoalCosts::default()).expect("indices count from 0");
             match goal::import(&again) {
                 Ok(again) => assert_eq!(again.programs.len(), import.programs.len()),
                 // A message of no bytes has one byte when written, which may be one too many.

@@ -111,12 +111,12 @@ fn change(input: &mut Vec<u8>, seeds: &[Vec<u8>], rng: &mut ChaCha8Rng) {
 }
 
 #[test]
-fn goal_import_refuses_texts_with_a_line_or_imports_what_can_be_exported() {
+fn goal_import_rejects_with_a_line_or_imports_exportable_schedules() {
     fuzz("goal_import", 100_000);
 }
 
 #[test]
-fn hostile_connection_takes_nothing_for_the_other_ends_that_is_not() {
+fn hostile_connection_accepts_only_frames_of_the_peer() {
     fuzz("hostile_connection", 4_000);
 }
 
@@ -141,6 +141,6 @@ fn profile_text_is_refused_with_a_line_or_has_sound_costs() {
 }
 
 #[test]
-fn recording_sequences_come_to_what_their_reference_says() {
+fn recording_sequences_agree_with_their_reference() {
     fuzz("recording_sequences", 3_000);
 }

@@ -236,7 +236,7 @@ proptest! {
     }
 
     #[test]
-    fn sides_are_what_they_are_called(mut case in case()) {
+    fn from_left_selects_the_left_operand(mut case in case()) {
         let found = case.run();
         std::mem::swap(&mut case.from, &mut case.into);
         case.from_left = !case.from_left;

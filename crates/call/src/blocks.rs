@@ -80,10 +80,10 @@ impl fmt::Display for Span {
 
 /// The sizes of all ranks' blocks, and the place of each in `Output`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Extents(Sizes);
+pub struct Extents(ExtentTable);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Sizes {
+enum ExtentTable {
     Even {
         ranks: u32,
         bytes: u64,
@@ -97,7 +97,7 @@ impl Extents {
     #[must_use]
     pub fn even(ranks: u32, bytes: u64) -> Option<Extents> {
         bytes.checked_mul(ranks.into())?;
-        Some(Extents(Sizes::Even { ranks, bytes }))
+        Some(Extents(ExtentTable::Even { ranks, bytes }))
     }
 
     /// Blocks of these bytes, by rank; `None` if together they exceed 64 bits or there are more than [`MAX_RANKS`].
@@ -107,14 +107,14 @@ impl Extents {
         for bytes in bytes {
             starts.push(starts.last()?.checked_add(bytes)?);
         }
-        (starts.len() <= MAX_RANKS as usize + 1).then(|| Extents(Sizes::Uneven(starts.into())))
+        (starts.len() <= MAX_RANKS as usize + 1).then(|| Extents(ExtentTable::Uneven(starts.into())))
     }
 
     #[must_use]
     pub fn ranks(&self) -> u32 {
         match &self.0 {
-            Sizes::Even { ranks, .. } => *ranks,
-            Sizes::Uneven(starts) => starts.len() as u32 - 1,
+            ExtentTable::Even { ranks, .. } => *ranks,
+            ExtentTable::Uneven(starts) => starts.len() as u32 - 1,
         }
     }
 
@@ -125,11 +125,11 @@ impl Extents {
     #[must_use]
     pub fn block(&self, rank: Rank) -> Span {
         match &self.0 {
-            Sizes::Even { ranks, bytes } => {
+            ExtentTable::Even { ranks, bytes } => {
                 assert!(rank.0 < *ranks, "{rank} of {ranks}");
                 Span::output(u64::from(rank.0) * bytes, *bytes)
             }
-            Sizes::Uneven(starts) => {
+            ExtentTable::Uneven(starts) => {
                 let (start, end) = (starts[rank.0 as usize], starts[rank.0 as usize + 1]);
                 Span::output(start, end - start)
             }
@@ -140,16 +140,16 @@ impl Extents {
     #[must_use]
     pub fn rank_at(&self, offset: u64) -> Rank {
         match &self.0 {
-            Sizes::Even { bytes, .. } => Rank((offset / (*bytes).max(1)) as u32),
-            Sizes::Uneven(starts) => Rank(starts.partition_point(|start| *start <= offset) as u32 - 1),
+            ExtentTable::Even { bytes, .. } => Rank((offset / (*bytes).max(1)) as u32),
+            ExtentTable::Uneven(starts) => Rank(starts.partition_point(|start| *start <= offset) as u32 - 1),
         }
     }
 
     #[must_use]
     pub fn total(&self) -> u64 {
         match &self.0 {
-            Sizes::Even { ranks, bytes } => u64::from(*ranks) * bytes,
-            Sizes::Uneven(starts) => *starts.last().expect("there is always an end"),
+            ExtentTable::Even { ranks, bytes } => u64::from(*ranks) * bytes,
+            ExtentTable::Uneven(starts) => *starts.last().expect("there is always an end"),
         }
     }
 
@@ -206,14 +206,14 @@ impl Blocks {
 
     /// Whether these blocks fit `rank` in a gather at `root`: only the root receives, and all send to the root alone.
     #[must_use]
-    pub fn are_gathered(&self, root: Rank, rank: Rank) -> bool {
-        only_with(&self.send, root) && (rank == root || self.receive.iter().all(|span| span.is_empty()))
+    pub fn fit_gather(&self, root: Rank, rank: Rank) -> bool {
+        empty_except(&self.send, root) && (rank == root || self.receive.iter().all(|span| span.is_empty()))
     }
 
     /// Whether these blocks fit `rank` in a scatter from `root`.
     #[must_use]
-    pub fn are_scattered(&self, root: Rank, rank: Rank) -> bool {
-        only_with(&self.receive, root) && (rank == root || self.send.iter().all(|span| span.is_empty()))
+    pub fn fit_scatter(&self, root: Rank, rank: Rank) -> bool {
+        empty_except(&self.receive, root) && (rank == root || self.send.iter().all(|span| span.is_empty()))
     }
 
     /// Bytes of `Input` and of `Output` up to the end of the last block.
@@ -247,10 +247,10 @@ impl Blocks {
 }
 
 /// Offset and bytes of each block.
-type Places = Vec<(u64, u64)>;
+type BlockRanges = Vec<(u64, u64)>;
 
 /// The blocks of all ranks, which only the root has, and the block that every rank exchanges with the root.
-fn rooted((ranks, root): (u32, Rank), rank: Rank, bytes: u64, own: bool) -> Option<(Places, Places)> {
+fn rooted((ranks, root): (u32, Rank), rank: Rank, bytes: u64, own: bool) -> Option<(BlockRanges, BlockRanges)> {
     bytes.checked_mul(ranks.into())?;
     let moves = |other: u32| own || rank != root || other != root.0;
     let place = |at: u64, has: bool| if has { (at, bytes) } else { (0, 0) };
@@ -259,12 +259,12 @@ fn rooted((ranks, root): (u32, Rank), rank: Rank, bytes: u64, own: bool) -> Opti
     Some((many, one))
 }
 
-fn spans(places: Places, span: fn(u64, u64) -> Span) -> Vec<Span> {
-    places.into_iter().map(|(offset, len)| span(offset, len)).collect()
+fn spans(ranges: BlockRanges, span: fn(u64, u64) -> Span) -> Vec<Span> {
+    ranges.into_iter().map(|(offset, len)| span(offset, len)).collect()
 }
 
 /// Whether only the block of `root` has bytes.
-fn only_with(spans: &[Span], root: Rank) -> bool {
+fn empty_except(spans: &[Span], root: Rank) -> bool {
     spans.iter().zip(0..).all(|(span, other)| span.is_empty() || Rank(other) == root)
 }
 
@@ -273,7 +273,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_byte_belongs_to_one_block() {
+    fn every_byte_lies_in_exactly_one_block() {
         let extents = Extents::uneven([0, 3, 0, 0, 2, 0]).unwrap();
         assert_eq!((0..extents.total()).map(|at| extents.rank_at(at).0).collect::<Vec<_>>(), [1, 1, 1, 4, 4]);
         assert_eq!(extents.sizes().collect::<Vec<_>>(), [0, 3, 0, 0, 2, 0]);

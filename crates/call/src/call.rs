@@ -1,7 +1,7 @@
 //! One rank's call and its numbers.
 
 use crate::codec::DecodeError;
-use crate::kind::{CallKind, Codes};
+use crate::kind::{CallCodes, CallKind};
 
 pub const CALL_WORDS: usize = 6;
 
@@ -38,7 +38,7 @@ impl Call {
     /// The words of the call in shared memory and between relays.
     #[must_use]
     pub fn encode(&self) -> [u64; CALL_WORDS] {
-        let Codes { kind, rank, tag, reduction } = self.kind.codes();
+        let CallCodes { kind, rank, tag, reduction } = self.kind.codes();
         let flags = if self.in_place { IN_PLACE } else { 0 };
         let head = u64::from(kind) | flags << 8 | u64::from(reduction) << 16 | u64::from(rank) << 32;
         [head, tag.into(), self.bytes, self.send, self.receive, self.table]
@@ -51,7 +51,7 @@ impl Call {
     pub fn decode(words: [u64; CALL_WORDS]) -> Result<Call, DecodeError> {
         let [head, tag, bytes, send, receive, table] = words;
         let tag = u32::try_from(tag).map_err(|_| DecodeError::Value("tag"))?;
-        let codes = Codes { kind: head as u8, rank: (head >> 32) as u32, tag, reduction: (head >> 16) as u16 };
+        let codes = CallCodes { kind: head as u8, rank: (head >> 32) as u32, tag, reduction: (head >> 16) as u16 };
         let flags = head >> 8 & 0xff;
         if flags & !IN_PLACE != 0 {
             return Err(DecodeError::Value("flags"));

@@ -1,14 +1,14 @@
 //! The bytes that one rank's call reads and writes.
 //!
 //! Invariants: sizes, addresses and the numbers of the table are untrusted until this module has checked them. A
-//! [`Footprint`] is valid, so its users check nothing again. Only [`Call::holds`] and [`Call::in_place_at`] treat kinds
-//! of calls differently.
+//! [`Footprint`] is valid, so its users check nothing again. Only [`Call::held_blocks`] and [`Call::in_place_at`]
+//! treat kinds of calls differently.
 
 use thiserror::Error;
 
 use crate::blocks::{Blocks, BlocksError, Extents, Span};
 use crate::call::Call;
-use crate::kind::{CallKind, Moves, Pairs, Sizes, TaggedCall};
+use crate::kind::{BlockSizes, CallKind, CallMovement, ExchangePairs, TaggedCall};
 use crate::rank::{MAX_RANKS, Rank};
 use crate::signature::{Signature, sizes_digest};
 
@@ -20,7 +20,7 @@ pub const MOST_BYTES: u64 = i64::MAX as u64;
 
 /// Bytes of a rank's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Side {
+pub struct MemoryRange {
     pub address: u64,
     /// Bytes from `address` to the end of the last block.
     pub bytes: u64,
@@ -31,9 +31,9 @@ pub struct Side {
 pub struct Footprint {
     pub signature: Signature,
     /// The rank's contribution, in place or not.
-    pub reads: Side,
+    pub reads: MemoryRange,
     /// The bytes that the rank receives.
-    pub writes: Side,
+    pub writes: MemoryRange,
     /// Offset of the contribution in the receive buffer, if it lies there.
     pub in_place_at: Option<u64>,
     /// The blocks on both sides, by rank, if their sizes differ. A rank sends one block in an allgatherv and receives
@@ -63,20 +63,20 @@ pub enum CallError {
 
 /// The blocks that a rank has on one side of its call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Holds {
+enum HeldBlocks {
     Nothing,
     /// The rank's own block, or the block that it exchanges with the root.
     One,
     All,
 }
 
-impl Holds {
+impl HeldBlocks {
     /// Bytes of these blocks, if each has `bytes`.
     fn bytes(self, bytes: u64, ranks: u32) -> Option<u64> {
         match self {
-            Holds::Nothing => Some(0),
-            Holds::One => Some(bytes),
-            Holds::All => bytes.checked_mul(ranks.into()),
+            HeldBlocks::Nothing => Some(0),
+            HeldBlocks::One => Some(bytes),
+            HeldBlocks::All => bytes.checked_mul(ranks.into()),
         }
     }
 }
@@ -100,7 +100,7 @@ impl Footprint {
     }
 }
 
-fn pieces(side: Side, blocks: Option<&[Span]>) -> impl Iterator<Item = (u64, u64)> {
+fn pieces(side: MemoryRange, blocks: Option<&[Span]>) -> impl Iterator<Item = (u64, u64)> {
     let whole = if blocks.is_none() { Some((0, side.bytes)) } else { None };
     let each = blocks.unwrap_or_default().iter().map(|span| (span.offset, span.len));
     whole.into_iter().chain(each).filter(|(_, bytes)| *bytes > 0)
@@ -118,7 +118,7 @@ impl CallKind {
 
     /// The signature of a call with these blocks; `None` if they exceed 64 bits together.
     #[must_use]
-    pub fn agreed(self, blocks: &Blocks) -> Option<Signature> {
+    pub fn signature_of(self, blocks: &Blocks) -> Option<Signature> {
         // Sizes that only pairs of ranks know are no part of the signature.
         if self.sizes().is_none() {
             return Some(Signature { kind: self, bytes: 0 });
@@ -143,8 +143,8 @@ impl Call {
         if ranks == 0 || ranks > MAX_RANKS || rank.0 >= ranks {
             return Err(BlocksError::Ranks { rank, ranks }.into());
         }
-        self.check_names(ranks)?;
-        let holds = self.holds(rank);
+        self.check_ranks(ranks)?;
+        let held_blocks = self.held_blocks(rank);
         let expected = self.table_numbers(rank, ranks);
         if table.len() != expected {
             return Err(CallError::Table { found: table.len(), expected });
@@ -153,7 +153,8 @@ impl Call {
         let blocks = if self.is_even() { None } else { Some(self.blocks(rank, ranks, table)?) };
         let (sent, received) = match &blocks {
             None => {
-                let [sent, received] = holds.map(|holds| holds.bytes(self.bytes, ranks).ok_or(range(self.bytes)));
+                let [sent, received] =
+                    held_blocks.map(|held_blocks| held_blocks.bytes(self.bytes, ranks).ok_or(range(self.bytes)));
                 (sent?, received?)
             }
             Some(blocks) => blocks.bytes(),
@@ -163,8 +164,9 @@ impl Call {
         let in_place_at = self.in_place_at(rank, blocks.as_ref())?;
         let bytes = sent.max(received).max(signature.bytes);
         let send = in_place_at.map_or(Some(self.send), |at| self.receive.checked_add(at)).ok_or(range(bytes))?;
-        let (reads, writes) = (Side { address: send, bytes: sent }, Side { address: self.receive, bytes: received });
-        let fits = |side: Side| side.bytes == 0 || side.address.checked_add(side.bytes).is_some();
+        let (reads, writes) =
+            (MemoryRange { address: send, bytes: sent }, MemoryRange { address: self.receive, bytes: received });
+        let fits = |side: MemoryRange| side.bytes == 0 || side.address.checked_add(side.bytes).is_some();
         if bytes > MOST_BYTES || !fits(reads) || !fits(writes) {
             return Err(range(bytes));
         }
@@ -174,15 +176,19 @@ impl Call {
     /// The length of this call's table at `rank` among `ranks`, in numbers.
     #[must_use]
     pub fn table_numbers(&self, rank: Rank, ranks: u32) -> usize {
-        let lists = self.holds(rank).into_iter().filter(|holds| !self.is_even() && *holds == Holds::All).count();
+        let lists = self
+            .held_blocks(rank)
+            .into_iter()
+            .filter(|held_blocks| !self.is_even() && *held_blocks == HeldBlocks::All)
+            .count();
         2 * lists * ranks as usize
     }
 
     /// The table that a relay sends for this call: `blocks` packed one after another on each side.
     #[must_use]
     pub fn packed_table(&self, rank: Rank, blocks: &Blocks) -> Vec<u64> {
-        let sides = self.holds(rank).into_iter().zip([&blocks.send, &blocks.receive]);
-        let lists = sides.filter(|(holds, _)| *holds == Holds::All).flat_map(|(_, spans)| {
+        let sides = self.held_blocks(rank).into_iter().zip([&blocks.send, &blocks.receive]);
+        let lists = sides.filter(|(held_blocks, _)| *held_blocks == HeldBlocks::All).flat_map(|(_, spans)| {
             let starts = spans.iter().scan(0, |end: &mut u64, span| {
                 *end += span.len;
                 Some(*end - span.len)
@@ -193,11 +199,11 @@ impl Call {
     }
 
     fn is_even(&self) -> bool {
-        matches!(self.kind.class().sizes, Sizes::Whole | Sizes::Even)
+        matches!(self.kind.class().sizes, BlockSizes::Whole | BlockSizes::Even)
     }
 
     /// Checks that all ranks in the call belong to the group.
-    fn check_names(&self, ranks: u32) -> Result<(), CallError> {
+    fn check_ranks(&self, ranks: u32) -> Result<(), CallError> {
         match (self.kind, self.kind.root()) {
             (_, Some(root)) if root.0 >= ranks => Err(CallError::Root { root, ranks }),
             (CallKind::Tagged(TaggedCall::Send { to: peer, .. } | TaggedCall::Receive { from: peer, .. }), _)
@@ -210,8 +216,8 @@ impl Call {
     }
 
     /// The blocks that `rank` sends and those that it receives.
-    fn holds(&self, rank: Rank) -> [Holds; 2] {
-        use Holds::{All, Nothing, One};
+    fn held_blocks(&self, rank: Rank) -> [HeldBlocks; 2] {
+        use HeldBlocks::{All, Nothing, One};
         let all_at = |root| if rank == root { All } else { Nothing };
         let own = if self.in_place { Nothing } else { One };
         match self.kind {
@@ -244,34 +250,35 @@ impl Call {
             Some(blocks) => blocks.receive[rank.0 as usize].offset,
         };
         match (self.kind.class().moves, self.kind.root()) {
-            (Moves::ToAll, None) => Ok(Some(own())),
-            (Moves::Combined(_), None) => Ok(Some(0)),
-            (Moves::Combined(_), Some(root)) if root == rank => Ok(Some(0)),
-            (Moves::Blocks(Pairs::To(root)), _) if root == rank && blocks.is_none() => Ok(Some(own())),
-            (Moves::Blocks(Pairs::To(root) | Pairs::From(root)), _) if root == rank => Ok(None),
+            (CallMovement::ToAll, None) => Ok(Some(own())),
+            (CallMovement::Combined(_), None) => Ok(Some(0)),
+            (CallMovement::Combined(_), Some(root)) if root == rank => Ok(Some(0)),
+            (CallMovement::Blocks(ExchangePairs::To(root)), _) if root == rank && blocks.is_none() => Ok(Some(own())),
+            (CallMovement::Blocks(ExchangePairs::To(root) | ExchangePairs::From(root)), _) if root == rank => Ok(None),
             _ => Err(CallError::InPlace { kind: self.kind.name(), rank }),
         }
     }
 
     /// The blocks of a call whose blocks differ in size.
     fn blocks(&self, rank: Rank, ranks: u32, table: &[u64]) -> Result<Blocks, CallError> {
-        let [sends, receives] = self.holds(rank);
+        let [sends, receives] = self.held_blocks(rank);
         let mut lists = table.chunks_exact(2 * ranks as usize);
-        let mut list = |holds| match holds {
-            Holds::All => lists.next().map_or(Ok(Vec::new()), |list| self.places(rank, list)),
-            Holds::Nothing | Holds::One => Ok(Vec::new()),
+        let mut list = |held_blocks| match held_blocks {
+            HeldBlocks::All => lists.next().map_or(Ok(Vec::new()), |list| self.places(rank, list)),
+            HeldBlocks::Nothing | HeldBlocks::One => Ok(Vec::new()),
         };
         let (sent, received) = (list(sends)?, list(receives)?);
-        let paired = matches!(self.kind.class().sizes, Sizes::Paired);
+        let paired = matches!(self.kind.class().sizes, BlockSizes::Paired);
         let own = |others: &[(u64, u64)]| others.get(rank.0 as usize).map_or(0, |(_, bytes)| *bytes);
-        let side = |holds, places: &[(u64, u64)], others: &[(u64, u64)], span: fn(u64, u64) -> Span| match holds {
-            Holds::All => places.iter().map(|(offset, bytes)| span(*offset, *bytes)).collect(),
-            Holds::One if !paired => vec![span(0, own(others))],
-            Holds::One | Holds::Nothing => {
-                let bytes = |other| holds == Holds::One && self.kind.root() == Some(Rank(other));
-                (0..ranks).map(|other| span(0, if bytes(other) { self.bytes } else { 0 })).collect()
-            }
-        };
+        let side =
+            |held_blocks, places: &[(u64, u64)], others: &[(u64, u64)], span: fn(u64, u64) -> Span| match held_blocks {
+                HeldBlocks::All => places.iter().map(|(offset, bytes)| span(*offset, *bytes)).collect(),
+                HeldBlocks::One if !paired => vec![span(0, own(others))],
+                HeldBlocks::One | HeldBlocks::Nothing => {
+                    let bytes = |other| held_blocks == HeldBlocks::One && self.kind.root() == Some(Rank(other));
+                    (0..ranks).map(|other| span(0, if bytes(other) { self.bytes } else { 0 })).collect()
+                }
+            };
         let blocks = Blocks {
             send: side(sends, &sent, &received, Span::input),
             receive: side(receives, &received, &sent, Span::output),
@@ -305,7 +312,7 @@ impl Call {
     /// The signature; `None` if the blocks exceed 64 bits together.
     fn signature(&self, blocks: Option<&Blocks>) -> Option<Signature> {
         match blocks {
-            Some(blocks) => self.kind.agreed(blocks),
+            Some(blocks) => self.kind.signature_of(blocks),
             None if self.kind == CallKind::Barrier => Some(Signature { kind: self.kind, bytes: 0 }),
             None => Some(Signature { kind: self.kind, bytes: self.bytes }),
         }

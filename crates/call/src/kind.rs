@@ -56,17 +56,17 @@ pub enum CallKind {
 
 /// The properties by which kinds of calls are treated alike.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Class {
-    pub moves: Moves,
-    pub sizes: Sizes,
+pub struct CallClass {
+    pub moves: CallMovement,
+    pub sizes: BlockSizes,
 }
 
 /// The movement of data in a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Moves {
+pub enum CallMovement {
     /// The contribution of every rank, or of the root, goes unchanged to all others.
     ToAll,
-    Blocks(Pairs),
+    Blocks(ExchangePairs),
     Combined(Reduction),
     Nothing,
     /// The messages of this tagged call.
@@ -75,7 +75,7 @@ pub enum Moves {
 
 /// The pairs of ranks that exchange a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Pairs {
+pub enum ExchangePairs {
     All,
     To(Rank),
     From(Rank),
@@ -83,7 +83,7 @@ pub enum Pairs {
 
 /// The sizes of the blocks of a call, and who knows them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Sizes {
+pub enum BlockSizes {
     /// One block of the signature's bytes, or none.
     Whole,
     /// One block for each rank, each of the signature's bytes.
@@ -115,14 +115,14 @@ pub enum TaggedCall {
 
 impl CallKind {
     /// Code, name in reports, and class of each kind: the only table of the differences between kinds.
-    fn row(self) -> (u8, &'static str, Moves, Sizes) {
-        use Moves::{Blocks, Combined, Messages, Nothing, ToAll};
-        use Sizes::{Agreed, Even, Paired, Whole};
+    fn properties(self) -> (u8, &'static str, CallMovement, BlockSizes) {
+        use BlockSizes::{Agreed, Even, Paired, Whole};
+        use CallMovement::{Blocks, Combined, Messages, Nothing, ToAll};
         match self {
             CallKind::Allgather => (1, "allgather", ToAll, Even),
             CallKind::Broadcast { .. } => (2, "broadcast", ToAll, Whole),
-            CallKind::Alltoall => (3, "alltoall", Blocks(Pairs::All), Even),
-            CallKind::Alltoallv => (4, "alltoallv", Blocks(Pairs::All), Paired),
+            CallKind::Alltoall => (3, "alltoall", Blocks(ExchangePairs::All), Even),
+            CallKind::Alltoallv => (4, "alltoallv", Blocks(ExchangePairs::All), Paired),
             CallKind::Allgatherv { sizes } => (5, "allgatherv", ToAll, Agreed(sizes)),
             CallKind::Barrier => (16, "barrier", Nothing, Whole),
             CallKind::Reduce { reduction, .. } => (17, "reduce", Combined(reduction), Whole),
@@ -133,10 +133,10 @@ impl CallKind {
             }
             CallKind::Scan { reduction, inclusive: true } => (21, "scan", Combined(reduction), Whole),
             CallKind::Scan { reduction, inclusive: false } => (22, "exscan", Combined(reduction), Whole),
-            CallKind::Gather { root } => (32, "gather", Blocks(Pairs::To(root)), Even),
-            CallKind::Gatherv { root } => (33, "gatherv", Blocks(Pairs::To(root)), Paired),
-            CallKind::Scatter { root } => (34, "scatter", Blocks(Pairs::From(root)), Even),
-            CallKind::Scatterv { root } => (35, "scatterv", Blocks(Pairs::From(root)), Paired),
+            CallKind::Gather { root } => (32, "gather", Blocks(ExchangePairs::To(root)), Even),
+            CallKind::Gatherv { root } => (33, "gatherv", Blocks(ExchangePairs::To(root)), Paired),
+            CallKind::Scatter { root } => (34, "scatter", Blocks(ExchangePairs::From(root)), Even),
+            CallKind::Scatterv { root } => (35, "scatterv", Blocks(ExchangePairs::From(root)), Paired),
             CallKind::Tagged(call @ TaggedCall::Recorded { .. }) => (48, "recorded group", Messages(call), Whole),
             CallKind::Tagged(call @ TaggedCall::Send { .. }) => (49, "send", Messages(call), Whole),
             CallKind::Tagged(call @ TaggedCall::Receive { .. }) => (50, "receive", Messages(call), Whole),
@@ -145,27 +145,27 @@ impl CallKind {
 
     /// The class of the kind.
     #[must_use]
-    pub fn class(self) -> Class {
-        let (_, _, moves, sizes) = self.row();
-        Class { moves, sizes }
+    pub fn class(self) -> CallClass {
+        let (_, _, moves, sizes) = self.properties();
+        CallClass { moves, sizes }
     }
 
     /// Whether pairs of ranks exchange blocks, which may be announced and pulled (SP-5).
     #[must_use]
     pub fn is_exchange(self) -> bool {
-        matches!(self.class().moves, Moves::Blocks(_))
+        matches!(self.class().moves, CallMovement::Blocks(_))
     }
 
     /// The reduction, if the call combines vectors.
     #[must_use]
     pub fn reduction(self) -> Option<Reduction> {
-        if let Moves::Combined(reduction) = self.class().moves { Some(reduction) } else { None }
+        if let CallMovement::Combined(reduction) = self.class().moves { Some(reduction) } else { None }
     }
 
     /// The fingerprint of the block sizes, if the call passes sizes that all ranks know.
     #[must_use]
     pub fn sizes(self) -> Option<u64> {
-        if let Sizes::Agreed(sizes) = self.class().sizes { Some(sizes) } else { None }
+        if let BlockSizes::Agreed(sizes) = self.class().sizes { Some(sizes) } else { None }
     }
 
     /// The rank that a rooted collective names.
@@ -173,29 +173,29 @@ impl CallKind {
     pub fn root(self) -> Option<Rank> {
         match (self, self.class().moves) {
             (CallKind::Broadcast { root } | CallKind::Reduce { root, .. }, _) => Some(root),
-            (_, Moves::Blocks(Pairs::To(root) | Pairs::From(root))) => Some(root),
+            (_, CallMovement::Blocks(ExchangePairs::To(root) | ExchangePairs::From(root))) => Some(root),
             _ => None,
         }
     }
 
     #[must_use]
-    pub fn codes(self) -> Codes {
-        let (kind, _, moves, _) = self.row();
+    pub fn codes(self) -> CallCodes {
+        let (kind, _, moves, _) = self.properties();
         let (rank, tag) = match moves {
-            Moves::Messages(TaggedCall::Recorded { recording }) => (recording, 0),
-            Moves::Messages(TaggedCall::Send { to: peer, tag } | TaggedCall::Receive { from: peer, tag }) => {
+            CallMovement::Messages(TaggedCall::Recorded { recording }) => (recording, 0),
+            CallMovement::Messages(TaggedCall::Send { to: peer, tag } | TaggedCall::Receive { from: peer, tag }) => {
                 (peer.0, tag)
             }
             _ => (self.root().map_or(0, |root| root.0), 0),
         };
-        Codes { kind, rank, tag, reduction: self.reduction().map_or(0, Reduction::code) }
+        CallCodes { kind, rank, tag, reduction: self.reduction().map_or(0, Reduction::code) }
     }
 
     /// The kind of these codes; the inverse of [`Self::codes`]. `sizes` is the fingerprint of the sizes.
     ///
     /// # Errors
     /// [`DecodeError::Value`] with the first invalid field; a field that the kind lacks must be 0.
-    pub fn from_codes(codes: Codes, sizes: u64) -> Result<CallKind, DecodeError> {
+    pub fn from_codes(codes: CallCodes, sizes: u64) -> Result<CallKind, DecodeError> {
         let (root, tag) = (Rank(codes.rank), codes.tag);
         let reduction = || Reduction::from_code(codes.reduction).map_err(|_| DecodeError::Value("reduction"));
         let kind = match codes.kind {
@@ -224,13 +224,13 @@ impl CallKind {
 
     #[must_use]
     pub fn name(self) -> &'static str {
-        self.row().1
+        self.properties().1
     }
 }
 
 /// A kind of call as numbers that never change meaning; fields that a kind lacks are 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Codes {
+pub struct CallCodes {
     pub kind: u8,
     /// The root, the other end of a message, or the number of a recording.
     pub rank: u32,
@@ -239,7 +239,7 @@ pub struct Codes {
     pub reduction: u16,
 }
 
-impl Codes {
+impl CallCodes {
     /// Whether a kind with this code names a root, combines vectors, and has block sizes on which all ranks agree.
     pub(crate) fn fields(kind: u8) -> (bool, bool, bool) {
         (matches!(kind, 2 | 17 | 32..=35), matches!(kind, 17..=22), matches!(kind, 5 | 19))

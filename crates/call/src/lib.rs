@@ -23,8 +23,8 @@ mod signature;
 
 pub use blocks::{Blocks, BlocksError, Buffer, Extents, Span};
 pub use call::{CALL_WORDS, Call};
-pub use footprint::{CallError, Footprint, MOST_BYTES, MOST_IN_FLIGHT, Side};
-pub use kind::{CallKind, Class, Codes, Moves, Pairs, Sizes, TaggedCall};
+pub use footprint::{CallError, Footprint, MOST_BYTES, MOST_IN_FLIGHT, MemoryRange};
+pub use kind::{BlockSizes, CallClass, CallCodes, CallKind, CallMovement, ExchangePairs, TaggedCall};
 pub use rank::{MAX_RANKS, Rank};
 pub use reduction::{Element, Operator, Reduction, ReductionError};
 pub use signature::{Signature, sizes_digest};

@@ -118,7 +118,7 @@ pub enum ReductionError {
 
 /// The kinds of elements for which MPI's operators are defined (MPI 4.1, section 6.9.2).
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Class {
+enum ElementClass {
     Integer,
     Float,
     Complex,
@@ -144,7 +144,7 @@ impl Element {
         }
     }
 
-    const fn class(self) -> Class {
+    const fn class(self) -> ElementClass {
         match self {
             Element::I8
             | Element::I16
@@ -153,11 +153,11 @@ impl Element {
             | Element::U8
             | Element::U16
             | Element::U32
-            | Element::U64 => Class::Integer,
-            Element::F16 | Element::Bf16 | Element::F32 | Element::F64 => Class::Float,
-            Element::ComplexF32 | Element::ComplexF64 => Class::Complex,
+            | Element::U64 => ElementClass::Integer,
+            Element::F16 | Element::Bf16 | Element::F32 | Element::F64 => ElementClass::Float,
+            Element::ComplexF32 | Element::ComplexF64 => ElementClass::Complex,
             Element::F32Index | Element::F64Index | Element::I64Index | Element::I32Index | Element::I16Index => {
-                Class::Pair
+                ElementClass::Pair
             }
         }
     }
@@ -171,15 +171,15 @@ impl Reduction {
     pub fn new(operator: Operator, element: Element) -> Result<Self, ReductionError> {
         let class = element.class();
         let defined = match operator {
-            Operator::Sum | Operator::Product => class != Class::Pair,
-            Operator::Minimum | Operator::Maximum => matches!(class, Class::Integer | Class::Float),
-            Operator::MinimumLocation | Operator::MaximumLocation => class == Class::Pair,
+            Operator::Sum | Operator::Product => class != ElementClass::Pair,
+            Operator::Minimum | Operator::Maximum => matches!(class, ElementClass::Integer | ElementClass::Float),
+            Operator::MinimumLocation | Operator::MaximumLocation => class == ElementClass::Pair,
             Operator::BitAnd
             | Operator::BitOr
             | Operator::BitXor
             | Operator::LogicalAnd
             | Operator::LogicalOr
-            | Operator::LogicalXor => class == Class::Integer,
+            | Operator::LogicalXor => class == ElementClass::Integer,
         };
         if defined { Ok(Self { operator, element }) } else { Err(ReductionError::Undefined { operator, element }) }
     }
@@ -230,7 +230,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn codes_tell_reductions_apart_and_nothing_else_is_one() {
+    fn every_reduction_code_decodes_and_no_other_does() {
         let known: Vec<u16> = Reduction::all().map(Reduction::code).collect();
         for code in 0..=u16::MAX {
             match Reduction::from_code(code) {
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn what_mpi_does_not_define_is_refused_by_name() {
+    fn undefined_reduction_is_rejected_by_name() {
         let refused = Reduction::new(Operator::BitAnd, Element::F32).unwrap_err();
         assert_eq!(refused.to_string(), "no bitwise and of f32: MPI defines it for other types");
     }

@@ -6,7 +6,7 @@ use std::hash::Hasher;
 use siphasher::sip::SipHasher13;
 
 use crate::codec::{DecodeError, Reader, Writer};
-use crate::kind::{CallKind, Codes, Moves, Pairs, Sizes, TaggedCall};
+use crate::kind::{BlockSizes, CallCodes, CallKind, CallMovement, ExchangePairs, TaggedCall};
 
 /// The fingerprint of the block sizes, by rank.
 #[must_use]
@@ -30,7 +30,7 @@ impl Signature {
     /// Appends the signature to a message. Only collectives send one: tagged messages are no instances of a group.
     pub fn encode(&self, w: &mut Writer<'_>) {
         let codes = self.kind.codes();
-        let (rooted, combined, agreed) = Codes::fields(codes.kind);
+        let (rooted, combined, agreed) = CallCodes::fields(codes.kind);
         w.u8(codes.kind).u64(self.bytes);
         if rooted {
             w.u32(codes.rank);
@@ -46,15 +46,15 @@ impl Signature {
     /// Reads a signature that [`Self::encode`] has written.
     pub fn decode(r: &mut Reader<'_>) -> Result<Signature, DecodeError> {
         let (kind, bytes) = (r.u8()?, r.u64()?);
-        let (rooted, combined, agreed) = Codes::fields(kind);
+        let (rooted, combined, agreed) = CallCodes::fields(kind);
         let rank = if rooted { r.u32()? } else { 0 };
         let reduction = if combined { r.u16()? } else { 0 };
         let sizes = if agreed { r.u64()? } else { 0 };
-        let kind = CallKind::from_codes(Codes { kind, rank, tag: 0, reduction }, sizes)?;
+        let kind = CallKind::from_codes(CallCodes { kind, rank, tag: 0, reduction }, sizes)?;
         let class = kind.class();
         match (class.moves, class.sizes) {
-            (Moves::Messages(_), _) => Err(DecodeError::Value("call kind")),
-            (Moves::Nothing, _) | (_, Sizes::Paired) if bytes != 0 => Err(DecodeError::Value("call kind")),
+            (CallMovement::Messages(_), _) => Err(DecodeError::Value("call kind")),
+            (CallMovement::Nothing, _) | (_, BlockSizes::Paired) if bytes != 0 => Err(DecodeError::Value("call kind")),
             _ => Ok(Signature { kind, bytes }),
         }
     }
@@ -69,11 +69,12 @@ impl fmt::Display for Signature {
         }
         let class = kind.class();
         match (class.sizes, class.moves) {
-            (Sizes::Paired, _) | (_, Moves::Nothing | Moves::Messages(TaggedCall::Recorded { .. })) => {}
-            (Sizes::Whole, _) => write!(f, " of {bytes} bytes")?,
-            (Sizes::Even, Moves::Blocks(Pairs::All)) => write!(f, " of {bytes} bytes per pair")?,
-            (Sizes::Even, _) => write!(f, " of {bytes} bytes per rank")?,
-            (Sizes::Agreed(sizes), _) => write!(f, " of {bytes} bytes in blocks of sizes {sizes:016x}")?,
+            (BlockSizes::Paired, _)
+            | (_, CallMovement::Nothing | CallMovement::Messages(TaggedCall::Recorded { .. })) => {}
+            (BlockSizes::Whole, _) => write!(f, " of {bytes} bytes")?,
+            (BlockSizes::Even, CallMovement::Blocks(ExchangePairs::All)) => write!(f, " of {bytes} bytes per pair")?,
+            (BlockSizes::Even, _) => write!(f, " of {bytes} bytes per rank")?,
+            (BlockSizes::Agreed(sizes), _) => write!(f, " of {bytes} bytes in blocks of sizes {sizes:016x}")?,
         }
         match (kind, kind.root()) {
             (CallKind::Gather { .. } | CallKind::Gatherv { .. }, Some(root)) => write!(f, " at {root}"),

@@ -131,7 +131,7 @@ fn written(footprint: &Footprint) -> Bytes {
 }
 
 #[test]
-fn every_call_reads_and_writes_what_the_table_says() {
+fn footprint_matches_the_reference_table() {
     for n in 1..5 {
         for (kind, in_place) in kinds(n).into_iter().flat_map(|kind| [(kind, false), (kind, true)]) {
             for (r, b) in (0..n).flat_map(|r| [(r, 0), (r, 6)]) {
@@ -157,7 +157,7 @@ fn every_call_reads_and_writes_what_the_table_says() {
 /// All ranks with the same call agree, in place or not, and whatever gaps lie between their blocks. A rank with other
 /// sizes, where all ranks know the sizes, does not agree.
 #[test]
-fn signatures_agree_on_what_all_ranks_know() {
+fn signatures_of_equal_calls_agree_and_of_other_sizes_differ() {
     for kind in kinds(3) {
         let signatures =
             (0..3).flat_map(|r| [false, true].map(|in_place| (r, in_place))).filter_map(|(r, in_place)| {
@@ -177,7 +177,7 @@ fn signatures_agree_on_what_all_ranks_know() {
 
 /// A relay packs blocks one after another, so its table has no gaps.
 #[test]
-fn a_packed_table_names_the_same_blocks_without_gaps() {
+fn packed_table_has_the_same_blocks_without_gaps() {
     for (kind, in_place) in kinds(4).into_iter().flat_map(|kind| [(kind, false), (kind, true)]) {
         let (call, table) = call(kind, in_place, (2, 4), 6);
         let Ok(found) = call.footprint(Rank(2), 4, &table) else { continue };
@@ -196,7 +196,7 @@ fn a_packed_table_names_the_same_blocks_without_gaps() {
 }
 
 #[test]
-fn what_cannot_be_is_refused_by_name() {
+fn invalid_call_is_rejected_with_its_reason() {
     let of = |kind, change: fn(&mut Call)| {
         let (mut call, table) = call(kind, false, (1, 3), 6);
         change(&mut call);
@@ -256,7 +256,7 @@ fn words() -> impl Strategy<Value = [u64; CALL_WORDS]> {
 proptest! {
     /// Decoded words encode to the same words. Their footprint lies in the address space or is rejected.
     #[test]
-    fn strangers_calls_never_panic(
+    fn arbitrary_words_never_panic(
         words in words(),
         rank in 0..5u32,
         ranks in 0..5u32,

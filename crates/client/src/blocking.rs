@@ -2,8 +2,8 @@
 //! ended.
 
 use crate::error::Error;
-use crate::group::{Contribution, Group, Outcome};
-use crate::operator::Combination;
+use crate::group::{Contribution, Group, ReductionOutcome};
+use crate::operator::ReductionOperator;
 use crate::request::Request;
 
 impl Group {
@@ -45,14 +45,19 @@ impl Group {
     /// # Errors
     /// As for [`Group::ireduction`] and the request; [`Error::Argument`] if the slices differ in length or end within
     /// an element.
-    pub fn allreduce(&self, combination: impl Into<Combination>, send: &[u8], receive: &mut [u8]) -> Result<(), Error> {
+    pub fn allreduce(
+        &self,
+        combination: impl Into<ReductionOperator>,
+        send: &[u8],
+        receive: &mut [u8],
+    ) -> Result<(), Error> {
         let combination = combination.into();
         let (bytes, element) = (send.len() as u64, combination.element_bytes());
         if send.len() != receive.len() || !bytes.is_multiple_of(element) {
             let problem = format!("has {} bytes, not those of {bytes} sent in elements of {element}", receive.len());
             return Err(Error::argument("receive", problem));
         }
-        let (outcome, from) = (Outcome::Allreduce { count: bytes / element }, Contribution::At(send.as_ptr()));
+        let (outcome, from) = (ReductionOutcome::Allreduce { count: bytes / element }, Contribution::At(send.as_ptr()));
         // SAFETY: both slices are borrowed until the request has ended, just below.
         end(unsafe { self.ireduction(outcome, combination, from, receive.as_mut_ptr()) }?)
     }

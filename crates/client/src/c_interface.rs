@@ -26,22 +26,22 @@ thread_local! {
 }
 
 /// The process's one attachment and the number of attach calls.
-struct Attached {
+struct CountedAttachment {
     context: *mut Context,
     count: usize,
 }
 
 // SAFETY: the pointer is to a `Context`, which threads may share.
-unsafe impl Send for Attached {}
+unsafe impl Send for CountedAttachment {}
 
 /// State of one process. A forked child makes its own, since the parent's lock may stay taken for ever there.
-struct Process {
+struct ProcessState {
     guard: ForkGuard,
-    attached: Mutex<Option<Attached>>,
+    attached: Mutex<Option<CountedAttachment>>,
 }
 
 /// State of this process, or of the one that it was forked from. Never freed.
-static PROCESS: AtomicPtr<Process> = AtomicPtr::new(std::ptr::null_mut());
+static PROCESS: AtomicPtr<ProcessState> = AtomicPtr::new(std::ptr::null_mut());
 
 static MEANINGS: LazyLock<Vec<(c_int, CString)>> = LazyLock::new(|| {
     let sentence = |status: Status| (status.code(), text_for_c(status.meaning()));
@@ -53,7 +53,7 @@ fn text_for_c(text: &str) -> CString {
     CString::new(bytes).unwrap_or_default()
 }
 
-fn remember(error: &Error) -> c_int {
+fn record_error(error: &Error) -> c_int {
     // A thread that is ending has no reader for the message.
     let _ = LAST_ERROR.try_with(|last| last.replace(text_for_c(&error.to_string())));
     error.status().code()
@@ -68,7 +68,7 @@ fn enter(body: impl FnOnce() -> Result<(), Error>) -> c_int {
     });
     match result {
         Ok(()) => Status::Ok.code(),
-        Err(error) => remember(&error),
+        Err(error) => record_error(&error),
     }
 }
 
@@ -125,7 +125,7 @@ fn destination(receive: *mut c_void) -> Destination {
 ///
 /// # Safety
 /// `to` is NULL or valid for writes.
-unsafe fn hand_out<T>(
+unsafe fn create_handle<T>(
     to: *mut *mut T,
     argument: &'static str,
     make: impl FnOnce() -> Result<T, Error>,
@@ -149,11 +149,11 @@ macro_rules! functions {
 
 /// Functions that report whether a group offloads a call; a NULL group offloads nothing.
 macro_rules! offloads {
-    ($(extern $abi:literal fn $name:ident($($bytes:ident)?) => $asked:ident;)+) => {
+    ($(extern $abi:literal fn $name:ident($($bytes:ident)?) => $query:ident;)+) => {
         $(#[unsafe(no_mangle)]
         unsafe extern $abi fn $name(group: *const Group $(, $bytes: u64)?) -> c_int {
             // SAFETY: NULL or a group, as the header requires.
-            unsafe { group.as_ref() }.is_some_and(|group| group.$asked($($bytes)?)).into()
+            unsafe { group.as_ref() }.is_some_and(|group| group.$query($($bytes)?)).into()
         })+
     };
 }
@@ -174,7 +174,7 @@ macro_rules! posts {
     ($(extern $abi:literal fn $name:ident($($argument:ident: $type:ty),*) => |$group:ident| $post:expr;)+) => {
         functions! {
             $(extern $abi fn $name(group: *mut Group $(, $argument: $type)*, request: *mut *mut Request) {
-                crate::c_interface::hand_out(request, "request", || {
+                crate::c_interface::create_handle(request, "request", || {
                     let $group = crate::c_interface::borrow(group, "group")?;
                     $post
                 })
@@ -191,7 +191,7 @@ fn limit(timeout_ms: c_int) -> Option<Duration> {
 }
 
 /// The process's attachment. The parent's attachment stays in place, so that its handle can be rejected.
-fn attached() -> Result<MutexGuard<'static, Option<Attached>>, Error> {
+fn attached() -> Result<MutexGuard<'static, Option<CountedAttachment>>, Error> {
     loop {
         let found = PROCESS.load(Ordering::Acquire);
         // SAFETY: NULL, or a box that was leaked below for good.
@@ -200,7 +200,7 @@ fn attached() -> Result<MutexGuard<'static, Option<Attached>>, Error> {
         }
         let guard =
             ForkGuard::new().map_err(|errno| Error::Resource(format!("cannot guard against forks: {errno}")))?;
-        let made = Box::into_raw(Box::new(Process { guard, attached: Mutex::default() }));
+        let made = Box::into_raw(Box::new(ProcessState { guard, attached: Mutex::default() }));
         if PROCESS.compare_exchange(found, made, Ordering::AcqRel, Ordering::Acquire).is_err() {
             // SAFETY: the box made here, which no other thread has seen.
             drop(unsafe { Box::from_raw(made) });
@@ -216,7 +216,7 @@ fn attach_counted(path: Option<&Path>) -> Result<*mut Context, Error> {
         return Ok(attached.context);
     }
     let context = Box::into_raw(Box::new(Context::attach(path)?));
-    *place = Some(Attached { context, count: 1 });
+    *place = Some(CountedAttachment { context, count: 1 });
     Ok(context)
 }
 
@@ -231,7 +231,7 @@ fn detach_counted(context: *mut Context) -> Result<(), Error> {
         return Ok(());
     }
     // SAFETY: the box that attach made, as just compared.
-    unsafe { &*context }.detachable()?;
+    unsafe { &*context }.check_detachable()?;
     *place = None;
     // SAFETY: as above; no other owner is left.
     unsafe { Box::from_raw(context) }.detach()
@@ -258,11 +258,11 @@ functions! {
             let _ = detach_counted(attached);
         })?;
         store(context, attached, "context")?;
-        hand_out(world, "world", || Ok(made))
+        create_handle(world, "world", || Ok(made))
     }
 
     extern "C" fn outboard_detach(context: *mut Context) {
-        borrow(context, "context")?.owned()?;
+        borrow(context, "context")?.check_not_forked()?;
         detach_counted(context)
     }
 
@@ -276,7 +276,7 @@ functions! {
     extern "C" fn outboard_group_create(
         context: *mut Context, offers: *const c_void, ranks: u32, rank: u32, group: *mut *mut Group
     ) {
-        hand_out(group, "group", || {
+        create_handle(group, "group", || {
             place(offers.cast_mut(), "offers")?;
             let offers = std::slice::from_raw_parts(offers.cast::<u8>(), ranks as usize * OFFER_BYTES);
             borrow(context, "context")?.create_group(offers, ranks, rank)
@@ -284,7 +284,7 @@ functions! {
     }
 
     extern "C" fn outboard_group_world(context: *mut Context, group: *mut *mut Group) {
-        hand_out(group, "group", || borrow(context, "context")?.world())
+        create_handle(group, "group", || borrow(context, "context")?.world())
     }
 
     extern "C" fn outboard_group_destroy(group: *mut Group) {
@@ -323,13 +323,13 @@ unsafe fn list<'a>(list: *const u64, ranks: u32, argument: &'static str) -> Resu
 }
 
 /// A list that C passes, and its name in the header.
-type Named = (*const u64, &'static str);
+type NamedList = (*const u64, &'static str);
 
 /// The blocks of all `ranks`.
 ///
 /// # Safety
 /// Both lists are NULL or have an entry for each of `ranks`.
-unsafe fn block_list<'a>(ranks: u32, bytes: Named, offsets: Named) -> Result<BlockList<'a>, Error> {
+unsafe fn block_list<'a>(ranks: u32, bytes: NamedList, offsets: NamedList) -> Result<BlockList<'a>, Error> {
     // SAFETY: the caller's promise.
     let [bytes, offsets] = [bytes, offsets].map(|(entries, name)| unsafe { list(entries, ranks, name) });
     Ok(BlockList { bytes: bytes?, offsets: offsets? })
@@ -339,7 +339,12 @@ unsafe fn block_list<'a>(ranks: u32, bytes: Named, offsets: Named) -> Result<Blo
 ///
 /// # Safety
 /// On the root the lists are NULL or have an entry for every rank, as the header requires.
-unsafe fn blocks<'a>(group: &Group, root: u32, bytes: Named, offsets: Named) -> Result<Option<BlockList<'a>>, Error> {
+unsafe fn blocks<'a>(
+    group: &Group,
+    root: u32,
+    bytes: NamedList,
+    offsets: NamedList,
+) -> Result<Option<BlockList<'a>>, Error> {
     if group.rank()? != root {
         return Ok(None);
     }
@@ -431,7 +436,7 @@ functions! {
     }
 
     extern "C" fn outboard_request_free(request: *mut Request) {
-        borrow(request, "request")?.owned()?;
+        borrow(request, "request")?.check_not_forked()?;
         drop(Box::from_raw(request));
         Ok(())
     }

@@ -8,8 +8,10 @@
 //! Invariant: once the connection has ended, every call returns the reason, also calls under way.
 
 use crate::error::Error;
-use crate::own_daemon;
-use outboard_shm::attach::{Channel, ChannelError, DecodeError, Received, Reply, Request};
+use crate::job_daemon;
+use outboard_shm::attach::{
+    AttachChannel, AttachDecodeError, AttachReply, AttachRequest, ChannelError, ReceivedMessage,
+};
 use rustix::io::Errno;
 use std::collections::HashMap;
 use std::os::fd::BorrowedFd;
@@ -21,28 +23,28 @@ use std::time::{Duration, Instant};
 const SLICE: Duration = Duration::from_millis(500);
 
 /// Reads that may precede the farewell of the service process: earlier messages, and the report that it is gone.
-const FAREWELL_LOOKS: u32 = 8;
+const CLOSING_READS: u32 = 8;
 
 #[derive(Debug)]
-pub(crate) struct Connection {
+pub(crate) struct ServiceConnection {
     path: PathBuf,
-    channel: Channel,
-    exchange: Mutex<Exchange>,
+    channel: AttachChannel,
+    pending: Mutex<PendingReplies>,
     changed: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct Exchange {
+struct PendingReplies {
     last_token: u64,
     /// For each request under way its reply, once it has arrived.
-    replies: HashMap<u64, Option<Received<Reply>>>,
+    replies: HashMap<u64, Option<ReceivedMessage<AttachReply>>>,
     reading: bool,
     ended: Option<Error>,
 }
 
-impl Connection {
+impl ServiceConnection {
     /// Connects; [`Error::NoService`] if none listens, or one of another user, which would get this process's memory.
-    pub(crate) fn open(path: &Path) -> Result<Connection, Error> {
+    pub(crate) fn open(path: &Path) -> Result<ServiceConnection, Error> {
         let failed = |errno| match errno {
             Errno::MFILE | Errno::NFILE => {
                 let path = path.display();
@@ -52,13 +54,13 @@ impl Connection {
             }
             errno => Error::NoService { path: path.to_owned(), reason: errno.to_string() },
         };
-        let channel = Channel::connect(path).map_err(failed)?;
-        let (own, theirs) = (rustix::process::geteuid().as_raw(), channel.peer().map_err(failed)?.uid);
-        if theirs != own {
-            let reason = format!("user {theirs} listens there, and a service process serves its own user alone");
+        let channel = AttachChannel::connect(path).map_err(failed)?;
+        let (own_uid, peer_uid) = (rustix::process::geteuid().as_raw(), channel.peer().map_err(failed)?.uid);
+        if peer_uid != own_uid {
+            let reason = format!("user {peer_uid} listens there, and a service process serves its own user alone");
             return Err(Error::NoService { path: path.to_owned(), reason });
         }
-        Ok(Connection { path: path.to_owned(), channel, exchange: Mutex::default(), changed: Condvar::new() })
+        Ok(ServiceConnection { path: path.to_owned(), channel, pending: Mutex::default(), changed: Condvar::new() })
     }
 
     /// The process at the other end, if the kernel reports it.
@@ -67,7 +69,7 @@ impl Connection {
     }
 
     pub(crate) fn lost(&self) -> Error {
-        let log = own_daemon::log_beside(&self.path);
+        let log = job_daemon::log_beside(&self.path);
         Error::ServiceLost { path: self.path.clone(), log }
     }
 
@@ -75,83 +77,87 @@ impl Connection {
         self.channel.hung_up()
     }
 
-    fn exchange(&self) -> MutexGuard<'_, Exchange> {
-        self.exchange.lock().unwrap_or_else(PoisonError::into_inner)
+    fn pending(&self) -> MutexGuard<'_, PendingReplies> {
+        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Sends a request and waits for its reply, until `limit` at most. A reply that reports a failure is an error.
     pub(crate) fn call(
         &self,
-        request: &Request,
+        request: &AttachRequest,
         descriptors: &[BorrowedFd<'_>],
         limit: Option<Duration>,
-    ) -> Result<Received<Reply>, Error> {
+    ) -> Result<ReceivedMessage<AttachReply>, Error> {
         let token = {
-            let mut exchange = self.exchange();
-            exchange.last_token += 1;
-            let token = exchange.last_token;
-            exchange.replies.insert(token, None);
+            let mut pending = self.pending();
+            pending.last_token += 1;
+            let token = pending.last_token;
+            pending.replies.insert(token, None);
             token
         };
         let reply = match self.channel.send(token, request, descriptors) {
             Ok(()) => self.reply_to(token, limit.map(|limit| Instant::now() + limit)),
             Err(error) => Err(self.failure(error)),
         };
-        self.exchange().replies.remove(&token);
+        self.pending().replies.remove(&token);
         let reply = reply?;
         match reply.message {
-            Reply::Error { status, text } => Err(Error::Service { status, text }),
+            AttachReply::Error { status, text } => Err(Error::Service { status, text }),
             _ => Ok(reply),
         }
     }
 
-    fn reply_to(&self, token: u64, deadline: Option<Instant>) -> Result<Received<Reply>, Error> {
-        let mut exchange = self.exchange();
+    fn reply_to(&self, token: u64, deadline: Option<Instant>) -> Result<ReceivedMessage<AttachReply>, Error> {
+        let mut pending = self.pending();
         loop {
-            if let Some(reply) = exchange.replies.get_mut(&token).and_then(Option::take) {
+            if let Some(reply) = pending.replies.get_mut(&token).and_then(Option::take) {
                 return Ok(reply);
             }
-            if let Some(reason) = &exchange.ended {
+            if let Some(reason) = &pending.ended {
                 return Err(reason.clone());
             }
             if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
                 let reason = "it does not answer in time".to_owned();
                 return Err(Error::NoService { path: self.path.clone(), reason });
             }
-            if exchange.reading {
-                exchange = self.changed.wait(exchange).unwrap_or_else(PoisonError::into_inner);
+            if pending.reading {
+                pending = self.changed.wait(pending).unwrap_or_else(PoisonError::into_inner);
                 continue;
             }
-            exchange.reading = true;
-            drop(exchange);
+            pending.reading = true;
+            drop(pending);
             let received = self.channel.wait(SLICE).and_then(|_| self.channel.receive());
-            exchange = self.exchange();
-            exchange.reading = false;
-            self.hand_out(&mut exchange, received);
+            pending = self.pending();
+            pending.reading = false;
+            self.dispatch(&mut pending, received);
             self.changed.notify_all();
         }
     }
 
-    fn hand_out(&self, exchange: &mut Exchange, received: Result<Option<Received<Reply>>, ChannelError>) {
+    fn dispatch(
+        &self,
+        pending: &mut PendingReplies,
+        received: Result<Option<ReceivedMessage<AttachReply>>, ChannelError>,
+    ) {
         match received {
             Ok(None) => {}
-            Ok(Some(Received { token: 0, message: Reply::Error { status, text }, .. })) => {
-                exchange.ended = Some(Error::Service { status, text });
+            Ok(Some(ReceivedMessage { token: 0, message: AttachReply::Error { status, text }, .. })) => {
+                pending.ended = Some(Error::Service { status, text });
             }
-            Ok(Some(reply)) => match exchange.replies.get_mut(&reply.token) {
+            Ok(Some(reply)) => match pending.replies.get_mut(&reply.token) {
                 Some(place) if place.is_none() => *place = Some(reply),
-                Some(_) => exchange.ended = Some(Error::Protocol("two replies to one request".to_owned())),
+                Some(_) => pending.ended = Some(Error::Protocol("two replies to one request".to_owned())),
                 // The caller has given up on this reply.
                 None => {}
             },
-            Err(error) => exchange.ended = Some(self.failure(error)),
+            Err(error) => pending.ended = Some(self.failure(error)),
         }
     }
 
     fn failure(&self, error: ChannelError) -> Error {
         match error {
-            ChannelError::Closed => self.farewell().unwrap_or_else(|| self.lost()),
-            ChannelError::Decode(DecodeError::Version { .. }) => Error::Version(error.to_string()),
+            ChannelError::Closed => self.closing_error().unwrap_or_else(|| self.lost()),
+            ChannelError::Decode(AttachDecodeError::Version { .. }) => Error::Version(error.to_string()),
             ChannelError::Decode(_) => Error::Protocol(error.to_string()),
             ChannelError::Backlogged | ChannelError::Descriptors | ChannelError::Kernel(_) => {
                 Error::Resource(error.to_string())
@@ -160,10 +166,11 @@ impl Connection {
     }
 
     /// The reason that the service process sent before it closed the connection, if any.
-    fn farewell(&self) -> Option<Error> {
+    fn closing_error(&self) -> Option<Error> {
         // The kernel reports the end of the connection once before it delivers the remaining messages.
-        for _ in 0..FAREWELL_LOOKS {
-            if let Ok(Some(Received { token: 0, message: Reply::Error { status, text }, .. })) = self.channel.receive()
+        for _ in 0..CLOSING_READS {
+            if let Ok(Some(ReceivedMessage { token: 0, message: AttachReply::Error { status, text }, .. })) =
+                self.channel.receive()
             {
                 return Some(Error::Service { status, text });
             }
@@ -171,15 +178,15 @@ impl Connection {
         None
     }
 
-    pub(crate) fn unexpected(reply: &Reply) -> Error {
+    pub(crate) fn unexpected_reply(reply: &AttachReply) -> Error {
         Error::Protocol(format!("unexpected reply {reply:?}"))
     }
 
     /// A call whose reply only confirms that the request was carried out.
-    pub(crate) fn order(&self, request: &Request, descriptors: &[BorrowedFd<'_>]) -> Result<(), Error> {
+    pub(crate) fn execute(&self, request: &AttachRequest, descriptors: &[BorrowedFd<'_>]) -> Result<(), Error> {
         match self.call(request, descriptors, None)?.message {
-            Reply::Done => Ok(()),
-            other => Err(Connection::unexpected(&other)),
+            AttachReply::Done => Ok(()),
+            other => Err(ServiceConnection::unexpected_reply(&other)),
         }
     }
 }

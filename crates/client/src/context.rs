@@ -1,23 +1,23 @@
 //! The attachment of a process to the service process of its host.
 
+use crate::adaptive_polling::AdaptiveWait;
 use crate::bootstrap;
-use crate::connection::Connection;
-use crate::errands::Errands;
+use crate::connection::ServiceConnection;
+use crate::copy_agent::CopyAgent;
 use crate::error::Error;
 use crate::group::{Group, deadline_of_environment};
 use crate::heap;
-use crate::looking::Looking;
-use crate::own_daemon;
-use crate::placement;
-use crate::segments::Segments;
-use crate::slots::{Delivery, InPlace, Lent, Slots};
-use crate::staging::{Buffers, StagingPool, Tables};
-use crate::trace::Trace;
-use outboard_shm::attach::{self, Hello, OFFER_BYTES, Reply, Request, Restaged};
+use crate::job_daemon;
+use crate::segment_cache::SegmentCache;
+use crate::service_processes;
+use crate::slots::{BufferPlacement, DeliveryState, DirectRequest, Slots};
+use crate::staging::{RankStaging, RequestBuffers, Tables};
+use crate::wait_trace::WaitTrace;
+use outboard_shm::attach::{self, AttachReply, AttachRequest, Hello, OFFER_BYTES, RestagedBuffers};
 use outboard_shm::control::{LAYOUT_VERSION, RankSide};
 use outboard_shm::fork::ForkGuard;
 use outboard_shm::memory::{MemoryDescriptor, ProbePage, Tier};
-use outboard_shm::region::{Region, seal_bytes};
+use outboard_shm::region::{MemfdRegion, seal_bytes};
 use outboard_shm::status::Status;
 use std::collections::BTreeMap;
 use std::mem::ManuallyDrop;
@@ -41,13 +41,13 @@ pub struct Context(pub(crate) Arc<Attachment>);
 #[derive(Debug)]
 pub(crate) struct Attachment {
     guard: ForkGuard,
-    parts: ManuallyDrop<Parts>,
+    parts: ManuallyDrop<AttachmentParts>,
 }
 
 /// State of the process that attached.
 #[derive(Debug)]
-pub(crate) struct Parts {
-    pub(crate) connection: Connection,
+pub(crate) struct AttachmentParts {
+    pub(crate) connection: ServiceConnection,
     pub(crate) control: RankSide,
     /// Proven when attaching.
     tier: Tier,
@@ -56,18 +56,18 @@ pub(crate) struct Parts {
     pub(crate) slots: Mutex<Slots>,
     /// Notified when this rank has done its part at the end of a request.
     delivered: Condvar,
-    pub(crate) staging: Mutex<StagingPool>,
+    pub(crate) staging: Mutex<RankStaging>,
     pub(crate) tables: Mutex<Tables>,
-    allocations: Mutex<BTreeMap<usize, Region>>,
+    allocations: Mutex<BTreeMap<usize, MemfdRegion>>,
     /// The address range of the program's large allocations, if the service process maps it.
     heap: Option<Range<usize>>,
     /// Kept at the address that the service process knows.
     _probe: ProbePage,
     pub(crate) groups: Mutex<usize>,
     lost: OnceLock<()>,
-    trace: Option<Trace>,
-    looking: Looking,
-    pub(crate) errands: Errands,
+    trace: Option<WaitTrace>,
+    adaptive_polling: AdaptiveWait,
+    pub(crate) copy_agent: CopyAgent,
 }
 
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -78,7 +78,7 @@ impl Drop for Attachment {
     fn drop(&mut self) {
         if !self.guard.forked() {
             // The program still has the addresses of these regions.
-            std::mem::take(&mut *lock(&self.parts.allocations)).into_values().for_each(Region::leave_mapped);
+            std::mem::take(&mut *lock(&self.parts.allocations)).into_values().for_each(MemfdRegion::leave_mapped);
             // SAFETY: dropped once, here, and not used after.
             unsafe { ManuallyDrop::drop(&mut self.parts) }
         }
@@ -87,7 +87,7 @@ impl Drop for Attachment {
 
 impl Attachment {
     /// The parts, if this process is the one that attached.
-    pub(crate) fn parts(&self) -> Result<&Parts, Error> {
+    pub(crate) fn parts(&self) -> Result<&AttachmentParts, Error> {
         if self.guard.forked() { Err(Error::Forked) } else { Ok(&self.parts) }
     }
 }
@@ -100,29 +100,29 @@ fn named_socket(socket: Option<&Path>) -> Option<PathBuf> {
 
 impl Context {
     /// Attaches to the service process at `socket`, else at `OUTBOARD_SOCKET`. From several sockets separated by colons
-    /// the rank's index on the host selects one (GP-3, [`placement`]). If neither names a socket, the rank tries the
-    /// job's own, then the user's, then starts a service process for the job. With `OUTBOARD_DAEMON=off` it tries only
-    /// the user's (SP-3).
+    /// the rank's index on the host selects one (GP-3, [`service_processes`]). If neither names a socket, the rank
+    /// tries the job's own, then the user's, then starts a service process for the job. With `OUTBOARD_DAEMON=off` it
+    /// tries only the user's (SP-3).
     ///
     /// # Errors
-    /// [`Error::NoService`], [`Error::OwnDaemon`], [`Error::Environment`] if the index on the host is needed but
+    /// [`Error::NoService`], [`Error::JobDaemon`], [`Error::Environment`] if the index on the host is needed but
     /// unknown, [`Error::Version`], [`Error::Resource`]; a failure leaves nothing behind.
     pub fn attach(socket: Option<&Path>) -> Result<Context, Error> {
         if let Some(named) = named_socket(socket) {
-            return Context::attach_at(&placement::socket(&named)?);
+            return Context::attach_at(&service_processes::choose_socket(&named)?);
         }
-        if own_daemon::wanted()? {
-            own_daemon::attach(Context::attach_at)
+        if job_daemon::is_enabled()? {
+            job_daemon::attach(Context::attach_at)
         } else {
             Context::attach_at(&attach::user_socket())
         }
     }
 
     fn attach_at(path: &Path) -> Result<Context, Error> {
-        Context::greet(Connection::open(path)?)
+        Context::handshake(ServiceConnection::open(path)?)
     }
 
-    fn greet(connection: Connection) -> Result<Context, Error> {
+    fn handshake(connection: ServiceConnection) -> Result<Context, Error> {
         let kernel = |what: &str, errno| Error::Resource(format!("cannot {what}: {errno}"));
         let guard = ForkGuard::new().map_err(|errno| kernel("guard against forks", errno))?;
         // If the Yama module restricts tracing to ancestors, this adds one tracer; elsewhere it fails harmlessly.
@@ -132,7 +132,7 @@ impl Context {
         let mut probe = ProbePage::new().map_err(|errno| kernel("make a page for a probe", errno))?;
         // Without a descriptor, as on hosts without /proc, the service process has one way less.
         let own_memory = MemoryDescriptor::of_this_process().ok();
-        let hello = Request::Hello(Hello {
+        let hello = AttachRequest::Hello(Hello {
             layout_version: LAYOUT_VERSION,
             pid: std::process::id(),
             probe_address: &raw mut *probe as u64,
@@ -142,7 +142,9 @@ impl Context {
         let descriptors: Vec<_> = own_memory.iter().map(AsFd::as_fd).collect();
         let reply = connection.call(&hello, &descriptors, Some(ATTACH_LIMIT))?;
         drop(own_memory);
-        let Reply::Welcome(welcome) = reply.message else { return Err(Connection::unexpected(&reply.message)) };
+        let AttachReply::Welcome(welcome) = reply.message else {
+            return Err(ServiceConnection::unexpected_reply(&reply.message));
+        };
         let Ok([region, doorbell]) = <[_; 2]>::try_from(reply.descriptors) else {
             return Err(Error::Protocol("welcome without two descriptors".to_owned()));
         };
@@ -151,7 +153,7 @@ impl Context {
         let tier = if probe.answered() { welcome.tier } else { Tier::Staging };
         let heap = heap::register(&connection)?;
         let most_ranges = welcome.most_ranges.saturating_sub(heap.is_some().into());
-        let parts = Parts {
+        let parts = AttachmentParts {
             slots: Mutex::new(Slots::new(control.slots())),
             delivered: Condvar::new(),
             connection,
@@ -159,16 +161,16 @@ impl Context {
             tier,
             config_digest: welcome.config_digest,
             link_rate: welcome.link_rate,
-            staging: Mutex::new(StagingPool::new(Segments::new(most_ranges))),
+            staging: Mutex::new(RankStaging::new(SegmentCache::new(most_ranges))),
             tables: Mutex::default(),
             allocations: Mutex::default(),
             heap,
             _probe: probe,
             groups: Mutex::default(),
             lost: OnceLock::new(),
-            trace: Trace::of_environment(),
-            looking: Looking::default(),
-            errands: Errands::default(),
+            trace: WaitTrace::from_environment(),
+            adaptive_polling: AdaptiveWait::default(),
+            copy_agent: CopyAgent::default(),
         };
         Ok(Context(Arc::new(Attachment { guard, parts: ManuallyDrop::new(parts) })))
     }
@@ -178,8 +180,8 @@ impl Context {
     /// # Errors
     /// [`Error::Busy`] while groups exist, and nothing happens; [`Error::Forked`].
     pub fn detach(self) -> Result<(), Error> {
-        self.detachable()?;
-        match self.0.parts()?.connection.order(&Request::Detach, &[]) {
+        self.check_detachable()?;
+        match self.0.parts()?.connection.execute(&AttachRequest::Detach, &[]) {
             // The service process is gone, so the attachment has ended.
             Err(Error::ServiceLost { .. }) => Ok(()),
             other => other,
@@ -187,12 +189,12 @@ impl Context {
     }
 
     /// Whether this process is the one that attached.
-    pub(crate) fn owned(&self) -> Result<(), Error> {
+    pub(crate) fn check_not_forked(&self) -> Result<(), Error> {
         self.0.parts().map(drop)
     }
 
     /// Fails if [`detach`](Self::detach) would fail.
-    pub(crate) fn detachable(&self) -> Result<(), Error> {
+    pub(crate) fn check_detachable(&self) -> Result<(), Error> {
         match *lock(&self.0.parts()?.groups) {
             0 => Ok(()),
             count => Err(Error::Busy { action: "detach", count, what: "groups still exist; destroy them first" }),
@@ -204,9 +206,9 @@ impl Context {
     /// # Errors
     /// [`Error::Forked`], [`Error::ServiceLost`], or the error that the service process reports.
     pub fn offer(&self) -> Result<Box<[u8; OFFER_BYTES]>, Error> {
-        match self.0.parts()?.connection.call(&Request::Offer, &[], None)?.message {
-            Reply::Offer(offer) => Ok(offer),
-            other => Err(Connection::unexpected(&other)),
+        match self.0.parts()?.connection.call(&AttachRequest::Offer, &[], None)?.message {
+            AttachReply::Offer(offer) => Ok(offer),
+            other => Err(ServiceConnection::unexpected_reply(&other)),
         }
     }
 
@@ -224,19 +226,23 @@ impl Context {
             let problem = format!("has {} bytes instead of {OFFER_BYTES} for each of {ranks} ranks", offers.len());
             return Err(Error::argument("offers", problem));
         }
-        let wanted = deadline_of_environment()?;
+        let default_deadline = deadline_of_environment()?;
         let sealed = seal_bytes("outboard-offers", offers)?;
         // Counted before, so that no other thread detaches meanwhile.
         *lock(&parts.groups) += 1;
-        let made = parts.connection.call(&Request::CreateGroup { ranks, rank }, &[sealed.as_fd()], None);
+        let made = parts.connection.call(&AttachRequest::CreateGroup { ranks, rank }, &[sealed.as_fd()], None);
         let failure = match made {
             Ok(reply) => match reply.message {
-                Reply::GroupReady(ready) => {
+                AttachReply::GroupReady(ready) => {
                     parts.trace.iter().for_each(|trace| trace.name(rank, ready.handle));
                     let group = Group::new(self.0.clone(), ready, ranks, rank);
-                    return if wanted.is_some() { group.set_deadline(wanted).map(|()| group) } else { Ok(group) };
+                    return if default_deadline.is_some() {
+                        group.set_deadline(default_deadline).map(|()| group)
+                    } else {
+                        Ok(group)
+                    };
                 }
-                other => Connection::unexpected(&other),
+                other => ServiceConnection::unexpected_reply(&other),
             },
             Err(error) => error,
         };
@@ -294,12 +300,12 @@ impl Context {
         let Some(region) = lock(&parts.allocations).remove(&(memory as usize)) else {
             return Err(Error::argument("memory", format!("{memory:p} does not come from outboard_alloc")));
         };
-        lock(&parts.staging).segments.give_back(&parts.connection, region)
+        lock(&parts.staging).segments.release(&parts.connection, region)
     }
 
     /// The way in which the service process now accesses buffers that do not come from [`allocate`](Self::allocate).
     pub fn memory_tier(&self) -> Tier {
-        self.0.parts().map_or(Tier::Staging, Parts::tier)
+        self.0.parts().map_or(Tier::Staging, AttachmentParts::tier)
     }
 
     /// Digest of the service process's configuration.
@@ -313,13 +319,13 @@ impl Context {
     }
 }
 
-impl Parts {
+impl AttachmentParts {
     /// Copies a table to memory that the service process can read, and returns its address; 0 for an empty table.
     pub(crate) fn put_table(&self, slot: u32, table: &[u64]) -> Result<u64, Error> {
         if table.is_empty() {
             return Ok(0);
         }
-        let region = |bytes| lock(&self.staging).segments.take(&self.connection, bytes, bytes);
+        let region = |bytes| lock(&self.staging).segments.acquire(&self.connection, bytes, bytes);
         lock(&self.tables).put(region, (slot, self.control.slots()), table)
     }
 
@@ -359,7 +365,7 @@ impl Parts {
     }
 
     /// Whether both buffers lie in memory that the service process maps.
-    pub(crate) fn shares(&self, buffers: &Buffers) -> bool {
+    pub(crate) fn shares(&self, buffers: &RequestBuffers) -> bool {
         buffers.all_in(|start, bytes| self.shared(start, bytes))
     }
 
@@ -371,13 +377,13 @@ impl Parts {
         mut done: impl FnMut() -> bool,
     ) -> Result<bool, Error> {
         let Some(trace) = self.trace.as_ref().filter(|_| !done()) else { return self.sleep_until(slot, limit, done) };
-        let since = Trace::now();
+        let since = WaitTrace::now();
         let waited = self.sleep_until(slot, limit, done);
-        trace.waited(since);
+        trace.record_wait(since);
         waited
     }
 
-    /// Waits until `done` holds, doing errands meanwhile. With `slot` only the end of that request makes it true.
+    /// Waits until `done` holds, making offered copies meanwhile. With `slot` only the end of that request makes it true.
     fn sleep_until(
         &self,
         slot: Option<u32>,
@@ -387,14 +393,14 @@ impl Parts {
         if done() {
             return Ok(true);
         }
-        self.control.enter();
-        let waited = self.sleep_in_slices(slot, limit, || self.errands.run(&self.control, &mut done));
-        self.control.leave();
+        self.control.begin_wait();
+        let waited = self.sleep_in_slices(slot, limit, || self.copy_agent.run_until(&self.control, &mut done));
+        self.control.end_wait();
         waited
     }
 
     /// Sleeps in slices and checks in between whether the service process lives. `Ok(false)` when `limit` has passed.
-    /// If the last wait was short, it polls for a while before it sleeps ([`Looking`]).
+    /// If the last wait was short, it polls for a while before it sleeps ([`AdaptiveWait`]).
     fn sleep_in_slices(
         &self,
         slot: Option<u32>,
@@ -402,7 +408,7 @@ impl Parts {
         mut done: impl FnMut() -> bool,
     ) -> Result<bool, Error> {
         let start = Instant::now();
-        if self.looking.look(&mut done) {
+        if self.adaptive_polling.poll(&mut done) {
             return Ok(true);
         }
         let mut restages = true;
@@ -411,7 +417,7 @@ impl Parts {
             let mut wake = || done() || (restages && self.must_restage());
             if self.control.wait(slot, Some(left.map_or(SLICE, |left| left.min(SLICE))), &mut wake) {
                 if done() {
-                    self.looking.waited(start.elapsed());
+                    self.adaptive_polling.record_wait(start.elapsed());
                     return Ok(true);
                 }
                 // A buffer that cannot be copied now is tried again after a slice.
@@ -430,7 +436,7 @@ impl Parts {
     }
 
     /// The progress that every call into the library makes.
-    pub(crate) fn tend(&self) {
+    pub(crate) fn progress(&self) {
         if self.must_restage() {
             self.restage();
         }
@@ -450,12 +456,12 @@ impl Parts {
     pub(crate) fn finish(&self, slot: u32, well: bool) -> Result<(), Error> {
         let call = lock(&self.slots).call(slot);
         let outcome = self.deliver(slot, call, well);
-        lock(&self.slots).give_back(slot);
+        lock(&self.slots).release(slot);
         outcome
     }
 
     /// Ends the use of the program's buffers by calls of a group, which have ended or never will. Their results stay.
-    pub(crate) fn settle(&self, group: u64, calls: &[(u32, u64)]) {
+    pub(crate) fn drain(&self, group: u64, calls: &[(u32, u64)]) {
         for &(slot, instance) in calls {
             if let Some(status) = self.control.result(slot) {
                 // The holder of the request gets the error.
@@ -470,58 +476,58 @@ impl Parts {
         let mut slots = lock(&self.slots);
         loop {
             match slots.delivery(slot, call) {
-                Some(delivery @ Delivery::Due) => {
-                    *delivery = Delivery::UnderWay;
+                Some(delivery @ DeliveryState::Due) => {
+                    *delivery = DeliveryState::UnderWay;
                     break;
                 }
-                Some(Delivery::UnderWay) => {
-                    slots.awaiting += 1;
+                Some(DeliveryState::UnderWay) => {
+                    slots.waiting_threads += 1;
                     slots = self.delivered.wait(slots).unwrap_or_else(PoisonError::into_inner);
-                    slots.awaiting -= 1;
+                    slots.waiting_threads -= 1;
                 }
-                Some(Delivery::Done(outcome)) => return outcome.clone(),
+                Some(DeliveryState::Done(outcome)) => return outcome.clone(),
                 // The thread that delivered has already freed the word.
                 None => return Ok(()),
             }
         }
         drop(slots);
-        let outcome = self.hand_back((slot, call.1), well);
+        let outcome = self.return_buffers((slot, call.1), well);
         let mut slots = lock(&self.slots);
         if let Some(delivery) = slots.delivery(slot, call) {
-            *delivery = Delivery::Done(outcome.clone());
+            *delivery = DeliveryState::Done(outcome.clone());
         }
         // Notifying costs a system call, so it is done only for waiting threads.
-        if slots.awaiting > 0 {
+        if slots.waiting_threads > 0 {
             self.delivered.notify_all();
         }
         outcome
     }
 
-    fn hand_back(&self, (slot, instance): (u32, u64), delivered: bool) -> Result<(), Error> {
+    fn return_buffers(&self, (slot, instance): (u32, u64), delivered: bool) -> Result<(), Error> {
         if !delivered {
-            self.errands.end();
+            self.copy_agent.wait_for_copies();
         }
-        let lent = match self.tier() {
+        let placement = match self.tier() {
             // The lock waits for a thread that is copying buffers of requests in flight, perhaps of this one.
             Tier::Staging => {
                 let mut staging = lock(&self.staging);
-                let lent = lock(&self.slots).take_lent(slot);
-                if let (Lent::Staged(staged), true) = (&lent, delivered) {
+                let placement = lock(&self.slots).remove_placement(slot);
+                if let (BufferPlacement::Staged(staged), true) = (&placement, delivered) {
                     staging.deliver(staged, instance);
                 }
-                lent
+                placement
             }
             Tier::Memfd | Tier::CrossMemory | Tier::MemoryDescriptor => {
-                let lent = lock(&self.slots).take_lent(slot);
+                let placement = lock(&self.slots).remove_placement(slot);
                 if self.tier() == Tier::Staging {
                     // A thread that saw the change before this one may still be copying the buffers.
                     drop(lock(&self.staging));
                 }
-                lent
+                placement
             }
         };
-        self.release(lent);
-        let fold = lock(&self.slots).take_fold(slot);
+        self.release(placement);
+        let fold = lock(&self.slots).remove_fold(slot);
         match fold.filter(|_| delivered) {
             // SAFETY: the collective that fills the room has ended well, so the service process accesses it no more.
             // The program lends the buffer until the request ends, which is in this call.
@@ -531,9 +537,9 @@ impl Parts {
     }
 
     /// Releases the placement of buffers.
-    pub(crate) fn release(&self, lent: Lent) {
-        if let Lent::Staged(staged) = lent {
-            lock(&self.staging).give_back(&self.connection, staged);
+    pub(crate) fn release(&self, placement: BufferPlacement) {
+        if let BufferPlacement::Staged(staged) = placement {
+            lock(&self.staging).release(&self.connection, staged);
         }
     }
 
@@ -548,36 +554,38 @@ impl Parts {
         let mut staging = lock(&self.staging);
         loop {
             let Some(request) = lock(&self.slots).first_direct() else { return true };
-            let InPlace { slot, group, instance, ref buffers } = request;
+            let DirectRequest { slot, group, instance, ref buffers } = request;
             if self.shares(buffers) {
                 // A request that another thread has ended meanwhile needs nothing here.
-                let _ = lock(&self.slots).relend(&request, Lent::Shared);
+                let _ = lock(&self.slots).replace_placement(&request, BufferPlacement::Shared);
                 continue;
             }
             // SAFETY: the program lends the buffers until the request ends, for which `finish` waits for this lock. The
             // service process announced the withdrawal after its last access.
             let Ok(staged) = (unsafe { staging.restage(&self.connection, buffers) }) else { return false };
             let (send, receive) = (staged.send_address(), staged.receive_address());
-            let restaged = Restaged { group, instance, slot, send, receive };
-            let lent = match self.connection.order(&Request::Restage(restaged), &[]) {
-                Ok(()) => Lent::Staged(staged),
+            let restaged = RestagedBuffers { group, instance, slot, send, receive };
+            let placement = match self.connection.execute(&AttachRequest::Restage(restaged), &[]) {
+                Ok(()) => BufferPlacement::Staged(staged),
                 // The request has completed.
                 Err(Error::Service { .. }) => {
-                    staging.give_back(&self.connection, staged);
-                    Lent::Shared
+                    staging.release(&self.connection, staged);
+                    BufferPlacement::Shared
                 }
                 Err(_) => return false,
             };
-            if let Err(Lent::Staged(unused)) = lock(&self.slots).relend(&request, lent) {
-                staging.give_back(&self.connection, unused);
+            if let Err(BufferPlacement::Staged(unused)) = lock(&self.slots).replace_placement(&request, placement) {
+                staging.release(&self.connection, unused);
             }
         }
     }
 
     /// The error of a failed request, with the text of the service process.
-    pub(crate) fn explain(&self, slot: u32, status: Status) -> Error {
-        match self.connection.call(&Request::ErrorText { slot }, &[], None).map(|reply| reply.message) {
-            Ok(Reply::ErrorText { status: said, text }) if said == status => Error::Service { status, text },
+    pub(crate) fn fetch_error(&self, slot: u32, status: Status) -> Error {
+        match self.connection.call(&AttachRequest::ErrorText { slot }, &[], None).map(|reply| reply.message) {
+            Ok(AttachReply::ErrorText { status: reported, text }) if reported == status => {
+                Error::Service { status, text }
+            }
             _ => Error::Service { status, text: status.meaning().to_owned() },
         }
     }

@@ -1,7 +1,7 @@
 //! The errors of a rank, as sentences.
 
 use crate::bootstrap::PmixError;
-use crate::rendezvous::RendezvousError;
+use crate::bootstrap::tcp_server::TcpBootstrapError;
 use outboard_shm::control::ControlError;
 use outboard_shm::region::RegionError;
 use outboard_shm::status::Status;
@@ -31,14 +31,14 @@ pub enum Error {
         "cannot start a service process for this job: {reason}; its log is {}; start outboardd by hand and name its socket \
          in OUTBOARD_SOCKET, or mend the cause", log.display()
     )]
-    OwnDaemon { reason: String, log: PathBuf },
+    JobDaemon { reason: String, log: PathBuf },
     /// The releases of library and service process differ.
     #[error("{0}")]
     Version(String),
     /// The service process is gone.
     #[error(
         "the service process of this host (socket {}) ended or closed the connection; its requests cannot complete{}",
-        path.display(), last_words(log.as_deref())
+        path.display(), log_hint(log.as_deref())
     )]
     ServiceLost { path: PathBuf, log: Option<PathBuf> },
     /// A resource is exhausted.
@@ -58,7 +58,7 @@ pub enum Error {
     Internal(String),
 }
 
-fn last_words(log: Option<&Path>) -> String {
+fn log_hint(log: Option<&Path>) -> String {
     log.map_or_else(String::new, |log| format!("; its log is {}", log.display()))
 }
 
@@ -69,7 +69,7 @@ impl Error {
             Error::Argument { .. } | Error::Environment { .. } => Status::Argument,
             Error::Forked => Status::Forked,
             Error::Busy { .. } => Status::Busy,
-            Error::NoService { .. } | Error::OwnDaemon { .. } => Status::NoService,
+            Error::NoService { .. } | Error::JobDaemon { .. } => Status::NoService,
             Error::Version(_) => Status::Version,
             Error::ServiceLost { .. } => Status::ServiceLost,
             Error::Resource(_) => Status::Resource,
@@ -104,8 +104,8 @@ impl From<ControlError> for Error {
     }
 }
 
-impl From<RendezvousError> for Error {
-    fn from(error: RendezvousError) -> Self {
+impl From<TcpBootstrapError> for Error {
+    fn from(error: TcpBootstrapError) -> Self {
         Error::Bootstrap { status: error.status(), text: error.to_string() }
     }
 }

@@ -1,12 +1,12 @@
 //! Groups of ranks, and posting collectives on them.
 
 use crate::bootstrap::environment;
+use crate::call_sequence::CallSequence;
 use crate::context::{Attachment, lock};
 use crate::error::Error;
-use crate::posting::Posting;
 use crate::request::Request;
-use crate::staging::Buffers;
-use crate::tagged::Tagged;
+use crate::staging::RequestBuffers;
+use crate::tagged::TaggedMessages;
 use outboard_call::{Call, CallError, CallKind, Rank};
 use outboard_shm::attach::{self, GroupReady};
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use std::time::Duration;
 mod reductions;
 mod rooted;
 
-pub use reductions::Outcome;
+pub use reductions::ReductionOutcome;
 pub use rooted::Destination;
 
 /// Name of the variable with the default deadline in seconds.
@@ -29,8 +29,8 @@ pub struct Group {
     ranks: u32,
     rank: u32,
     /// Counts the offloaded calls: equal on all ranks, since all ranks post in the same order.
-    collectives: Posting,
-    pub(crate) tagged: Arc<Tagged>,
+    collectives: CallSequence,
+    pub(crate) tagged: Arc<TaggedMessages>,
     destroyed: bool,
 }
 
@@ -65,15 +65,15 @@ impl BlockList<'_> {
 }
 
 /// The contribution and the destination of a call.
-type Sides = (Contribution, Destination);
+type CallSides = (Contribution, Destination);
 
 /// The table of a call, and the name of the argument that holds its block sizes.
-type Table<'a> = (&'a [u64], &'static str);
+type BlockTable<'a> = (&'a [u64], &'static str);
 
 impl Group {
     pub(crate) fn new(attachment: Arc<Attachment>, ready: GroupReady, ranks: u32, rank: u32) -> Group {
-        let collectives = Posting::new(attachment.clone(), ready.group);
-        let tagged = Arc::new(Tagged::new(Posting::new(attachment.clone(), ready.group), ranks, rank));
+        let collectives = CallSequence::new(attachment.clone(), ready.group);
+        let tagged = Arc::new(TaggedMessages::new(CallSequence::new(attachment.clone(), ready.group), ranks, rank));
         Group { attachment, ready, ranks, rank, collectives, tagged, destroyed: false }
     }
 
@@ -102,7 +102,7 @@ impl Group {
         let parts = self.attachment.parts()?;
         let milliseconds = after.map_or(0, |after| u64::try_from(after.as_millis()).unwrap_or(u64::MAX).max(1));
         let group = self.ready.group;
-        parts.connection.order(&attach::Request::SetDeadline { group, milliseconds }, &[])
+        parts.connection.execute(&attach::AttachRequest::SetDeadline { group, milliseconds }, &[])
     }
 
     /// Whether the group's agreed configuration offloads calls of this size: bytes that a rank contributes (allgathers,
@@ -226,14 +226,19 @@ impl Group {
     ///
     /// # Safety
     /// As for [`Group::iallgather`].
-    unsafe fn post(&self, call: Call, sides: Sides, table: Table<'_>) -> Result<Request, Error> {
+    unsafe fn post(&self, call: Call, sides: CallSides, table: BlockTable<'_>) -> Result<Request, Error> {
         let (call, buffers) = self.checked(call, sides, table)?;
         // SAFETY: the caller's promise about the buffers.
         unsafe { self.collectives.post(&buffers, call, table.0) }.map(|posted| posted.request)
     }
 
     /// The call of this rank and its buffers, after checks.
-    fn checked(&self, call: Call, (send, receive): Sides, (table, sizes): Table<'_>) -> Result<(Call, Buffers), Error> {
+    fn checked(
+        &self,
+        call: Call,
+        (send, receive): CallSides,
+        (table, sizes): BlockTable<'_>,
+    ) -> Result<(Call, RequestBuffers), Error> {
         let in_place = send == Contribution::InPlace || receive == Destination::InPlace;
         let from = if let Contribution::At(send) = send { send } else { std::ptr::null() };
         let to = if let Destination::At(receive) = receive { receive } else { std::ptr::null_mut() };
@@ -249,7 +254,7 @@ impl Group {
             }
             problem => Error::argument(sizes, format!("does not fit: {problem}")),
         })?;
-        Ok((call, Buffers::of(footprint, from, to)?))
+        Ok((call, RequestBuffers::of(footprint, from, to)?))
     }
 
     /// Forgets the group, after waiting for its requests in flight. Local.
@@ -266,16 +271,16 @@ impl Group {
         }
         let parts = self.attachment.parts()?;
         let ended = || {
-            let in_flight = lock(&parts.slots).of_group(self.ready.group);
+            let in_flight = lock(&parts.slots).slots_of_group(self.ready.group);
             in_flight.iter().all(|&(slot, _)| parts.control.result(slot).is_some())
         };
         let waited = parts.wait_until(None, None, ended).map(drop);
-        parts.tend();
-        let calls = lock(&parts.slots).of_group(self.ready.group);
-        parts.settle(self.ready.group, &calls);
+        parts.progress();
+        let calls = lock(&parts.slots).slots_of_group(self.ready.group);
+        parts.drain(self.ready.group, &calls);
         *lock(&parts.groups) -= 1;
         waited?;
-        parts.connection.order(&attach::Request::DestroyGroup { group: self.ready.group }, &[])
+        parts.connection.execute(&attach::AttachRequest::DestroyGroup { group: self.ready.group }, &[])
     }
 }
 

@@ -1,10 +1,10 @@
 //! The program's large allocations as memory that the service process maps. The preload library liboutboard_heap serves
 //! them; this module finds them and registers them once, as one range.
 
-use crate::connection::Connection;
+use crate::connection::ServiceConnection;
 use crate::error::Error;
 use libloading::os::unix::Library;
-use outboard_shm::attach::Request;
+use outboard_shm::attach::AttachRequest;
 use std::ffi::c_int;
 use std::io::Write;
 use std::ops::Range;
@@ -16,10 +16,10 @@ const SYMBOL: &[u8] = b"outboard_heap\0";
 /// The addresses of the heap, once the service process maps them; none if there is no heap.
 ///
 /// A service process that refuses accesses the heap as other memory; this is reported, since the user requested more.
-pub(crate) fn register(connection: &Connection) -> Result<Option<Range<usize>>, Error> {
+pub(crate) fn register(connection: &ServiceConnection) -> Result<Option<Range<usize>>, Error> {
     let Some((addresses, memfd)) = find() else { return Ok(None) };
     let (address, bytes) = (addresses.start as u64, addresses.len() as u64);
-    match connection.order(&Request::RegisterMemory { address, bytes }, &[memfd]) {
+    match connection.execute(&AttachRequest::RegisterMemory { address, bytes }, &[memfd]) {
         Ok(()) => Ok(Some(addresses)),
         Err(Error::Service { text, .. }) => {
             let _ = writeln!(

@@ -13,32 +13,31 @@
 #![doc = include_str!("../../../examples/allgather.rs")]
 //! ```
 
+mod adaptive_polling;
 mod blocking;
 pub mod bootstrap;
 mod c_interface;
+mod call_sequence;
 mod connection;
 mod context;
-mod errands;
+mod copy_agent;
 mod error;
 mod group;
 mod heap;
-mod looking;
+mod job_daemon;
 mod operator;
-mod own_daemon;
-pub mod placement;
-mod posting;
-pub mod rendezvous;
 mod request;
-mod segments;
+mod segment_cache;
+pub mod service_processes;
 mod slots;
 mod staging;
 mod tagged;
-mod trace;
+mod wait_trace;
 
 pub use context::Context;
 pub use error::Error;
-pub use group::{BlockList, Contribution, Destination, Group, Outcome};
-pub use operator::{Combination, UserOperator};
+pub use group::{BlockList, Contribution, Destination, Group, ReductionOutcome};
+pub use operator::{ReductionOperator, UserOperator};
 pub use outboard_call::{Element, Operator, Reduction, ReductionError};
 pub use outboard_shm::attach::OFFER_BYTES;
 pub use outboard_shm::memory::Tier;

@@ -16,13 +16,13 @@ use std::sync::Arc;
 const PIECE: usize = 64 << 10;
 
 /// Combines equally many left and right operands, pair by pair, into the right operands.
-type Function = dyn Fn(&[u8], &mut [u8]) + Send + Sync;
+type CombineFunction = dyn Fn(&[u8], &mut [u8]) + Send + Sync;
 
 /// An operator of the program on elements of the program. Must be associative; need not commute. Clones are equal.
 #[derive(Clone)]
 pub struct UserOperator {
     element_bytes: u64,
-    function: Arc<Function>,
+    function: Arc<CombineFunction>,
 }
 
 impl UserOperator {
@@ -61,43 +61,43 @@ impl fmt::Debug for UserOperator {
 
 /// The operator that combines contributions, with the type of their elements.
 #[derive(Debug, Clone)]
-pub enum Combination {
+pub enum ReductionOperator {
     /// An operator that the service process knows.
-    Known(Reduction),
+    BuiltIn(Reduction),
     /// An operator of the program.
     User(UserOperator),
 }
 
-impl Combination {
+impl ReductionOperator {
     /// Bytes from one element to the next.
     pub fn element_bytes(&self) -> u64 {
         match self {
-            Combination::Known(reduction) => reduction.element().bytes(),
-            Combination::User(operator) => operator.element_bytes(),
+            ReductionOperator::BuiltIn(reduction) => reduction.element().bytes(),
+            ReductionOperator::User(operator) => operator.element_bytes(),
         }
     }
 }
 
-impl From<Reduction> for Combination {
+impl From<Reduction> for ReductionOperator {
     fn from(reduction: Reduction) -> Self {
-        Combination::Known(reduction)
+        ReductionOperator::BuiltIn(reduction)
     }
 }
 
-impl From<&UserOperator> for Combination {
+impl From<&UserOperator> for ReductionOperator {
     fn from(operator: &UserOperator) -> Self {
-        Combination::User(operator.clone())
+        ReductionOperator::User(operator.clone())
     }
 }
 
 /// Alignment for elements of any type.
 #[repr(align(64))]
-struct Line(#[expect(dead_code, reason = "bytes are reached by address")] [u8; 64]);
+struct CacheLine(#[expect(dead_code, reason = "bytes are reached by address")] [u8; 64]);
 
 /// Room for the contributions to one call, one behind the other in the order of ranks.
 pub(crate) struct Contributions {
     /// Empty: only its capacity is used.
-    lines: Vec<Line>,
+    lines: Vec<CacheLine>,
     count: usize,
     bytes_each: usize,
 }
@@ -107,7 +107,7 @@ impl Contributions {
     pub(crate) fn new(count: usize, bytes_each: usize) -> Result<Contributions, Error> {
         let mut lines = Vec::new();
         let bytes = count.checked_mul(bytes_each);
-        let reserved = bytes.and_then(|bytes| lines.try_reserve_exact(bytes.div_ceil(size_of::<Line>())).ok());
+        let reserved = bytes.and_then(|bytes| lines.try_reserve_exact(bytes.div_ceil(size_of::<CacheLine>())).ok());
         reserved.ok_or_else(|| {
             let problem = "an operator of the program's own needs them all; reduce fewer elements at a time";
             Error::Resource(format!("no memory for {count} contributions of {bytes_each} bytes: {problem}"))

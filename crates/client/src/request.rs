@@ -8,7 +8,7 @@
 //! A pending request that is dropped leaves its word behind as an orphan. The word records the place of the request's
 //! buffers ([`crate::slots`]).
 
-use crate::context::{Attachment, Parts, lock};
+use crate::context::{Attachment, AttachmentParts, lock};
 use crate::error::Error;
 use crate::operator::Fold;
 use outboard_shm::status::Status;
@@ -16,25 +16,25 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// This many tests find nothing before one checks whether the service process lives, which costs a system call.
-const TESTS_PER_LOOK: u32 = 256;
+const TESTS_PER_LIVENESS_CHECK: u32 = 256;
 
 /// A collective that was posted. Used by one thread at a time.
 #[derive(Debug)]
 pub struct Request {
     attachment: Arc<Attachment>,
-    state: State,
+    state: RequestState,
     tests: u32,
 }
 
 #[derive(Debug)]
-enum State {
+enum RequestState {
     Pending { slot: u32 },
     Ended(Result<(), Error>),
 }
 
 impl Request {
     pub(crate) fn new(attachment: Arc<Attachment>, slot: u32) -> Request {
-        Request { attachment, state: State::Pending { slot }, tests: 0 }
+        Request { attachment, state: RequestState::Pending { slot }, tests: 0 }
     }
 
     /// The result if the collective has ended, and `None` if not. Repeated tests return the same result. In a forked
@@ -45,11 +45,14 @@ impl Request {
             Ok(parts) => parts,
             Err(forked) => return Some(Err(forked)),
         };
-        parts.tend();
+        parts.progress();
         self.tests = self.tests.wrapping_add(1);
-        let look = self.tests.is_multiple_of(TESTS_PER_LOOK);
-        if !self.completed_in(parts) && (parts.known_lost() || (look && parts.lost())) && !self.completed_in(parts) {
-            self.lose(parts);
+        let check_liveness = self.tests.is_multiple_of(TESTS_PER_LIVENESS_CHECK);
+        if !self.completed_in(parts)
+            && (parts.known_lost() || (check_liveness && parts.lost()))
+            && !self.completed_in(parts)
+        {
+            self.end_as_lost(parts);
         }
         self.end_if_completed(parts)
     }
@@ -62,57 +65,57 @@ impl Request {
             Ok(parts) => parts,
             Err(forked) => return Some(Err(forked)),
         };
-        parts.tend();
+        parts.progress();
         let slot = match self.state {
-            State::Pending { slot } => Some(slot),
-            State::Ended(_) => None,
+            RequestState::Pending { slot } => Some(slot),
+            RequestState::Ended(_) => None,
         };
         if parts.wait_until(slot, limit, || self.completed_in(parts)).is_err() {
-            self.lose(parts);
+            self.end_as_lost(parts);
         }
         self.end_if_completed(parts)
     }
 
     /// Makes this rank combine the gathered contributions. The request was just posted and is untested.
     pub(crate) fn fold(&self, fold: Fold) -> Result<(), Error> {
-        let State::Pending { slot } = self.state else { unreachable!("nobody has tested it") };
+        let RequestState::Pending { slot } = self.state else { unreachable!("nobody has tested it") };
         lock(&self.attachment.parts()?.slots).fold_at_end(slot, fold);
         Ok(())
     }
 
     /// Whether this process is the one that posted.
-    pub(crate) fn owned(&self) -> Result<(), Error> {
+    pub(crate) fn check_not_forked(&self) -> Result<(), Error> {
         self.attachment.parts().map(drop)
     }
 
-    fn completed_in(&self, parts: &Parts) -> bool {
+    fn completed_in(&self, parts: &AttachmentParts) -> bool {
         match &self.state {
-            State::Pending { slot } => parts.control.result(*slot).is_some(),
-            State::Ended(_) => true,
+            RequestState::Pending { slot } => parts.control.result(*slot).is_some(),
+            RequestState::Ended(_) => true,
         }
     }
 
     /// Ends the request with the loss of the service process. Its word and segment are never reused.
-    fn lose(&mut self, parts: &Parts) {
-        if let State::Pending { slot } = self.state {
+    fn end_as_lost(&mut self, parts: &AttachmentParts) {
+        if let RequestState::Pending { slot } = self.state {
             // Dropped outside the lock, because dropping the operator runs code of the program.
-            let fold = lock(&parts.slots).take_fold(slot);
+            let fold = lock(&parts.slots).remove_fold(slot);
             drop(fold);
         }
-        parts.errands.give_up(&parts.control);
-        self.state = State::Ended(Err(parts.connection.lost()));
+        parts.copy_agent.shut_down(&parts.control);
+        self.state = RequestState::Ended(Err(parts.connection.lost()));
     }
 
-    fn end_if_completed(&mut self, parts: &Parts) -> Option<Result<(), Error>> {
-        if let State::Pending { slot } = self.state {
+    fn end_if_completed(&mut self, parts: &AttachmentParts) -> Option<Result<(), Error>> {
+        if let RequestState::Pending { slot } = self.state {
             let status = parts.control.result(slot)?;
-            let failure = (status != Status::Ok).then(|| parts.explain(slot, status));
+            let failure = (status != Status::Ok).then(|| parts.fetch_error(slot, status));
             let finished = parts.finish(slot, failure.is_none());
-            self.state = State::Ended(failure.map_or(finished, Err));
+            self.state = RequestState::Ended(failure.map_or(finished, Err));
         }
         match &self.state {
-            State::Ended(result) => Some(result.clone()),
-            State::Pending { .. } => None,
+            RequestState::Ended(result) => Some(result.clone()),
+            RequestState::Pending { .. } => None,
         }
     }
 }
@@ -122,9 +125,9 @@ impl Drop for Request {
         let Ok(parts) = self.attachment.parts() else {
             return;
         };
-        if let State::Pending { slot } = self.state {
+        if let RequestState::Pending { slot } = self.state {
             lock(&parts.slots).orphan(slot);
-            parts.tend();
+            parts.progress();
         }
     }
 }
@@ -140,7 +143,7 @@ pub fn wait_some(requests: &[&Request], limit: Option<Duration>) -> Result<(), E
         return Err(Error::argument("requests", "belong to different contexts"));
     }
     let parts = first.attachment.parts()?;
-    parts.tend();
+    parts.progress();
     match parts.wait_until(None, limit, || requests.iter().any(|request| request.completed_in(parts))) {
         Ok(_) | Err(Error::ServiceLost { .. }) => Ok(()),
         Err(other) => Err(other),

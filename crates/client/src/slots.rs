@@ -7,30 +7,30 @@
 //! | owned | a request holds it | free when the request has seen its result; orphaned when it is freed before |
 //! | orphaned | the collective goes on without a handle | free when a later call sees its result |
 //!
-//! This rank does its part at the end of a request once ([`Delivery`]). The thread that sees the result does it, or the
-//! thread that takes the group's buffers back.
+//! This rank does its part at the end of a request once ([`DeliveryState`]). The thread that sees the result does it,
+//! or the thread that takes the group's buffers back.
 //!
 //! Invariant: a word is armed only while free, so a late result never meets a new request.
 
 use crate::error::Error;
 use crate::operator::Fold;
-use crate::staging::{Buffers, Staged};
+use crate::staging::{RequestBuffers, StagedBuffers};
 use std::sync::Arc;
 
 /// The place at which the service process finds the buffers of a request.
 #[derive(Debug)]
-pub(crate) enum Lent {
+pub(crate) enum BufferPlacement {
     /// In the program's own buffers.
-    Direct(Buffers),
+    Direct(RequestBuffers),
     /// In a segment.
-    Staged(Arc<Staged>),
+    Staged(Arc<StagedBuffers>),
     /// In memory that is always shared; also the state after the request has ended.
     Shared,
 }
 
 /// The progress of this rank's part at the end of a request: copying received bytes, or combining them.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Delivery {
+pub(crate) enum DeliveryState {
     Due,
     UnderWay,
     /// The buffers belong to the program again.
@@ -38,63 +38,70 @@ pub(crate) enum Delivery {
 }
 
 #[derive(Debug)]
-struct Owned {
+struct SlotOwner {
     group: u64,
     instance: u64,
-    lent: Lent,
+    placement: BufferPlacement,
     /// Combination to run when the collective has ended.
     fold: Option<Box<Fold>>,
-    delivery: Delivery,
+    delivery: DeliveryState,
 }
 
 /// A request in flight whose buffers are the program's own.
 #[derive(Debug)]
-pub(crate) struct InPlace {
+pub(crate) struct DirectRequest {
     pub(crate) slot: u32,
     pub(crate) group: u64,
     pub(crate) instance: u64,
-    pub(crate) buffers: Buffers,
+    pub(crate) buffers: RequestBuffers,
 }
 
 #[derive(Debug)]
 pub(crate) struct Slots {
     free: Vec<u32>,
-    owners: Vec<Option<Owned>>,
+    owners: Vec<Option<SlotOwner>>,
     /// Requests in flight whose handles are gone.
     orphans: Vec<u32>,
     direct: usize,
-    /// Threads that wait for another thread's [`Delivery`].
-    pub(crate) awaiting: usize,
+    /// Threads that wait for another thread's [`DeliveryState`].
+    pub(crate) waiting_threads: usize,
 }
 
 impl Slots {
     pub(crate) fn new(count: u32) -> Slots {
         let owners = (0..count).map(|_| None).collect();
-        Slots { free: (0..count).rev().collect(), owners, orphans: Vec::new(), direct: 0, awaiting: 0 }
+        Slots { free: (0..count).rev().collect(), owners, orphans: Vec::new(), direct: 0, waiting_threads: 0 }
     }
 
     pub(crate) fn count(&self) -> usize {
         self.owners.len()
     }
 
-    pub(crate) fn take(&mut self, group: u64, instance: u64) -> Option<u32> {
+    pub(crate) fn acquire(&mut self, group: u64, instance: u64) -> Option<u32> {
         let slot = self.free.pop()?;
-        self.owners[slot as usize] =
-            Some(Owned { group, instance, lent: Lent::Shared, fold: None, delivery: Delivery::Due });
+        self.owners[slot as usize] = Some(SlotOwner {
+            group,
+            instance,
+            placement: BufferPlacement::Shared,
+            fold: None,
+            delivery: DeliveryState::Due,
+        });
         Some(slot)
     }
 
     /// Records the place of a request's buffers when it is posted.
-    pub(crate) fn lend(&mut self, slot: u32, lent: Lent) {
-        self.take_lent(slot);
-        self.direct += usize::from(matches!(lent, Lent::Direct(_)));
-        self.owners[slot as usize].as_mut().expect("a word in use").lent = lent;
+    pub(crate) fn set_placement(&mut self, slot: u32, placement: BufferPlacement) {
+        self.remove_placement(slot);
+        self.direct += usize::from(matches!(placement, BufferPlacement::Direct(_)));
+        self.owners[slot as usize].as_mut().expect("a word in use").placement = placement;
     }
 
     /// Records that the request reaches the service process.
-    pub(crate) fn posted(&self, slot: u32) {
-        if let Some(Owned { instance, lent: Lent::Staged(staged), .. }) = &self.owners[slot as usize] {
-            staged.stand_in(*instance);
+    pub(crate) fn record_post(&self, slot: u32) {
+        if let Some(SlotOwner { instance, placement: BufferPlacement::Staged(staged), .. }) =
+            &self.owners[slot as usize]
+        {
+            staged.record_call(*instance);
         }
     }
 
@@ -105,17 +112,17 @@ impl Slots {
     }
 
     /// The delivery of this call, if it still uses the word.
-    pub(crate) fn delivery(&mut self, slot: u32, call: (u64, u64)) -> Option<&mut Delivery> {
+    pub(crate) fn delivery(&mut self, slot: u32, call: (u64, u64)) -> Option<&mut DeliveryState> {
         let owner = self.owners[slot as usize].as_mut().filter(|owner| (owner.group, owner.instance) == call)?;
         Some(&mut owner.delivery)
     }
 
     /// Takes the buffers out of the word; from here on this rank does not access them.
-    pub(crate) fn take_lent(&mut self, slot: u32) -> Lent {
+    pub(crate) fn remove_placement(&mut self, slot: u32) -> BufferPlacement {
         let owner = self.owners[slot as usize].as_mut();
-        let lent = std::mem::replace(&mut owner.expect("a word in use").lent, Lent::Shared);
-        self.direct -= usize::from(matches!(lent, Lent::Direct(_)));
-        lent
+        let placement = std::mem::replace(&mut owner.expect("a word in use").placement, BufferPlacement::Shared);
+        self.direct -= usize::from(matches!(placement, BufferPlacement::Direct(_)));
+        placement
     }
 
     /// Sets the combination to run when the request has ended well.
@@ -124,12 +131,12 @@ impl Slots {
     }
 
     /// Takes the combination and its memory out of the word.
-    pub(crate) fn take_fold(&mut self, slot: u32) -> Option<Box<Fold>> {
+    pub(crate) fn remove_fold(&mut self, slot: u32) -> Option<Box<Fold>> {
         self.owners[slot as usize].as_mut().expect("a word in use").fold.take()
     }
 
-    pub(crate) fn give_back(&mut self, slot: u32) {
-        self.take_lent(slot);
+    pub(crate) fn release(&mut self, slot: u32) {
+        self.remove_placement(slot);
         self.owners[slot as usize] = None;
         self.free.push(slot);
     }
@@ -147,32 +154,36 @@ impl Slots {
 
     /// One of these requests; within a group the earliest call comes first. So a request that waits for a copy goes on
     /// as soon as it is copied, and a start of a recording continues from the earlier ones.
-    pub(crate) fn first_direct(&self) -> Option<InPlace> {
+    pub(crate) fn first_direct(&self) -> Option<DirectRequest> {
         if !self.any_direct() {
             return None;
         }
         let direct = self.owners.iter().zip(0..).filter_map(|(owner, slot)| match owner {
-            Some(Owned { group, instance, lent: Lent::Direct(buffers), .. }) => {
+            Some(SlotOwner { group, instance, placement: BufferPlacement::Direct(buffers), .. }) => {
                 Some((*instance, *group, slot, buffers))
             }
             Some(_) | None => None,
         });
         let (instance, group, slot, buffers) = direct.min_by_key(|(instance, ..)| *instance)?;
-        Some(InPlace { slot, group, instance, buffers: buffers.clone() })
+        Some(DirectRequest { slot, group, instance, buffers: buffers.clone() })
     }
 
     /// Records the new place of the request's buffers; returns it if the request has ended meanwhile.
-    pub(crate) fn relend(&mut self, request: &InPlace, lent: Lent) -> Result<(), Lent> {
+    pub(crate) fn replace_placement(
+        &mut self,
+        request: &DirectRequest,
+        placement: BufferPlacement,
+    ) -> Result<(), BufferPlacement> {
         match &mut self.owners[request.slot as usize] {
-            Some(Owned { group, instance, lent: place @ Lent::Direct(_), .. })
+            Some(SlotOwner { group, instance, placement: place @ BufferPlacement::Direct(_), .. })
                 if (*group, *instance) == (request.group, request.instance) =>
             {
                 self.direct -= 1;
-                *place = lent;
-                self.posted(request.slot);
+                *place = placement;
+                self.record_post(request.slot);
                 Ok(())
             }
-            Some(_) | None => Err(lent),
+            Some(_) | None => Err(placement),
         }
     }
 
@@ -189,12 +200,12 @@ impl Slots {
     }
 
     /// The words that a group uses, each with the number of its call.
-    pub(crate) fn of_group(&self, group: u64) -> Vec<(u32, u64)> {
-        let of_it = |(owner, slot): (&Option<Owned>, u32)| match owner {
+    pub(crate) fn slots_of_group(&self, group: u64) -> Vec<(u32, u64)> {
+        let used_by_group = |(owner, slot): (&Option<SlotOwner>, u32)| match owner {
             Some(owner) if owner.group == group => Some((slot, owner.instance)),
             Some(_) | None => None,
         };
-        self.owners.iter().zip(0..).filter_map(of_it).collect()
+        self.owners.iter().zip(0..).filter_map(used_by_group).collect()
     }
 }
 
@@ -203,31 +214,34 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_go_round_and_orphans_leave_when_ended() {
+    fn released_slots_are_reused_and_ended_orphans_removed() {
         let mut slots = Slots::new(2);
-        assert_eq!((slots.take(7, 1), slots.take(8, 1), slots.take(7, 2)), (Some(0), Some(1), None));
-        assert_eq!(slots.of_group(7), [(0, 1)]);
+        assert_eq!((slots.acquire(7, 1), slots.acquire(8, 1), slots.acquire(7, 2)), (Some(0), Some(1), None));
+        assert_eq!(slots.slots_of_group(7), [(0, 1)]);
         slots.orphan(0);
         assert!(slots.ended_orphans(|_| false).is_empty());
         assert_eq!(slots.ended_orphans(|slot| slot == 0), [0]);
-        assert_eq!(slots.take(9, 1), None, "the word is in use until it is given back");
-        slots.give_back(0);
-        assert_eq!(slots.take(9, 1), Some(0));
+        assert_eq!(slots.acquire(9, 1), None, "the word is in use until it is given back");
+        slots.release(0);
+        assert_eq!(slots.acquire(9, 1), Some(0));
     }
 
     #[test]
     fn buffers_move_only_while_their_request_is_in_flight() {
         let mut slots = Slots::new(1);
-        let buffers = Buffers::NONE;
-        let slot = slots.take(7, 1).unwrap();
-        slots.lend(slot, Lent::Direct(buffers.clone()));
+        let buffers = RequestBuffers::NONE;
+        let slot = slots.acquire(7, 1).unwrap();
+        slots.set_placement(slot, BufferPlacement::Direct(buffers.clone()));
         let request = slots.first_direct().unwrap();
-        slots.relend(&request, Lent::Shared).unwrap();
+        slots.replace_placement(&request, BufferPlacement::Shared).unwrap();
         assert!(!slots.any_direct() && slots.first_direct().is_none());
-        slots.give_back(slot);
-        let slot = slots.take(7, 2).unwrap();
-        slots.lend(slot, Lent::Direct(buffers));
-        assert!(slots.relend(&request, Lent::Shared).is_err(), "the next request of the word is another");
+        slots.release(slot);
+        let slot = slots.acquire(7, 2).unwrap();
+        slots.set_placement(slot, BufferPlacement::Direct(buffers));
+        assert!(
+            slots.replace_placement(&request, BufferPlacement::Shared).is_err(),
+            "the next request of the word is another"
+        );
         assert!(slots.any_direct());
     }
 }

@@ -3,17 +3,17 @@
 //! The post copies the send buffer in, and the call that sees the completion fills the receive buffer; in both the rank
 //! is inside this library. If the kernel withdraws access while requests are in flight, the next call into this library
 //! copies their buffers, including bytes received so far. It then notifies the service process. The memory comes from
-//! [`Segments`]; at most [`MOST_STAGED`] bytes are in use, or as many as a single request needs.
+//! [`SegmentCache`]; at most [`MOST_STAGED`] bytes are in use, or as many as a single request needs.
 //!
 //! Starts of one recording run one after the other, each on the memory that the one before has left (GP-2). So starts
 //! in flight together share one segment: the first copies in, the last copies out.
 
-use crate::connection::Connection;
+use crate::connection::ServiceConnection;
 use crate::context::lock;
 use crate::error::Error;
-use crate::segments::Segments;
+use crate::segment_cache::SegmentCache;
 use outboard_call::{Blocks, Footprint, Span};
-use outboard_shm::region::Region;
+use outboard_shm::region::MemfdRegion;
 use std::sync::{Arc, Mutex};
 
 const MOST_STAGED: usize = 1 << 30;
@@ -22,25 +22,25 @@ const LEAST_TABLE: usize = 512;
 
 /// The rank's shared memory, and the bytes used for staging.
 #[derive(Debug)]
-pub(crate) struct StagingPool {
-    pub(crate) segments: Segments,
+pub(crate) struct RankStaging {
+    pub(crate) segments: SegmentCache,
     bytes: usize,
     /// Segments of recordings, which the next start shares.
-    recorded: Vec<Arc<Staged>>,
+    recorded: Vec<Arc<StagedBuffers>>,
 }
 
 /// Stands in for the buffers of a request, or of all starts of one recording. Shared only under the pool's lock.
 #[derive(Debug)]
-pub(crate) struct Staged {
-    segment: Region,
-    buffers: Buffers,
+pub(crate) struct StagedBuffers {
+    segment: MemfdRegion,
+    buffers: RequestBuffers,
     /// The last of the calls that use this segment.
     last: Mutex<u64>,
 }
 
 /// The buffers of a collective as the program gave them.
 #[derive(Debug, Clone)]
-pub(crate) struct Buffers {
+pub(crate) struct RequestBuffers {
     /// The contribution, in place or not.
     pub(crate) contribution: *const u8,
     pub(crate) bytes_per_rank: usize,
@@ -49,12 +49,12 @@ pub(crate) struct Buffers {
     /// Offset of the contribution in the receive buffer, if it is in place.
     pub(crate) in_place_at: Option<usize>,
     /// The parts of the buffers that the request uses, if not all; the rest stays the program's.
-    pub(crate) pieces: Option<Arc<Pieces>>,
+    pub(crate) pieces: Option<Arc<BufferPieces>>,
 }
 
 /// The parts of its buffers that a request uses.
 #[derive(Debug)]
-pub(crate) enum Pieces {
+pub(crate) enum BufferPieces {
     /// Blocks of different sizes.
     Blocks(Blocks),
     /// Recorded memory at any address; in a segment the pieces lie one after another.
@@ -70,7 +70,7 @@ pub(crate) struct RecordedPieces {
     pub(crate) written: Vec<(usize, usize, usize)>,
 }
 
-fn placed(span: &Span) -> (usize, usize) {
+fn offset_and_length(span: &Span) -> (usize, usize) {
     (span.offset as usize, span.len as usize)
 }
 
@@ -85,7 +85,7 @@ impl RecordedPieces {
 #[derive(Debug, Default)]
 pub(crate) struct Tables {
     /// The last region is in use; the others may still hold tables of earlier submissions, of smaller groups.
-    regions: Vec<Region>,
+    regions: Vec<MemfdRegion>,
     bytes_per_word: usize,
 }
 
@@ -93,7 +93,7 @@ impl Tables {
     /// Copies `table` to the place of word `slot` of `slots`; returns its address. `region` makes a shared region.
     pub(crate) fn put(
         &mut self,
-        region: impl FnOnce(usize) -> Result<Region, Error>,
+        region: impl FnOnce(usize) -> Result<MemfdRegion, Error>,
         (slot, slots): (u32, u32),
         table: &[u64],
     ) -> Result<u64, Error> {
@@ -113,14 +113,14 @@ impl Tables {
 }
 
 // SAFETY: the pointers are the program's buffers, which the program lends until the request ends, to any thread.
-unsafe impl Send for Buffers {}
+unsafe impl Send for RequestBuffers {}
 // SAFETY: the pointers are plain addresses to any thread that reads them; accesses to the memory rest on the program's
 // promise.
-unsafe impl Sync for Buffers {}
+unsafe impl Sync for RequestBuffers {}
 
-impl Buffers {
+impl RequestBuffers {
     /// No buffer at all.
-    pub(crate) const NONE: Buffers = Buffers {
+    pub(crate) const NONE: RequestBuffers = RequestBuffers {
         contribution: std::ptr::null(),
         bytes_per_rank: 0,
         receive: std::ptr::null_mut(),
@@ -130,7 +130,7 @@ impl Buffers {
     };
 
     /// The buffers of a call with this footprint, at the addresses that the caller passes.
-    pub(crate) fn of(footprint: Footprint, send: *const u8, receive: *mut u8) -> Result<Buffers, Error> {
+    pub(crate) fn of(footprint: Footprint, send: *const u8, receive: *mut u8) -> Result<RequestBuffers, Error> {
         let Footprint { reads, writes, in_place_at, blocks, .. } = footprint;
         // A footprint lies in the address space.
         let in_place_at = in_place_at.map(|at| at as usize);
@@ -142,8 +142,8 @@ impl Buffers {
         }
         let contribution = in_place_at.map_or(send, |at| receive.wrapping_add(at).cast_const());
         let (bytes_per_rank, receive_bytes) = (reads.bytes as usize, writes.bytes as usize);
-        let pieces = blocks.map(|blocks| Arc::new(Pieces::Blocks(blocks)));
-        Ok(Buffers { contribution, bytes_per_rank, receive, receive_bytes, in_place_at, pieces })
+        let pieces = blocks.map(|blocks| Arc::new(BufferPieces::Blocks(blocks)));
+        Ok(RequestBuffers { contribution, bytes_per_rank, receive, receive_bytes, in_place_at, pieces })
     }
 
     /// Offset of the contribution in a segment.
@@ -152,23 +152,23 @@ impl Buffers {
     }
 
     /// The buffers of a call of a recording. In a segment they are one buffer of all pieces.
-    pub(crate) fn recorded(pieces: Arc<Pieces>) -> Buffers {
+    pub(crate) fn recorded(pieces: Arc<BufferPieces>) -> RequestBuffers {
         let receive_bytes = match &*pieces {
-            Pieces::Recorded(recorded) => recorded.bytes(),
-            Pieces::Blocks(_) => unreachable!("a recording"),
+            BufferPieces::Recorded(recorded) => recorded.bytes(),
+            BufferPieces::Blocks(_) => unreachable!("a recording"),
         };
-        Buffers { receive_bytes, in_place_at: Some(0), pieces: Some(pieces), ..Buffers::NONE }
+        RequestBuffers { receive_bytes, in_place_at: Some(0), pieces: Some(pieces), ..RequestBuffers::NONE }
     }
 
     /// Offset in a segment, address and length of each non-empty piece of the contribution.
-    fn contributed(&self) -> Vec<(usize, *const u8, usize)> {
+    fn contribution_pieces(&self) -> Vec<(usize, *const u8, usize)> {
         let block = |(offset, length): (usize, usize)| {
             (self.contribution_at() + offset, self.contribution.wrapping_add(offset), length)
         };
         let pieces: Vec<_> = match self.pieces.as_deref() {
             None => vec![block((0, self.bytes_per_rank))],
-            Some(Pieces::Blocks(blocks)) => blocks.send.iter().map(placed).map(block).collect(),
-            Some(Pieces::Recorded(recorded)) => {
+            Some(BufferPieces::Blocks(blocks)) => blocks.send.iter().map(offset_and_length).map(block).collect(),
+            Some(BufferPieces::Recorded(recorded)) => {
                 let mut place = 0;
                 let piece = |&(address, length): &(usize, usize)| {
                     place += length;
@@ -185,8 +185,8 @@ impl Buffers {
         let block = |(offset, length): (usize, usize)| (offset, self.receive.wrapping_add(offset), length);
         let pieces: Vec<_> = match self.pieces.as_deref() {
             None => vec![block((0, self.receive_bytes))],
-            Some(Pieces::Blocks(blocks)) => blocks.receive.iter().map(placed).map(block).collect(),
-            Some(Pieces::Recorded(recorded)) => {
+            Some(BufferPieces::Blocks(blocks)) => blocks.receive.iter().map(offset_and_length).map(block).collect(),
+            Some(BufferPieces::Recorded(recorded)) => {
                 let piece = |&(place, address, length): &(usize, usize, usize)| {
                     (place, std::ptr::with_exposed_provenance_mut(address), length)
                 };
@@ -198,11 +198,11 @@ impl Buffers {
 
     /// Whether these buffers belong to a recording.
     pub(crate) fn are_recorded(&self) -> bool {
-        matches!(self.pieces.as_deref(), Some(Pieces::Recorded(_)))
+        matches!(self.pieces.as_deref(), Some(BufferPieces::Recorded(_)))
     }
 
     /// Whether both belong to the same recording.
-    fn same_recording(&self, other: &Buffers) -> bool {
+    fn same_recording(&self, other: &RequestBuffers) -> bool {
         let both = self.pieces.as_ref().zip(other.pieces.as_ref());
         self.are_recorded() && both.is_some_and(|(own, others)| Arc::ptr_eq(own, others))
     }
@@ -210,10 +210,10 @@ impl Buffers {
     /// Whether all pieces lie in memory for which `shared` returns true.
     pub(crate) fn all_in(&self, shared: impl Fn(*const u8, usize) -> bool) -> bool {
         match self.pieces.as_deref() {
-            Some(Pieces::Recorded(recorded)) => {
+            Some(BufferPieces::Recorded(recorded)) => {
                 recorded.all.iter().all(|&(address, length)| shared(std::ptr::without_provenance(address), length))
             }
-            Some(Pieces::Blocks(_)) | None => {
+            Some(BufferPieces::Blocks(_)) | None => {
                 shared(self.receive, self.receive_bytes) && shared(self.contribution, self.bytes_per_rank)
             }
         }
@@ -225,9 +225,9 @@ fn fits_beside(in_use: usize, bytes: usize) -> bool {
     in_use == 0 || in_use.saturating_add(bytes) <= MOST_STAGED
 }
 
-impl StagingPool {
-    pub(crate) fn new(segments: Segments) -> StagingPool {
-        StagingPool { segments, bytes: 0, recorded: Vec::new() }
+impl RankStaging {
+    pub(crate) fn new(segments: SegmentCache) -> RankStaging {
+        RankStaging { segments, bytes: 0, recorded: Vec::new() }
     }
 
     /// Copies the contribution into a segment. A start of a recording uses the segment of earlier starts in flight, if
@@ -235,7 +235,11 @@ impl StagingPool {
     ///
     /// # Safety
     /// `buffers` describes memory of the program that is valid until the request ends.
-    pub(crate) unsafe fn stage(&mut self, connection: &Connection, buffers: &Buffers) -> Result<Arc<Staged>, Error> {
+    pub(crate) unsafe fn stage(
+        &mut self,
+        connection: &ServiceConnection,
+        buffers: &RequestBuffers,
+    ) -> Result<Arc<StagedBuffers>, Error> {
         if let Some(shared) = self.shared(buffers) {
             return Ok(shared);
         }
@@ -248,28 +252,36 @@ impl StagingPool {
     }
 
     /// The segment of starts of the same recording that are in flight.
-    fn shared(&self, buffers: &Buffers) -> Option<Arc<Staged>> {
+    fn shared(&self, buffers: &RequestBuffers) -> Option<Arc<StagedBuffers>> {
         self.recorded.iter().find(|staged| staged.buffers.same_recording(buffers)).map(Arc::clone)
     }
 
     /// # Safety
     /// As [`stage`](Self::stage).
-    unsafe fn copy(&mut self, connection: &Connection, buffers: &Buffers) -> Result<Staged, Error> {
+    unsafe fn copy(
+        &mut self,
+        connection: &ServiceConnection,
+        buffers: &RequestBuffers,
+    ) -> Result<StagedBuffers, Error> {
         let needed = buffers.receive_bytes.max(buffers.contribution_at() + buffers.bytes_per_rank);
         let segment = self.segment(connection, needed)?;
-        for (place, start, length) in buffers.contributed() {
+        for (place, start, length) in buffers.contribution_pieces() {
             // SAFETY: the caller's promise; the bytes go straight into the segment.
             let piece = unsafe { std::slice::from_raw_parts(start, length) };
             segment.write(place, piece);
         }
-        Ok(Staged { segment, buffers: buffers.clone(), last: Mutex::default() })
+        Ok(StagedBuffers { segment, buffers: buffers.clone(), last: Mutex::default() })
     }
 
     /// Copies the contribution and the bytes received so far of a request in flight.
     ///
     /// # Safety
     /// As for [`stage`](Self::stage), and nothing writes to the buffers meanwhile.
-    pub(crate) unsafe fn restage(&mut self, connection: &Connection, buffers: &Buffers) -> Result<Arc<Staged>, Error> {
+    pub(crate) unsafe fn restage(
+        &mut self,
+        connection: &ServiceConnection,
+        buffers: &RequestBuffers,
+    ) -> Result<Arc<StagedBuffers>, Error> {
         if let Some(shared) = self.shared(buffers) {
             return Ok(shared);
         }
@@ -283,7 +295,7 @@ impl StagingPool {
         Ok(staged)
     }
 
-    fn segment(&mut self, connection: &Connection, needed: usize) -> Result<Region, Error> {
+    fn segment(&mut self, connection: &ServiceConnection, needed: usize) -> Result<MemfdRegion, Error> {
         let bytes = needed.checked_next_power_of_two().unwrap_or(usize::MAX).max(LEAST_SEGMENT);
         if !fits_beside(self.bytes, bytes) {
             return Err(Error::Resource(format!(
@@ -291,13 +303,13 @@ impl StagingPool {
                  the service process reach the rank's memory (outboard doctor tells how)"
             )));
         }
-        let segment = self.segments.take(connection, needed, bytes)?;
+        let segment = self.segments.acquire(connection, needed, bytes)?;
         self.bytes += segment.bytes();
         Ok(segment)
     }
 
     /// Fills the program's receive buffer when this call has ended, if it is the last that uses the segment.
-    pub(crate) fn deliver(&mut self, staged: &Arc<Staged>, instance: u64) {
+    pub(crate) fn deliver(&mut self, staged: &Arc<StagedBuffers>, instance: u64) {
         if *lock(&staged.last) != instance {
             // A later start of the recording continues in the segment, or has already delivered.
             return;
@@ -308,18 +320,18 @@ impl StagingPool {
     }
 
     /// Takes the segment of a request that has ended back, if no other request needs it.
-    pub(crate) fn give_back(&mut self, connection: &Connection, staged: Arc<Staged>) {
+    pub(crate) fn release(&mut self, connection: &ServiceConnection, staged: Arc<StagedBuffers>) {
         if Arc::strong_count(&staged) == 2 {
             self.recorded.retain(|shared| !Arc::ptr_eq(shared, &staged));
         }
-        let Some(Staged { segment, .. }) = Arc::into_inner(staged) else { return };
+        let Some(StagedBuffers { segment, .. }) = Arc::into_inner(staged) else { return };
         self.bytes -= segment.bytes();
         // Fails only if the service process is gone, which other calls report.
-        let _ = self.segments.give_back(connection, segment);
+        let _ = self.segments.release(connection, segment);
     }
 }
 
-impl Staged {
+impl StagedBuffers {
     /// Address of the contribution in the segment.
     pub(crate) fn send_address(&self) -> u64 {
         self.receive_address() + self.buffers.contribution_at() as u64
@@ -331,7 +343,7 @@ impl Staged {
     }
 
     /// Records that the segment stands in for this call of its group.
-    pub(crate) fn stand_in(&self, instance: u64) {
+    pub(crate) fn record_call(&self, instance: u64) {
         let mut last = lock(&self.last);
         *last = instance.max(*last);
     }

@@ -5,12 +5,12 @@
 //! goes to the service process once, as a program with dependencies. Each call of it is one small entry in the ring
 //! (GP-5). Invariant: a recording keeps only addresses; the program lends the memory with each call.
 
-use crate::context::{Parts, lock};
+use crate::call_sequence::{CallSequence, PostedRequest};
+use crate::context::{AttachmentParts, lock};
 use crate::error::Error;
 use crate::group::Group;
-use crate::posting::{Posted, Posting};
 use crate::request::Request;
-use crate::staging::{Buffers, Pieces, RecordedPieces};
+use crate::staging::{BufferPieces, RecordedPieces, RequestBuffers};
 use outboard_call::{Call, CallKind, Rank, Reduction, Span, TaggedCall};
 use outboard_plan::{Op, ProgramBuilder};
 use outboard_proto::Recording;
@@ -22,17 +22,17 @@ use std::sync::{Arc, Mutex};
 
 /// State shared by messages and recordings of one group.
 #[derive(Debug)]
-pub(crate) struct Tagged {
-    posting: Posting,
+pub(crate) struct TaggedMessages {
+    call_sequence: CallSequence,
     ranks: u32,
     rank: u32,
     /// The number of the last recording, equal on all ranks.
     recordings: Mutex<u32>,
 }
 
-impl Tagged {
-    pub(crate) fn new(posting: Posting, ranks: u32, rank: u32) -> Tagged {
-        Tagged { posting, ranks, rank, recordings: Mutex::default() }
+impl TaggedMessages {
+    pub(crate) fn new(call_sequence: CallSequence, ranks: u32, rank: u32) -> TaggedMessages {
+        TaggedMessages { call_sequence, ranks, rank, recordings: Mutex::default() }
     }
 
     fn peer(&self, rank: u32, argument: &'static str) -> Result<Rank, Error> {
@@ -44,17 +44,17 @@ impl Tagged {
 
     /// # Safety
     /// As for [`Group::isend`].
-    unsafe fn message(&self, call: TaggedCall, buffers: &Buffers, bytes: u64) -> Result<Request, Error> {
+    unsafe fn message(&self, call: TaggedCall, buffers: &RequestBuffers, bytes: u64) -> Result<Request, Error> {
         let call = Call { bytes, ..Call::new(CallKind::Tagged(call)) };
         // SAFETY: the caller's promise about the buffer.
-        unsafe { self.posting.post(buffers, call, &[]) }.map(|posted| posted.request)
+        unsafe { self.call_sequence.post(buffers, call, &[]) }.map(|posted| posted.request)
     }
 }
 
-type Piece = (usize, usize);
+type MemoryPiece = (usize, usize);
 
 /// Checks a buffer and exposes its address to the code that copies it.
-fn piece(start: *const u8, bytes: u64, argument: &'static str) -> Result<Piece, Error> {
+fn piece(start: *const u8, bytes: u64, argument: &'static str) -> Result<MemoryPiece, Error> {
     let Ok(length) = isize::try_from(bytes).map(isize::unsigned_abs) else {
         return Err(Error::argument("bytes", format!("is {bytes}, more than the address space")));
     };
@@ -69,7 +69,7 @@ fn piece(start: *const u8, bytes: u64, argument: &'static str) -> Result<Piece, 
 }
 
 /// Two pieces of `bytes` bytes that do not overlap.
-fn apart(from: *const u8, into: *mut u8, bytes: u64) -> Result<(Piece, Piece), Error> {
+fn disjoint_pieces(from: *const u8, into: *mut u8, bytes: u64) -> Result<(MemoryPiece, MemoryPiece), Error> {
     let (from, into) = (piece(from, bytes, "from")?, piece(into, bytes, "into")?);
     if bytes > 0 && from.0 < into.0 + into.1 && into.0 < from.0 + from.1 {
         return Err(Error::argument("into", "overlaps `from`"));
@@ -86,7 +86,7 @@ impl Group {
     pub unsafe fn isend(&self, to: u32, tag: u32, buffer: *const u8, bytes: u64) -> Result<Request, Error> {
         let peer = self.tagged.peer(to, "to")?;
         let (_, length) = piece(buffer, bytes, "buffer")?;
-        let buffers = Buffers { contribution: buffer, bytes_per_rank: length, ..Buffers::NONE };
+        let buffers = RequestBuffers { contribution: buffer, bytes_per_rank: length, ..RequestBuffers::NONE };
         // SAFETY: the caller's promise about the buffer.
         unsafe { self.tagged.message(TaggedCall::Send { to: peer, tag }, &buffers, bytes) }
     }
@@ -101,13 +101,13 @@ impl Group {
         let peer = self.tagged.peer(from, "from")?;
         let (_, length) = piece(buffer, bytes, "buffer")?;
         // A staged buffer is copied as a whole, so bytes beyond a shorter message are copied back unchanged.
-        let buffers = Buffers {
+        let buffers = RequestBuffers {
             contribution: buffer,
             bytes_per_rank: length,
             receive: buffer,
             receive_bytes: length,
             in_place_at: Some(0),
-            ..Buffers::NONE
+            ..RequestBuffers::NONE
         };
         // SAFETY: the caller's promise about the buffer.
         unsafe { self.tagged.message(TaggedCall::Receive { from: peer, tag }, &buffers, bytes) }
@@ -120,26 +120,30 @@ impl Group {
 }
 
 #[derive(Debug, Clone, Copy)]
-enum Step {
-    Send { to: Rank, tag: u32, from: Piece },
-    Receive { from: Rank, tag: u32, into: Piece },
-    Copy { from: Piece, into: Piece },
-    Reduce { from: Piece, into: Piece, reduction: Reduction },
+enum RecordedStep {
+    Send { to: Rank, tag: u32, from: MemoryPiece },
+    Receive { from: Rank, tag: u32, into: MemoryPiece },
+    Copy { from: MemoryPiece, into: MemoryPiece },
+    Reduce { from: MemoryPiece, into: MemoryPiece, reduction: Reduction },
     Barrier,
 }
 
-impl Step {
-    fn reads(&self) -> Option<Piece> {
+impl RecordedStep {
+    fn reads(&self) -> Option<MemoryPiece> {
         match self {
-            Step::Send { from, .. } | Step::Copy { from, .. } | Step::Reduce { from, .. } => Some(*from),
-            Step::Receive { .. } | Step::Barrier => None,
+            RecordedStep::Send { from, .. } | RecordedStep::Copy { from, .. } | RecordedStep::Reduce { from, .. } => {
+                Some(*from)
+            }
+            RecordedStep::Receive { .. } | RecordedStep::Barrier => None,
         }
     }
 
-    fn writes(&self) -> Option<Piece> {
+    fn writes(&self) -> Option<MemoryPiece> {
         match self {
-            Step::Receive { into, .. } | Step::Copy { into, .. } | Step::Reduce { into, .. } => Some(*into),
-            Step::Send { .. } | Step::Barrier => None,
+            RecordedStep::Receive { into, .. }
+            | RecordedStep::Copy { into, .. }
+            | RecordedStep::Reduce { into, .. } => Some(*into),
+            RecordedStep::Send { .. } | RecordedStep::Barrier => None,
         }
     }
 }
@@ -148,35 +152,35 @@ impl Step {
 /// same time, so none of them may touch bytes that another writes. Invalid operations are an [`Error::Argument`].
 #[derive(Debug)]
 pub struct Recorder {
-    tagged: Arc<Tagged>,
-    steps: Vec<Step>,
+    tagged: Arc<TaggedMessages>,
+    steps: Vec<RecordedStep>,
 }
 
 impl Recorder {
     /// Whether this process is the one that records.
-    pub(crate) fn owned(&self) -> Result<(), Error> {
-        self.tagged.posting.attachment.parts().map(drop)
+    pub(crate) fn check_not_forked(&self) -> Result<(), Error> {
+        self.tagged.call_sequence.attachment.parts().map(drop)
     }
 
     /// Records a message to rank `to`. The n-th message of a tag that a call sends matches the n-th receive of the tag
     /// in the same call of rank `to`; both must name the same bytes.
     pub fn send(&mut self, to: u32, tag: u32, buffer: *const u8, bytes: u64) -> Result<(), Error> {
         let (to, from) = (self.tagged.peer(to, "to")?, piece(buffer, bytes, "buffer")?);
-        self.steps.push(Step::Send { to, tag, from });
+        self.steps.push(RecordedStep::Send { to, tag, from });
         Ok(())
     }
 
     /// Records the receive of a message from rank `from`.
     pub fn receive(&mut self, from: u32, tag: u32, buffer: *mut u8, bytes: u64) -> Result<(), Error> {
         let (from, into) = (self.tagged.peer(from, "from")?, piece(buffer, bytes, "buffer")?);
-        self.steps.push(Step::Receive { from, tag, into });
+        self.steps.push(RecordedStep::Receive { from, tag, into });
         Ok(())
     }
 
     /// Records a copy within this rank's memory, between pieces that do not overlap.
     pub fn copy(&mut self, from: *const u8, into: *mut u8, bytes: u64) -> Result<(), Error> {
-        let (from, into) = apart(from, into, bytes)?;
-        self.steps.push(Step::Copy { from, into });
+        let (from, into) = disjoint_pieces(from, into, bytes)?;
+        self.steps.push(RecordedStep::Copy { from, into });
         Ok(())
     }
 
@@ -185,15 +189,15 @@ impl Recorder {
     pub fn reduce(&mut self, reduction: Reduction, from: *const u8, into: *mut u8, count: u64) -> Result<(), Error> {
         let bytes = count.checked_mul(reduction.element().bytes());
         let bytes = bytes.ok_or_else(|| Error::argument("count", format!("is {count}, beyond the address space")))?;
-        let (from, into) = apart(from, into, bytes)?;
-        self.steps.push(Step::Reduce { from, into, reduction });
+        let (from, into) = disjoint_pieces(from, into, bytes)?;
+        self.steps.push(RecordedStep::Reduce { from, into, reduction });
         Ok(())
     }
 
     /// Records a local barrier: operations recorded after it start when all recorded before are done on this rank. It
     /// orders nothing on other ranks, and only the steps behind it wait for it.
     pub fn barrier(&mut self) {
-        self.steps.push(Step::Barrier);
+        self.steps.push(RecordedStep::Barrier);
     }
 
     /// Ends the recording and sends it to the service process, which keeps it. All ranks of the group that call it end
@@ -204,12 +208,15 @@ impl Recorder {
     /// [`Error::Forked`], [`Error::ServiceLost`], or the error that the service process reports.
     pub fn end(self) -> Result<Recorded, Error> {
         let Recorder { tagged, steps } = self;
-        let parts = tagged.posting.attachment.parts()?;
-        let memory = Memory::of(&steps);
+        let parts = tagged.call_sequence.attachment.parts()?;
+        let memory = StepMemory::of(&steps);
         let program = memory.program(&tagged, &steps);
-        let reduction = |step: &Step| match step {
-            Step::Reduce { reduction, .. } => Some(*reduction),
-            Step::Send { .. } | Step::Receive { .. } | Step::Copy { .. } | Step::Barrier => None,
+        let reduction = |step: &RecordedStep| match step {
+            RecordedStep::Reduce { reduction, .. } => Some(*reduction),
+            RecordedStep::Send { .. }
+            | RecordedStep::Receive { .. }
+            | RecordedStep::Copy { .. }
+            | RecordedStep::Barrier => None,
         };
         let reductions = steps.iter().filter_map(reduction).collect();
         let recording = Recording { program: Arc::new(program), reductions };
@@ -219,33 +226,39 @@ impl Recorder {
             let mut last = lock(&tagged.recordings);
             // A recording that fails from here on keeps its number, since the other ranks count it.
             *last += 1;
-            let (group, recording) = (tagged.posting.group, *last);
+            let (group, recording) = (tagged.call_sequence.group, *last);
             let sealed = seal_bytes("outboard-recording", &encoded)?;
-            let request = attach::Request::Record { group, recording, bytes: encoded.len() as u64 };
+            let request = attach::AttachRequest::Record { group, recording, bytes: encoded.len() as u64 };
             // The lock is held, so that recordings of several threads arrive in the order of their numbers.
-            parts.connection.order(&request, &[sealed.as_fd()])?;
+            parts.connection.execute(&request, &[sealed.as_fd()])?;
             recording
         };
-        let written = steps.iter().filter_map(Step::writes).filter(|(_, length)| *length > 0);
+        let written = steps.iter().filter_map(RecordedStep::writes).filter(|(_, length)| *length > 0);
         let written = written.map(|(address, length)| (memory.offset(address), address, length)).collect();
-        let pieces = Arc::new(Pieces::Recorded(RecordedPieces { all: memory.pieces, written }));
-        Ok(Recorded { tagged, number, buffers: Buffers::recorded(pieces), calls: Mutex::default(), freed: false })
+        let pieces = Arc::new(BufferPieces::Recorded(RecordedPieces { all: memory.pieces, written }));
+        Ok(Recorded {
+            tagged,
+            number,
+            buffers: RequestBuffers::recorded(pieces),
+            calls: Mutex::default(),
+            freed: false,
+        })
     }
 }
 
 /// The memory of the steps: disjoint pieces, by address, that stand for one buffer.
-struct Memory {
-    pieces: Vec<Piece>,
+struct StepMemory {
+    pieces: Vec<MemoryPiece>,
     /// Offset of each piece in the buffer.
     offsets: Vec<usize>,
 }
 
-impl Memory {
-    fn of(steps: &[Step]) -> Memory {
+impl StepMemory {
+    fn of(steps: &[RecordedStep]) -> StepMemory {
         let named = steps.iter().flat_map(|step| [step.reads(), step.writes()]).flatten();
-        let mut named: Vec<Piece> = named.filter(|(_, length)| *length > 0).collect();
+        let mut named: Vec<MemoryPiece> = named.filter(|(_, length)| *length > 0).collect();
         named.sort_unstable();
-        let mut pieces: Vec<Piece> = Vec::new();
+        let mut pieces: Vec<MemoryPiece> = Vec::new();
         for (address, length) in named {
             match pieces.last_mut() {
                 Some((start, held)) if address <= *start + *held => *held = (*held).max(address + length - *start),
@@ -253,12 +266,12 @@ impl Memory {
             }
         }
         let mut end = 0;
-        let offset = |(_, length): &Piece| {
+        let offset = |(_, length): &MemoryPiece| {
             end += length;
             end - length
         };
         let offsets = pieces.iter().map(offset).collect();
-        Memory { pieces, offsets }
+        StepMemory { pieces, offsets }
     }
 
     /// Offset in the buffer of the byte at `address`.
@@ -267,24 +280,24 @@ impl Memory {
         self.offsets[at] + (address - self.pieces[at].0)
     }
 
-    fn span(&self, (address, length): Piece) -> Span {
+    fn span(&self, (address, length): MemoryPiece) -> Span {
         // An empty piece gets offset 0.
         let offset = if length > 0 { self.offset(address) } else { 0 };
         Span::output(offset as u64, length as u64)
     }
 
-    fn program(&self, tagged: &Tagged, steps: &[Step]) -> outboard_plan::Program {
+    fn program(&self, tagged: &TaggedMessages, steps: &[RecordedStep]) -> outboard_plan::Program {
         let mut builder = ProgramBuilder::new(Rank(tagged.rank), tagged.ranks);
         builder.buffers(0, self.pieces.iter().map(|(_, length)| *length as u64).sum(), 0);
         for step in steps {
             let op = match *step {
-                Step::Send { to, tag, from } => Op::Send { to, index: tag, span: self.span(from) },
-                Step::Receive { from, tag, into } => Op::Recv { from, index: tag, span: self.span(into) },
-                Step::Copy { from, into } => Op::Copy { from: self.span(from), to: self.span(into) },
-                Step::Reduce { from, into, .. } => {
+                RecordedStep::Send { to, tag, from } => Op::Send { to, index: tag, span: self.span(from) },
+                RecordedStep::Receive { from, tag, into } => Op::Recv { from, index: tag, span: self.span(into) },
+                RecordedStep::Copy { from, into } => Op::Copy { from: self.span(from), to: self.span(into) },
+                RecordedStep::Reduce { from, into, .. } => {
                     Op::Reduce { from: self.span(from), into: self.span(into), from_left: false }
                 }
-                Step::Barrier => {
+                RecordedStep::Barrier => {
                     builder.barrier();
                     continue;
                 }
@@ -298,9 +311,9 @@ impl Memory {
 /// A recorded group of operations, to be called again and again.
 #[derive(Debug)]
 pub struct Recorded {
-    tagged: Arc<Tagged>,
+    tagged: Arc<TaggedMessages>,
     number: u32,
-    buffers: Buffers,
+    buffers: RequestBuffers,
     /// Word and number of calls that may be in flight.
     calls: Mutex<Vec<(u32, u64)>>,
     freed: bool,
@@ -308,8 +321,8 @@ pub struct Recorded {
 
 impl Recorded {
     /// Whether this process is the one that has recorded.
-    pub(crate) fn owned(&self) -> Result<(), Error> {
-        self.tagged.posting.attachment.parts().map(drop)
+    pub(crate) fn check_not_forked(&self) -> Result<(), Error> {
+        self.tagged.call_sequence.attachment.parts().map(drop)
     }
 
     /// Runs the recorded operations once more: one entry in the ring (GP-5). The n-th call matches the n-th calls of
@@ -323,17 +336,19 @@ impl Recorded {
         // The entry carries only the number of the recording.
         let call = Call::new(CallKind::Tagged(TaggedCall::Recorded { recording: self.number }));
         // SAFETY: the caller's promise.
-        let Posted { request, slot, instance } = unsafe { self.tagged.posting.post(&self.buffers, call, &[]) }?;
+        let PostedRequest { request, slot, instance } =
+            unsafe { self.tagged.call_sequence.post(&self.buffers, call, &[]) }?;
         let mut calls = lock(&self.calls);
-        if let Ok(parts) = self.tagged.posting.attachment.parts() {
+        if let Ok(parts) = self.tagged.call_sequence.attachment.parts() {
             calls.retain(|call| self.in_flight(parts, *call));
         }
         calls.push((slot, instance));
         Ok(request)
     }
 
-    fn in_flight(&self, parts: &Parts, (slot, instance): (u32, u64)) -> bool {
-        lock(&parts.slots).holds(slot, self.tagged.posting.group, instance) && parts.control.result(slot).is_none()
+    fn in_flight(&self, parts: &AttachmentParts, (slot, instance): (u32, u64)) -> bool {
+        lock(&parts.slots).holds(slot, self.tagged.call_sequence.group, instance)
+            && parts.control.result(slot).is_none()
     }
 
     /// Forgets the recording, after waiting for its calls in flight. Local.
@@ -348,13 +363,13 @@ impl Recorded {
         if std::mem::replace(&mut self.freed, true) {
             return Ok(());
         }
-        let parts = self.tagged.posting.attachment.parts()?;
+        let parts = self.tagged.call_sequence.attachment.parts()?;
         let calls = std::mem::take(&mut *lock(&self.calls));
         parts.wait_until(None, None, || !calls.iter().any(|call| self.in_flight(parts, *call)))?;
-        parts.tend();
-        let (group, recording) = (self.tagged.posting.group, self.number);
-        parts.settle(group, &calls);
-        match parts.connection.order(&attach::Request::FreeRecording { group, recording }, &[]) {
+        parts.progress();
+        let (group, recording) = (self.tagged.call_sequence.group, self.number);
+        parts.drain(group, &calls);
+        match parts.connection.execute(&attach::AttachRequest::FreeRecording { group, recording }, &[]) {
             // The recording went with its group.
             Err(Error::Service { status: outboard_shm::status::Status::Argument, .. }) => Ok(()),
             other => other,
@@ -375,10 +390,10 @@ mod tests {
 
     #[test]
     fn recorded_memory_is_one_buffer_of_disjoint_pieces() {
-        let send = |from| Step::Send { to: Rank(0), tag: 0, from };
-        let receive = |into| Step::Receive { from: Rank(0), tag: 0, into };
+        let send = |from| RecordedStep::Send { to: Rank(0), tag: 0, from };
+        let receive = |into| RecordedStep::Receive { from: Rank(0), tag: 0, into };
         let steps = [send((100, 10)), receive((200, 5)), send((105, 10)), send((0, 0)), receive((115, 3))];
-        let memory = Memory::of(&steps);
+        let memory = StepMemory::of(&steps);
         assert_eq!(memory.pieces, [(100, 18), (200, 5)]);
         assert_eq!([100, 117, 200, 204].map(|address| memory.offset(address)), [0, 17, 18, 22]);
         assert_eq!(memory.span((105, 10)), Span::output(5, 10));

@@ -14,15 +14,15 @@ const CLASSES: [usize; 3] = [4 << 10, 64 << 10, MAX_PAYLOAD];
 
 /// Free slabs by class, and the bytes of all slabs, free and in use.
 #[derive(Debug)]
-struct Shelf {
+struct PoolState {
     free: [Vec<Box<[u8]>>; CLASSES.len()],
     bytes: usize,
     bound: usize,
 }
 
-impl Shelf {
+impl PoolState {
     /// Takes a slab of `class`. Allocates it if the bound allows, and frees slabs of other classes for that if need be.
-    fn take(&mut self, class: usize) -> Option<Box<[u8]>> {
+    fn allocate(&mut self, class: usize) -> Option<Box<[u8]>> {
         if let Some(slab) = self.free[class].pop() {
             return Some(slab);
         }
@@ -41,25 +41,25 @@ impl Shelf {
 
 /// Source of [`SendBuffer`]s, bounded in bytes.
 #[derive(Clone, Debug)]
-pub(crate) struct BufferPool(Arc<Mutex<Shelf>>);
+pub(crate) struct BufferPool(Arc<Mutex<PoolState>>);
 
 impl BufferPool {
     /// A pool whose slabs never exceed `bound` bytes together.
     pub(crate) fn new(bound: usize) -> Self {
-        Self(Arc::new(Mutex::new(Shelf { free: Default::default(), bytes: 0, bound })))
+        Self(Arc::new(Mutex::new(PoolState { free: Default::default(), bytes: 0, bound })))
     }
 
     /// A buffer of `length` bytes with arbitrary content; none if the bound is reached or `length` is too long.
     pub(crate) fn buffer(&self, length: usize) -> Option<SendBuffer> {
         let class = CLASSES.iter().position(|&size| length <= size)?;
-        let slab = lock(&self.0).take(class)?;
-        Some(SendBuffer { slab: Some(slab), length, class, home: Arc::clone(&self.0) })
+        let slab = lock(&self.0).allocate(class)?;
+        Some(SendBuffer { slab: Some(slab), length, class, pool: Arc::clone(&self.0) })
     }
 }
 
-/// A poisoned shelf is consistent: no code panics half way through a change.
-fn lock(shelf: &Mutex<Shelf>) -> MutexGuard<'_, Shelf> {
-    shelf.lock().unwrap_or_else(PoisonError::into_inner)
+/// A poisoned pool is consistent: no code panics half way through a change.
+fn lock(pool: &Mutex<PoolState>) -> MutexGuard<'_, PoolState> {
+    pool.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A payload to fill and pass to [`Fabric::send`](crate::Fabric::send). Dropping it returns its slab to the pool.
@@ -68,7 +68,7 @@ pub struct SendBuffer {
     slab: Option<Box<[u8]>>,
     length: usize,
     class: usize,
-    home: Arc<Mutex<Shelf>>,
+    pool: Arc<Mutex<PoolState>>,
 }
 
 impl Deref for SendBuffer {
@@ -88,7 +88,7 @@ impl DerefMut for SendBuffer {
 impl Drop for SendBuffer {
     fn drop(&mut self) {
         if let Some(slab) = self.slab.take() {
-            lock(&self.home).free[self.class].push(slab);
+            lock(&self.pool).free[self.class].push(slab);
         }
     }
 }

@@ -4,20 +4,20 @@
 //! all are idle, it arms them and polls their descriptors, so each check also exercises the wake rule. A lost wake-up
 //! ends in a panic that names it. Never reads the internals of a kind.
 
-mod landing;
+mod placement;
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::{Armed, ConnectError, Fabric, FabricEvent, Limits, MAX_ADDRESS, MAX_HEADER, MAX_PAYLOAD};
-use crate::{Payload, PeerId, PeerLoss, SendError};
+use crate::{Armed, ConnectError, Fabric, FabricEvent, FabricLimits, MAX_ADDRESS, MAX_HEADER, MAX_PAYLOAD};
+use crate::{PeerId, PeerLoss, SendError, SendPayload};
 
-pub use landing::payloads_land;
+pub use placement::payloads_are_placed;
 
 /// Makes an endpoint with these limits that can reach the endpoints made before. Equal numbers mean equal ids.
-pub type Factory<'a> = dyn FnMut(u64, Limits) -> Box<dyn Fabric> + 'a;
+pub type Factory<'a> = dyn FnMut(u64, FabricLimits) -> Box<dyn Fabric> + 'a;
 
 /// Time without an event after which a wake-up counts as lost. Generous, because only a failing check waits so long.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -32,7 +32,7 @@ pub fn all(make: &mut Factory<'_>) {
     addresses_and_refusals(make);
     sizes_in_order(make);
     flood_both_ways(make);
-    payloads_land(make);
+    payloads_are_placed(make);
     everyone_to_everyone(make);
     wake_up(make);
     pool_is_bounded(make);
@@ -41,21 +41,21 @@ pub fn all(make: &mut Factory<'_>) {
 }
 
 #[derive(PartialEq, Eq, Debug)]
-enum Seen {
+enum SeenEvent {
     Message { from: PeerId, header: Vec<u8>, payload: Vec<u8> },
     Lost(PeerId, PeerLoss),
     Room,
 }
 
-struct World {
+struct TestFabrics {
     ends: Vec<Box<dyn Fabric>>,
     ids: Vec<PeerId>,
-    seen: Vec<VecDeque<Seen>>,
+    seen: Vec<VecDeque<SeenEvent>>,
 }
 
-impl World {
+impl TestFabrics {
     /// `count` endpoints, each connected to all others.
-    fn new(make: &mut Factory<'_>, count: u64, limits: Limits) -> Self {
+    fn new(make: &mut Factory<'_>, count: u64, limits: FabricLimits) -> Self {
         let ends: Vec<_> = (0..count).map(|number| make(number, limits)).collect();
         let ids = ends.iter().map(|end| end.id()).collect();
         let seen = ends.iter().map(|_| VecDeque::new()).collect();
@@ -68,8 +68,8 @@ impl World {
         world
     }
 
-    fn message(&self, from: usize, header: &[u8], payload: &[u8]) -> Seen {
-        Seen::Message { from: self.ids[from], header: header.to_vec(), payload: payload.to_vec() }
+    fn message(&self, from: usize, header: &[u8], payload: &[u8]) -> SeenEvent {
+        SeenEvent::Message { from: self.ids[from], header: header.to_vec(), payload: payload.to_vec() }
     }
 
     fn connect(&mut self, from: usize, to: usize) -> Result<(), ConnectError> {
@@ -79,7 +79,7 @@ impl World {
 
     fn send(&mut self, from: usize, to: usize, header: &[u8], payload: &[u8]) -> Result<(), SendError> {
         let peer = self.ids[to];
-        self.ends[from].send(peer, header, Payload::Bytes(payload))
+        self.ends[from].send(peer, header, SendPayload::Bytes(payload))
     }
 
     fn step(&mut self) -> usize {
@@ -88,10 +88,10 @@ impl World {
             done += end.progress(&mut |event| {
                 seen.push_back(match event {
                     FabricEvent::Message { from, header, payload } => {
-                        Seen::Message { from, header: header.to_vec(), payload: payload.to_vec() }
+                        SeenEvent::Message { from, header: header.to_vec(), payload: payload.to_vec() }
                     }
-                    FabricEvent::PeerLost { peer, why } => Seen::Lost(peer, why),
-                    FabricEvent::Room => Seen::Room,
+                    FabricEvent::PeerLost { peer, why } => SeenEvent::Lost(peer, why),
+                    FabricEvent::Room => SeenEvent::Room,
                 });
             });
         }
@@ -127,10 +127,10 @@ impl World {
     }
 
     /// Waits for an event of `end` other than `Room`.
-    fn next(&mut self, end: usize, what: &str) -> Seen {
+    fn next(&mut self, end: usize, what: &str) -> SeenEvent {
         let mut found = None;
         self.until(what, |world| {
-            found = std::iter::from_fn(|| world.seen[end].pop_front()).find(|seen| *seen != Seen::Room);
+            found = std::iter::from_fn(|| world.seen[end].pop_front()).find(|seen| *seen != SeenEvent::Room);
             found.is_some()
         });
         found.unwrap_or_else(|| unreachable!("until returns when something is found"))
@@ -143,7 +143,7 @@ fn pattern(index: usize, length: usize) -> Vec<u8> {
 }
 
 fn addresses_and_refusals(make: &mut Factory<'_>) {
-    let mut world = World::new(make, 2, Limits { peers: 1, ..Limits::default() });
+    let mut world = TestFabrics::new(make, 2, FabricLimits { peers: 1, ..FabricLimits::default() });
     let address = world.ends[1].local_address().to_vec();
     assert!(!address.is_empty() && address.len() <= MAX_ADDRESS);
     let other = world.ids[1];
@@ -153,14 +153,14 @@ fn addresses_and_refusals(make: &mut Factory<'_>) {
     let crowded = ConnectError::TooManyPeers { peer: PeerId(3), limit: 1 };
     assert_eq!(end.connect(PeerId(3), &address), Err(crowded));
     let unknown = PeerId(99);
-    assert_eq!(end.send(unknown, b"h", Payload::Empty), Err(SendError::Unknown(unknown)));
+    assert_eq!(end.send(unknown, b"h", SendPayload::Empty), Err(SendError::Unknown(unknown)));
     assert_eq!(end.ready(unknown, 0), Err(SendError::Unknown(unknown)));
-    let long = end.send(other, &[0; MAX_HEADER + 1], Payload::Empty);
+    let long = end.send(other, &[0; MAX_HEADER + 1], SendPayload::Empty);
     assert_eq!(long, Err(SendError::TooLong { header: MAX_HEADER + 1, payload: 0 }));
     assert!(end.payload_buffer(MAX_PAYLOAD + 1).is_none());
     end.disconnect(unknown);
     end.disconnect(other);
-    assert_eq!(end.send(other, b"h", Payload::Empty), Err(SendError::Unknown(other)));
+    assert_eq!(end.send(other, b"h", SendPayload::Empty), Err(SendError::Unknown(other)));
     for wrong in [&b""[..], b"x", &[0; 64], &address[..address.len() - 1], &[&address[..], &[0]].concat()] {
         let refused = ConnectError::Address { peer: other, length: wrong.len() };
         assert_eq!(end.connect(other, wrong), Err(refused));
@@ -168,14 +168,14 @@ fn addresses_and_refusals(make: &mut Factory<'_>) {
 }
 
 fn sizes_in_order(make: &mut Factory<'_>) {
-    let mut world = World::new(make, 2, Limits::default());
+    let mut world = TestFabrics::new(make, 2, FabricLimits::default());
     let other = world.ids[1];
     let sizes = [0, 1, 7, 4095, 4096, 4097, 8191, 65_535, 65_536, 65_537, 131_071, 262_143, MAX_PAYLOAD, 3, 0];
     for (index, &size) in sizes.iter().enumerate() {
         let header = pattern(index, [0, 1, 24, 511, MAX_HEADER][index % 5]);
         let mut buffer = world.ends[0].payload_buffer(size).expect("the pool holds one of each");
         buffer.copy_from_slice(&pattern(index, size));
-        world.ends[0].send(other, &header, Payload::Buffer(buffer)).expect("few messages fit");
+        world.ends[0].send(other, &header, SendPayload::Buffer(buffer)).expect("few messages fit");
     }
     for (index, &size) in sizes.iter().enumerate() {
         let header = pattern(index, [0, 1, 24, 511, MAX_HEADER][index % 5]);
@@ -187,8 +187,8 @@ fn sizes_in_order(make: &mut Factory<'_>) {
 /// Two ends send as fast as the fabric accepts. Room follows every refusal, and no bound is exceeded.
 fn flood_both_ways(make: &mut Factory<'_>) {
     const COUNT: usize = 400;
-    let limits = Limits { outstanding_messages: 8, outstanding_bytes: 300_000, ..Limits::default() };
-    let mut world = World::new(make, 2, limits);
+    let limits = FabricLimits { outstanding_messages: 8, outstanding_bytes: 300_000, ..FabricLimits::default() };
+    let mut world = TestFabrics::new(make, 2, limits);
     let size = |index: usize| [100, 50_000, 0, MAX_PAYLOAD, 9000][index % 5];
     let mut sent = [0_usize; 2];
     let mut received = [0_usize; 2];
@@ -198,7 +198,7 @@ fn flood_both_ways(make: &mut Factory<'_>) {
         for end in 0..2 {
             while let Some(seen) = world.seen[end].pop_front() {
                 match seen {
-                    Seen::Room => blocked[end] = false,
+                    SeenEvent::Room => blocked[end] = false,
                     other => {
                         let index = received[end];
                         let due = world.message(1 - end, &index.to_le_bytes(), &pattern(index, size(index)));
@@ -227,7 +227,7 @@ fn flood_both_ways(make: &mut Factory<'_>) {
 fn everyone_to_everyone(make: &mut Factory<'_>) {
     const ENDS: usize = 6;
     const EACH: usize = 20;
-    let mut world = World::new(make, ENDS as u64, Limits::default());
+    let mut world = TestFabrics::new(make, ENDS as u64, FabricLimits::default());
     for index in 0..EACH {
         for from in 0..ENDS {
             for to in (0..ENDS).filter(|&to| to != from) {
@@ -238,7 +238,7 @@ fn everyone_to_everyone(make: &mut Factory<'_>) {
     let mut next = vec![[0; ENDS]; ENDS];
     for (end, next) in next.iter_mut().enumerate() {
         for _ in 0..EACH * (ENDS - 1) {
-            let Seen::Message { from, header, payload } = world.next(end, "messages of all peers") else {
+            let SeenEvent::Message { from, header, payload } = world.next(end, "messages of all peers") else {
                 panic!("a peer was lost without cause");
             };
             let from = world.ids.iter().position(|&id| id == from).expect("one of them");
@@ -251,7 +251,7 @@ fn everyone_to_everyone(make: &mut Factory<'_>) {
 
 /// A message that arrives before, while or after the receiver arms wakes the receiver.
 fn wake_up(make: &mut Factory<'_>) {
-    let mut world = World::new(make, 2, Limits::default());
+    let mut world = TestFabrics::new(make, 2, FabricLimits::default());
     world.send(0, 1, b"first", b"").expect("an idle path has room");
     let seen = world.next(1, "a first message");
     assert_eq!(seen, world.message(0, b"first", b""));
@@ -277,25 +277,25 @@ fn wake_up(make: &mut Factory<'_>) {
 }
 
 fn pool_is_bounded(make: &mut Factory<'_>) {
-    let mut world = World::new(make, 2, Limits { pool_bytes: 2 * MAX_PAYLOAD, ..Limits::default() });
+    let mut world = TestFabrics::new(make, 2, FabricLimits { pool_bytes: 2 * MAX_PAYLOAD, ..FabricLimits::default() });
     let other = world.ids[1];
     let first = world.ends[0].payload_buffer(MAX_PAYLOAD).expect("two fit");
     let second = world.ends[0].payload_buffer(MAX_PAYLOAD).expect("two fit");
     assert!(world.ends[0].payload_buffer(1).is_none(), "the pool exceeds its bound");
     for buffer in [first, second] {
-        world.ends[0].send(other, b"", Payload::Buffer(buffer)).expect("the path has room");
+        world.ends[0].send(other, b"", SendPayload::Buffer(buffer)).expect("the path has room");
     }
     world.until("a buffer to come back", |world| {
-        let room = std::iter::from_fn(|| world.seen[0].pop_front()).any(|seen| seen == Seen::Room);
+        let room = std::iter::from_fn(|| world.seen[0].pop_front()).any(|seen| seen == SeenEvent::Room);
         room && world.ends[0].payload_buffer(MAX_PAYLOAD).is_some()
     });
     for _ in 0..2 {
-        assert!(matches!(world.next(1, "both messages"), Seen::Message { .. }));
+        assert!(matches!(world.next(1, "both messages"), SeenEvent::Message { .. }));
     }
 }
 
 fn loss_is_reported_once(make: &mut Factory<'_>) {
-    let mut world = World::new(make, 3, Limits::default());
+    let mut world = TestFabrics::new(make, 3, FabricLimits::default());
     world.send(0, 2, b"hello", b"").expect("an idle path has room");
     world.send(2, 0, b"hello", b"").expect("an idle path has room");
     let seen = world.next(2, "a message");
@@ -304,13 +304,13 @@ fn loss_is_reported_once(make: &mut Factory<'_>) {
     assert_eq!(seen, world.message(2, b"hello", b""));
     let third = world.ids[2];
     drop(world.ends.pop());
-    assert!(matches!(world.next(0, "the loss"), Seen::Lost(peer, _) if peer == third));
-    let gone = world.ends[0].send(third, b"", Payload::Empty);
+    assert!(matches!(world.next(0, "the loss"), SeenEvent::Lost(peer, _) if peer == third));
+    let gone = world.ends[0].send(third, b"", SendPayload::Empty);
     assert_eq!(gone, Err(SendError::Unknown(third)));
     world.send(1, 0, b"alive", b"").expect("the others are not concerned");
     let seen = world.next(0, "a message after a loss");
     assert_eq!(seen, world.message(1, b"alive", b""));
-    world.ends.push(make(2, Limits::default()));
+    world.ends.push(make(2, FabricLimits::default()));
     world.ids[2] = world.ends[2].id();
     for (from, to) in [(0, 2), (2, 0)] {
         world.connect(from, to).expect("its successor connects");
@@ -325,7 +325,7 @@ fn loss_is_reported_once(make: &mut Factory<'_>) {
 
 /// Messages accepted before a disconnect still arrive; a new connection starts a new stream.
 fn disconnected_peer_comes_back(make: &mut Factory<'_>) {
-    let mut world = World::new(make, 2, Limits::default());
+    let mut world = TestFabrics::new(make, 2, FabricLimits::default());
     for round in 0..5_u8 {
         world.send(0, 1, &[round], &pattern(round.into(), 70_000)).expect("an idle path has room");
         if round > 0 {

@@ -31,13 +31,13 @@ mod ucx;
 
 pub use buffer::SendBuffer;
 pub use loopback::Loopback;
-pub use probe::{Check, probe};
-pub use refusals::{Limit, Refusals};
+pub use probe::{FabricCheck, probe};
+pub use refusals::{LogLimit, Refusals};
 pub use secured::{Identity, SharedKey};
 pub use tcp::{Tcp, TcpSettings};
 pub use ucx::{Ucx, UcxError, UcxSettings, UcxTransport, rdma_device, rdma_is_asked_for, ucx_version};
 
-use outboard_shm::memory::Residents;
+use outboard_shm::memory::ScatterList;
 use std::fmt;
 use std::os::fd::BorrowedFd;
 
@@ -60,7 +60,7 @@ impl fmt::Display for PeerId {
 
 /// Bounds of one fabric. At its bound the fabric refuses work; it never queues the excess.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Limits {
+pub struct FabricLimits {
     /// Messages to one peer that were accepted and have not left yet.
     pub outstanding_messages: usize,
     /// Payload bytes to one peer that were accepted and have not left yet. One message always fits.
@@ -70,14 +70,14 @@ pub struct Limits {
     pub peers: usize,
 }
 
-impl Default for Limits {
+impl Default for FabricLimits {
     fn default() -> Self {
         Self { outstanding_messages: 64, outstanding_bytes: 4 << 20, pool_bytes: 64 << 20, peers: 4096 }
     }
 }
 
 #[derive(Debug)]
-pub enum Payload<'a> {
+pub enum SendPayload<'a> {
     Empty,
     /// Bytes that [`Fabric::send`] copies before it returns: for small control messages.
     Bytes(&'a [u8]),
@@ -85,16 +85,16 @@ pub enum Payload<'a> {
     Buffer(SendBuffer),
     /// Bytes that are read before [`Fabric::flush`] returns and must not change until then. A fabric that [reads in
     /// place](Fabric::reads_in_place) lets the kernel read them without a copy.
-    Resident(Residents),
+    Mapped(ScatterList),
 }
 
-impl Payload<'_> {
+impl SendPayload<'_> {
     pub fn len(&self) -> usize {
         match self {
             Self::Empty => 0,
             Self::Bytes(bytes) => bytes.len(),
             Self::Buffer(buffer) => buffer.len(),
-            Self::Resident(places) => places.bytes(),
+            Self::Mapped(places) => places.bytes(),
         }
     }
 
@@ -123,24 +123,24 @@ pub enum FabricEvent<'a> {
 }
 
 /// Receives what arrives. A closure over events is a receiver too; each of its messages carries its payload.
-pub trait Receiver {
+pub trait MessageReceiver {
     fn event(&mut self, event: FabricEvent<'_>);
 
     /// The memory for the `length` bytes of payload behind this header, part of which has yet to arrive. The kernel
     /// writes the payload there. The fabric asks before each read, so an answer holds for one read only. When the
     /// answer changes, the fabric moves the bytes that have arrived. Without an answer the fabric buffers the payload.
-    fn landing(&mut self, from: PeerId, header: &[u8], length: usize) -> Option<Residents> {
+    fn placement(&mut self, from: PeerId, header: &[u8], length: usize) -> Option<ScatterList> {
         let _ = (from, header, length);
         None
     }
 
-    /// Reports a message like [`FabricEvent::Message`], whose payload lies where [`Self::landing`] last placed it.
-    fn landed(&mut self, from: PeerId, header: &[u8], length: usize) {
-        unreachable!("{length} bytes behind {header:?} of {from} landed nowhere")
+    /// Reports a message like [`FabricEvent::Message`], whose payload lies where [`Self::placement`] last placed it.
+    fn handle_placed(&mut self, from: PeerId, header: &[u8], length: usize) {
+        unreachable!("{length} bytes behind {header:?} of {from} have no place")
     }
 }
 
-impl<F: FnMut(FabricEvent<'_>)> Receiver for F {
+impl<F: FnMut(FabricEvent<'_>)> MessageReceiver for F {
     fn event(&mut self, event: FabricEvent<'_>) {
         self(event);
     }
@@ -229,7 +229,7 @@ pub trait Fabric {
     /// The buffer still holds the bytes of its last use.
     fn payload_buffer(&mut self, length: usize) -> Option<SendBuffer>;
 
-    /// Whether [`Payload::Resident`] saves a copy.
+    /// Whether [`SendPayload::Mapped`] saves a copy.
     fn reads_in_place(&self) -> bool {
         false
     }
@@ -238,7 +238,7 @@ pub trait Fabric {
     fn ready(&mut self, peer: PeerId, length: usize) -> Result<(), SendError>;
 
     /// Accepts one message for `peer`. The message leaves with the next [`flush`](Fabric::flush) at the latest.
-    fn send(&mut self, peer: PeerId, header: &[u8], payload: Payload<'_>) -> Result<(), SendError>;
+    fn send(&mut self, peer: PeerId, header: &[u8], payload: SendPayload<'_>) -> Result<(), SendError>;
 
     /// Sends all accepted messages, as far as there is room. One flush of several messages costs less than one flush
     /// each. [`progress`](Fabric::progress) flushes, too.
@@ -249,12 +249,12 @@ pub trait Fabric {
     fn progress(&mut self, sink: &mut dyn FnMut(FabricEvent<'_>)) -> usize;
 
     /// Does the work of `progress`, and reads payloads into the receiver's memory if this kind of fabric can.
-    fn progress_into(&mut self, receiver: &mut dyn Receiver) -> usize {
+    fn progress_into(&mut self, receiver: &mut dyn MessageReceiver) -> usize {
         self.progress(&mut |event| receiver.event(event))
     }
 
     /// Memory was withdrawn that payloads may be on their way to. Requests each place again and drops old ones.
-    fn review(&mut self, receiver: &mut dyn Receiver) {
+    fn recheck_placements(&mut self, receiver: &mut dyn MessageReceiver) {
         let _ = receiver;
     }
 

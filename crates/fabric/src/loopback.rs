@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::event::{EventfdFlags, eventfd};
 
-use crate::{Armed, ConnectError, Fabric, FabricEvent, Payload, PeerId, PeerLoss, SendBuffer, SendError};
+use crate::{Armed, ConnectError, Fabric, FabricEvent, PeerId, PeerLoss, SendBuffer, SendError, SendPayload};
 
 /// First bytes of every loopback address; the endpoint's id follows.
 const ADDRESS_TAG: [u8; 8] = *b"loopback";
@@ -56,7 +56,7 @@ impl Fabric for Loopback {
         Err(SendError::Unknown(peer))
     }
 
-    fn send(&mut self, peer: PeerId, _: &[u8], _: Payload<'_>) -> Result<(), SendError> {
+    fn send(&mut self, peer: PeerId, _: &[u8], _: SendPayload<'_>) -> Result<(), SendError> {
         Err(SendError::Unknown(peer))
     }
 

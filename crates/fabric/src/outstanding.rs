@@ -1,18 +1,18 @@
 //! The bounds on messages that a fabric has accepted and that have not left yet, for every kind of fabric.
 //!
-//! Invariant: a peer never exceeds [`Limits`], except that one message always fits. Sends nothing itself.
+//! Invariant: a peer never exceeds [`FabricLimits`], except that one message always fits. Sends nothing itself.
 
-use crate::{Fabric, Limits, MAX_HEADER, MAX_PAYLOAD, Payload, PeerId, SendBuffer, SendError};
+use crate::{Fabric, FabricLimits, MAX_HEADER, MAX_PAYLOAD, PeerId, SendBuffer, SendError, SendPayload};
 
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Load {
+pub(crate) struct SendLoad {
     messages: usize,
     bytes: usize,
 }
 
-impl Load {
+impl SendLoad {
     /// Whether a payload of `length` bytes has to wait.
-    pub(crate) fn is_full(self, length: usize, limits: &Limits) -> bool {
+    pub(crate) fn is_full(self, length: usize, limits: &FabricLimits) -> bool {
         let crowded = self.messages > 0 && self.bytes + length > limits.outstanding_bytes;
         crowded || self.messages >= limits.outstanding_messages
     }
@@ -22,13 +22,13 @@ impl Load {
     }
 
     /// The load plus one message with `length` bytes of payload.
-    pub(crate) fn with(self, length: usize) -> Load {
-        Load { messages: self.messages + 1, bytes: self.bytes + length }
+    pub(crate) fn with(self, length: usize) -> SendLoad {
+        SendLoad { messages: self.messages + 1, bytes: self.bytes + length }
     }
 
     /// The load minus one message of `length` bytes, which has left.
-    pub(crate) fn without(self, length: usize) -> Load {
-        Load { messages: self.messages - 1, bytes: self.bytes - length }
+    pub(crate) fn without(self, length: usize) -> SendLoad {
+        SendLoad { messages: self.messages - 1, bytes: self.bytes - length }
     }
 }
 
@@ -37,7 +37,7 @@ pub(crate) fn check(
     fabric: &mut impl Fabric,
     peer: PeerId,
     header: &[u8],
-    payload: &Payload<'_>,
+    payload: &SendPayload<'_>,
 ) -> Result<(), SendError> {
     let length = payload.len();
     if header.len() > MAX_HEADER || length > MAX_PAYLOAD {
@@ -51,18 +51,18 @@ pub(crate) fn admit(
     fabric: &mut impl Fabric,
     peer: PeerId,
     header: &[u8],
-    payload: Payload<'_>,
+    payload: SendPayload<'_>,
 ) -> Result<Option<SendBuffer>, SendError> {
     check(fabric, peer, header, &payload)?;
     Ok(match payload {
-        Payload::Empty => None,
-        Payload::Bytes(bytes) => {
+        SendPayload::Empty => None,
+        SendPayload::Bytes(bytes) => {
             let mut buffer = fabric.payload_buffer(bytes.len()).ok_or(SendError::Full(peer))?;
             buffer.copy_from_slice(bytes);
             Some(buffer)
         }
-        Payload::Buffer(buffer) => Some(buffer),
-        Payload::Resident(places) => {
+        SendPayload::Buffer(buffer) => Some(buffer),
+        SendPayload::Mapped(places) => {
             let mut buffer = fabric.payload_buffer(places.bytes()).ok_or(SendError::Full(peer))?;
             places.take(&mut buffer);
             Some(buffer)

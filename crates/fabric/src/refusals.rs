@@ -13,18 +13,18 @@ const PAUSE: Duration = Duration::from_secs(1);
 
 /// Bounds the lines of one place; see [`limited`](crate::limited).
 #[derive(Debug, Default)]
-pub struct Limit(Mutex<Written>);
+pub struct LogLimit(Mutex<LogState>);
 
 #[derive(Debug, Default)]
-struct Written {
+struct LogState {
     last: Option<Instant>,
     left_out: u64,
 }
 
-impl Limit {
+impl LogLimit {
     #[must_use]
     pub const fn new() -> Self {
-        Limit(Mutex::new(Written { last: None, left_out: 0 }))
+        LogLimit(Mutex::new(LogState { last: None, left_out: 0 }))
     }
 
     /// Whether a line may be written now, and how many were omitted since the last one, if any.
@@ -44,7 +44,7 @@ impl Limit {
 #[macro_export]
 macro_rules! limited {
     ($level:ident, $($line:tt)+) => {{
-        static LIMIT: $crate::Limit = $crate::Limit::new();
+        static LIMIT: $crate::LogLimit = $crate::LogLimit::new();
         if let Some(left_out) = LIMIT.pass(std::time::Instant::now()) {
             tracing::$level!(left_out, $($line)+);
         }
@@ -55,7 +55,7 @@ macro_rules! limited {
 #[derive(Debug, Default)]
 pub struct Refusals {
     count: u64,
-    limit: Limit,
+    limit: LogLimit,
 }
 
 impl Refusals {
@@ -79,8 +79,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_line_a_second_passes_and_says_how_many_did_not() {
-        let (limit, start) = (Limit::new(), Instant::now());
+    fn one_line_a_second_passes_with_the_count_of_omitted_lines() {
+        let (limit, start) = (LogLimit::new(), Instant::now());
         let left_out = |milliseconds| limit.pass(start + Duration::from_millis(milliseconds));
         let passes = |milliseconds| left_out(milliseconds).map(|lines| lines.map(NonZeroU64::get));
         assert_eq!([0, 1, 999].map(passes), [Some(None), None, None]);

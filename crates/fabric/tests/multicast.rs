@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, UdpSocket};
 use std::time::Duration;
 
 use outboard_fabric::multicast::{
-    Interface, MulticastReceiver, MulticastSender, MulticastSettings, Reach, ReceiveBatch, Wake, channel_address,
+    Interface, MulticastReceiver, MulticastSender, MulticastSettings, Reach, ReceiveBatch, WaitOutcome, channel_address,
 };
 
 const HEADER: usize = 24;
@@ -48,7 +48,7 @@ fn collect(receiver: &mut MulticastReceiver, count: usize) -> BTreeMap<u64, Vec<
     let mut batch = ReceiveBatch::new(32);
     let mut chunks = BTreeMap::new();
     while chunks.len() < count {
-        assert_eq!(receiver.wait(PATIENCE).expect("poll works"), Wake::Readable, "{} of {count}", chunks.len());
+        assert_eq!(receiver.wait(PATIENCE).expect("poll works"), WaitOutcome::Readable, "{} of {count}", chunks.len());
         let received = receiver.receive(&mut batch).expect("receiving works");
         assert_eq!(received.overflowed, 0);
         for datagram in batch.datagrams() {
@@ -160,8 +160,8 @@ fn a_waker_ends_the_wait_of_another_thread() {
     let thread = std::thread::spawn(move || receiver.wait(PATIENCE).map(|wake| (wake, receiver)));
     waker.wake();
     let (wake, mut receiver) = thread.join().expect("no panic").expect("poll works");
-    assert_eq!(wake, Wake::Woken);
-    assert_eq!(receiver.wait(Some(Duration::ZERO)).expect("poll works"), Wake::TimedOut);
+    assert_eq!(wake, WaitOutcome::Woken);
+    assert_eq!(receiver.wait(Some(Duration::ZERO)).expect("poll works"), WaitOutcome::TimedOut);
 }
 
 /// Datagrams that do not fit the socket buffer are counted; the receiver does not wait for them.
@@ -180,7 +180,7 @@ fn overflow_is_counted() {
     // The kernel reports the count with the first datagram that fits after the drops.
     let sent = sender.send(group, 8, &headers(1), b"after").expect("sending on lo works");
     assert_eq!(sent.datagrams, 1);
-    assert_eq!(receiver.wait(PATIENCE).expect("poll works"), Wake::Readable);
+    assert_eq!(receiver.wait(PATIENCE).expect("poll works"), WaitOutcome::Readable);
     assert!(receiver.receive(&mut batch).expect("receiving works").overflowed > 0);
 }
 

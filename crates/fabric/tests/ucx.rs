@@ -7,8 +7,8 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use outboard_fabric::{
-    Armed, Fabric, FabricEvent, Limits, MAX_PAYLOAD, Payload, PeerId, PeerLoss, SendError, Ucx, UcxError, UcxSettings,
-    UcxTransport, conformance,
+    Armed, Fabric, FabricEvent, FabricLimits, MAX_PAYLOAD, PeerId, PeerLoss, SendError, SendPayload, Ucx, UcxError,
+    UcxSettings, UcxTransport, conformance,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal, kill_process};
@@ -76,7 +76,7 @@ fn peer_process() {
     let mut line = String::new();
     std::io::stdin().read_line(&mut line).expect("an address");
     fabric.connect(HERE, &unhex(line.trim())).expect("the address is good");
-    fabric.send(HERE, b"hello", Payload::Empty).expect("a fresh path has room");
+    fabric.send(HERE, b"hello", SendPayload::Empty).expect("a fresh path has room");
     loop {
         if fabric.progress(&mut |_| ()) == 0 && !sleep(&mut fabric) {
             return;
@@ -150,13 +150,13 @@ fn a_killed_peer_is_lost() {
         let mut fabric = Ucx::new(HERE, &settings).expect("UCX starts on lo");
         let peer = PeerProcess::greet(&mut fabric);
         if spoken_to {
-            fabric.send(THERE, b"hello to you", Payload::Empty).expect("an idle path has room");
+            fabric.send(THERE, b"hello to you", SendPayload::Empty).expect("an idle path has room");
         }
         while fabric.progress(&mut |_| ()) > 0 || fabric.arm() == Armed::Busy {}
         peer.signal(Signal::KILL);
         let why = loss(&mut fabric);
         assert_eq!(why, PeerLoss::Reset, "spoken to: {spoken_to}");
-        assert_eq!(fabric.send(THERE, b"", Payload::Empty), Err(SendError::Unknown(THERE)));
+        assert_eq!(fabric.send(THERE, b"", SendPayload::Empty), Err(SendError::Unknown(THERE)));
     }
 }
 
@@ -165,7 +165,8 @@ fn a_killed_peer_is_lost() {
 #[ignore = "needs libucx0: make test"]
 fn a_peer_killed_under_load_frees_the_buffers() {
     let settings = settings();
-    let limits = Limits { pool_bytes: 16 * MAX_PAYLOAD, outstanding_bytes: 64 * MAX_PAYLOAD, ..Limits::default() };
+    let limits =
+        FabricLimits { pool_bytes: 16 * MAX_PAYLOAD, outstanding_bytes: 64 * MAX_PAYLOAD, ..FabricLimits::default() };
     let mut fabric = Ucx::new(HERE, &UcxSettings { limits, ..settings }).expect("UCX starts on lo");
     let peer = PeerProcess::greet(&mut fabric);
     peer.signal(Signal::STOP);
@@ -174,7 +175,7 @@ fn a_peer_killed_under_load_frees_the_buffers() {
     loop {
         match fabric.payload_buffer(MAX_PAYLOAD) {
             Some(buffer) => {
-                fabric.send(THERE, b"load", Payload::Buffer(buffer)).expect("the path has room");
+                fabric.send(THERE, b"load", SendPayload::Buffer(buffer)).expect("the path has room");
                 sent += 1;
             }
             None if fabric.progress(&mut |_| ()) == 0 && fabric.arm() == Armed::Armed => break,
@@ -200,7 +201,7 @@ fn an_absent_peer_is_lost() {
     loss(&mut fabric);
     let gone = fabric.connect(THERE, &address).is_err() || {
         // The refusal may come before or after this send.
-        let _ = fabric.send(THERE, b"anyone?", Payload::Empty);
+        let _ = fabric.send(THERE, b"anyone?", SendPayload::Empty);
         loss(&mut fabric);
         true
     };
@@ -216,7 +217,7 @@ fn a_panic_of_the_sink_reaches_its_caller() {
     let mut other = Ucx::new(THERE, &settings).expect("UCX starts on lo");
     let address = fabric.local_address().to_vec();
     other.connect(HERE, &address).expect("the address is good");
-    other.send(HERE, b"first", Payload::Empty).expect("a fresh path has room");
+    other.send(HERE, b"first", SendPayload::Empty).expect("a fresh path has room");
     let step = |_| {
         other.progress(&mut |_| ());
         let step = AssertUnwindSafe(|| fabric.progress(&mut |_| panic!("a sink that fails")));
@@ -224,7 +225,7 @@ fn a_panic_of_the_sink_reaches_its_caller() {
     };
     let panic = (0..10_000_000).find_map(step).expect("the message reaches the sink");
     assert_eq!(panic.downcast_ref::<&str>(), Some(&"a sink that fails"));
-    other.send(HERE, b"second", Payload::Empty).expect("an idle path has room");
+    other.send(HERE, b"second", SendPayload::Empty).expect("an idle path has room");
     other.progress(&mut |_| ());
     until(&mut fabric, "a message after the panic", |event| match event {
         FabricEvent::Message { from: THERE, header: b"second", .. } => Some(()),

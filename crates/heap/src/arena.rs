@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicIsize, AtomicUsize, Orderin
 use tikv_jemalloc_sys as jemalloc;
 use tikv_jemalloc_sys::extent_hooks_t;
 
-use crate::{keeping_errno, range};
+use crate::{preserve_errno, range};
 
 /// Most freed bytes kept for reuse, unless this fraction of the bytes in use is more.
 const MOST_DIRTY: isize = 64 << 20;
@@ -42,14 +42,14 @@ static USED: AtomicIsize = AtomicIsize::new(0);
 static DIRTY: AtomicIsize = AtomicIsize::new(0);
 
 static HOOKS: extent_hooks_t = extent_hooks_t {
-    alloc: Some(take),
+    alloc: Some(extent_alloc),
     // jemalloc keeps the range for good.
     dalloc: None,
     destroy: None,
-    commit: Some(change::<true>),
-    decommit: Some(change::<false>),
+    commit: Some(extent_set_usable::<true>),
+    decommit: Some(extent_set_usable::<false>),
     purge_lazy: None,
-    purge_forced: Some(change::<false>),
+    purge_forced: Some(extent_set_usable::<false>),
     split: Some(split),
     merge: Some(merge),
 };
@@ -62,7 +62,7 @@ struct Configuration {
 }
 
 /// Size of a range that can serve `bytes` bytes of allocations.
-pub(crate) fn range_for(bytes: usize) -> usize {
+pub(crate) fn range_bytes_for(bytes: usize) -> usize {
     // SAFETY: nallocx only computes; 0 means that no allocation is so large.
     unsafe { jemalloc::nallocx(bytes, 0) }.max(bytes).saturating_add(MARGIN)
 }
@@ -111,13 +111,13 @@ pub(crate) fn allocate(bytes: usize, alignment: usize, zeroed: bool) -> *mut c_v
     if memory.is_null() {
         return memory;
     }
-    if !range::holds(memory) {
+    if !range::contains(memory) {
         // An ending thread gets memory of another arena once it has dropped jemalloc's thread state.
         // SAFETY: allocated above, with equal flags except for the arena, which jemalloc finds by the address.
         unsafe { jemalloc::dallocx(memory, flags) };
         return ptr::null_mut();
     }
-    used(usable_size(memory));
+    count_allocated(usable_size(memory));
     memory
 }
 
@@ -128,17 +128,21 @@ pub(crate) fn resize(memory: *mut c_void, bytes: usize) -> *mut c_void {
     let resized = unsafe { jemalloc::rallocx(memory, bytes, FLAGS.load(Ordering::Acquire)) };
     if !resized.is_null() {
         let after = usable_size(resized);
-        if after < before { freed(before.wrapping_sub(after)) } else { used(after.wrapping_sub(before)) }
+        if after < before {
+            count_freed(before.wrapping_sub(after))
+        } else {
+            count_allocated(after.wrapping_sub(before))
+        }
     }
     resized
 }
 
 pub(crate) fn free(memory: *mut c_void) {
     let bytes = usable_size(memory);
-    keeping_errno(|| {
+    preserve_errno(|| {
         // SAFETY: as in `resize`.
         unsafe { jemalloc::dallocx(memory, FLAGS.load(Ordering::Acquire)) };
-        freed(bytes);
+        count_freed(bytes);
     });
 }
 
@@ -148,7 +152,7 @@ pub(crate) fn usable_size(memory: *mut c_void) -> usize {
 }
 
 /// Counts an allocation. It reuses free memory first.
-fn used(bytes: usize) {
+fn count_allocated(bytes: usize) {
     USED.fetch_add(bytes as isize, Ordering::Relaxed);
     let left = DIRTY.fetch_sub(bytes as isize, Ordering::Relaxed).wrapping_sub(bytes as isize);
     if left < 0 {
@@ -156,7 +160,7 @@ fn used(bytes: usize) {
     }
 }
 
-fn freed(bytes: usize) {
+fn count_freed(bytes: usize) {
     let in_use = USED.fetch_sub(bytes as isize, Ordering::Relaxed).wrapping_sub(bytes as isize);
     let all = DIRTY.fetch_add(bytes as isize, Ordering::Relaxed).wrapping_add(bytes as isize);
     if all > MOST_DIRTY.max(in_use / DIRTY_PART) {
@@ -179,7 +183,7 @@ fn purge() {
 }
 
 /// Gives jemalloc the start of the range, once: the first request is the largest that will ever come.
-unsafe extern "C" fn take(
+unsafe extern "C" fn extent_alloc(
     _hooks: *mut extent_hooks_t,
     at: *mut c_void,
     size: usize,
@@ -188,7 +192,7 @@ unsafe extern "C" fn take(
     _committed: *mut bool,
     _arena: c_uint,
 ) -> *mut c_void {
-    let (start, bytes) = range::whole();
+    let (start, bytes) = range::bounds();
     if !at.is_null() || size > bytes || !start.addr().is_multiple_of(alignment.max(1)) {
         return ptr::null_mut();
     }
@@ -201,7 +205,7 @@ unsafe extern "C" fn take(
 }
 
 /// Makes pages usable, or returns their memory to the kernel.
-unsafe extern "C" fn change<const USABLE: bool>(
+unsafe extern "C" fn extent_set_usable<const USABLE: bool>(
     _hooks: *mut extent_hooks_t,
     memory: *mut c_void,
     _size: usize,

@@ -16,12 +16,12 @@
 
 use std::cell::Cell;
 
-use crate::range::{self, Copied};
-use crate::{plain, state};
+use crate::range::{self, RangeCopy};
+use crate::{libc_allocator, state};
 
 thread_local! {
     /// The copy for the fork in progress in this thread.
-    static COPY: Cell<Option<Copied>> = const { Cell::new(None) };
+    static COPY: Cell<Option<RangeCopy>> = const { Cell::new(None) };
 }
 
 /// Runs before all other initializers of this library, including jemalloc's.
@@ -30,51 +30,53 @@ thread_local! {
 static REGISTER: extern "C" fn() = register;
 
 extern "C" fn register() {
-    plain::find();
+    libc_allocator::resolve_usable_size();
     // SAFETY: the handlers stay as long as the library, which is never unloaded.
-    if unsafe { libc::pthread_atfork(Some(prepare), Some(parent), Some(child)) } != 0 {
+    if unsafe { libc::pthread_atfork(Some(before_fork), Some(after_fork_in_parent), Some(after_fork_in_child)) } != 0 {
         // Without handlers a child would have no memory, so the heap stays closed.
         state::close();
     }
 }
 
-extern "C" fn prepare() {
+extern "C" fn before_fork() {
     let here = 0u8;
-    if range::holds((&raw const here).cast()) {
+    if range::contains((&raw const here).cast()) {
         // Parent and child would share one stack.
-        state::say("fork() on a stack that malloc gave, in shared memory; run the program with OUTBOARD_HEAP=off");
+        state::print_line(
+            "fork() on a stack that malloc gave, in shared memory; run the program with OUTBOARD_HEAP=off",
+        );
         std::process::abort();
     }
     if !range::is_shared() {
         return;
     }
-    let without = |why: &dyn std::fmt::Display| {
-        state::say(format_args!("a forked child has none of its parent's shared memory: {why}"));
+    let print_reason = |why: &dyn std::fmt::Display| {
+        state::print_line(format_args!("a forked child has none of its parent's shared memory: {why}"));
     };
     match range::shared().map(|shared| shared.copy()) {
         Some(Ok((copy, 0))) => COPY.set(Some(copy)),
         Some(Ok((copy, _))) => {
             COPY.set(Some(copy));
-            state::forked();
+            state::count_fork();
         }
-        Some(Err(errno)) => without(&errno),
-        None => without(&"the program has closed the heap's descriptor"),
+        Some(Err(errno)) => print_reason(&errno),
+        None => print_reason(&"the program has closed the heap's descriptor"),
     }
 }
 
-extern "C" fn parent() {
+extern "C" fn after_fork_in_parent() {
     if let Some(copy) = COPY.take() {
         copy.discard();
     }
 }
 
-extern "C" fn child() {
+extern "C" fn after_fork_in_child() {
     if !range::is_shared() {
         return;
     }
     state::close();
     if let Err(errno) = range::become_private(COPY.take()) {
-        state::say(format_args!("a forked child cannot have its parent's memory: {errno}"));
+        state::print_line(format_args!("a forked child cannot have its parent's memory: {errno}"));
         std::process::abort();
     }
 }

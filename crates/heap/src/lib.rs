@@ -11,7 +11,7 @@
 //! | `arena` | which bytes of the range are allocated? (jemalloc) |
 //! | `state` | is there a heap, and does it take new allocations? |
 //! | `fork` | what does a forked child see? |
-//! | `plain` | how is libc's own allocator reached? |
+//! | `libc_allocator` | how is libc's own allocator reached? |
 //!
 //! Invariants: memory belongs to the heap if and only if its address lies in the range, so one comparison finds the
 //! owner. A page fault in the range ends as in any memory, never with SIGBUS. A child never sees its parent's later
@@ -20,7 +20,7 @@
 
 mod arena;
 mod fork;
-mod plain;
+mod libc_allocator;
 mod range;
 mod settings;
 mod state;
@@ -34,20 +34,20 @@ const LARGE: usize = 64 << 10;
 const PAGE: usize = 4096;
 
 /// Memory from the heap; null if the heap does not serve the allocation.
-fn from_heap(size: usize, alignment: usize, zeroed: bool) -> *mut c_void {
+fn allocate_shared(size: usize, alignment: usize, zeroed: bool) -> *mut c_void {
     match size >= LARGE && alignment.is_power_of_two() {
         true => state::allocate(size, alignment, zeroed),
         false => ptr::null_mut(),
     }
 }
 
-fn aligned(alignment: usize, size: usize) -> *mut c_void {
-    let memory = from_heap(size, alignment, false);
+fn allocate_aligned(alignment: usize, size: usize) -> *mut c_void {
+    let memory = allocate_shared(size, alignment, false);
     // SAFETY: libc's own function, with the program's arguments.
-    if memory.is_null() { unsafe { plain::__libc_memalign(alignment, size) } } else { memory }
+    if memory.is_null() { unsafe { libc_allocator::__libc_memalign(alignment, size) } } else { memory }
 }
 
-fn fail(errno: c_int) -> *mut c_void {
+fn fail_with(errno: c_int) -> *mut c_void {
     // SAFETY: errno belongs to the calling thread.
     unsafe { *libc::__errno_location() = errno };
     ptr::null_mut()
@@ -56,17 +56,17 @@ fn fail(errno: c_int) -> *mut c_void {
 /// As in C.
 #[unsafe(no_mangle)]
 pub extern "C" fn malloc(size: usize) -> *mut c_void {
-    let memory = from_heap(size, 1, false);
+    let memory = allocate_shared(size, 1, false);
     // SAFETY: libc's own function, with the program's arguments.
-    if memory.is_null() { unsafe { plain::__libc_malloc(size) } } else { memory }
+    if memory.is_null() { unsafe { libc_allocator::__libc_malloc(size) } } else { memory }
 }
 
 /// As in C.
 #[unsafe(no_mangle)]
 pub extern "C" fn calloc(count: usize, size: usize) -> *mut c_void {
-    let memory = from_heap(count.saturating_mul(size), 1, true);
+    let memory = allocate_shared(count.saturating_mul(size), 1, true);
     // SAFETY: libc's own function, with the program's arguments.
-    if memory.is_null() { unsafe { plain::__libc_calloc(count, size) } } else { memory }
+    if memory.is_null() { unsafe { libc_allocator::__libc_calloc(count, size) } } else { memory }
 }
 
 /// As in C.
@@ -75,11 +75,11 @@ pub extern "C" fn calloc(count: usize, size: usize) -> *mut c_void {
 /// As in C: nothing uses the memory afterwards.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn free(memory: *mut c_void) {
-    if range::holds(memory) {
+    if range::contains(memory) {
         arena::free(memory);
     } else {
         // SAFETY: memory outside the range is libc's; the caller is responsible for the rest.
-        unsafe { plain::__libc_free(memory) }
+        unsafe { libc_allocator::__libc_free(memory) }
     }
 }
 
@@ -89,7 +89,7 @@ pub unsafe extern "C" fn free(memory: *mut c_void) {
 /// As in C: if the result is not null, nothing uses the old memory afterwards.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn realloc(memory: *mut c_void, size: usize) -> *mut c_void {
-    let held = range::holds(memory);
+    let held = range::contains(memory);
     if held && size >= LARGE {
         let resized = arena::resize(memory, size);
         if !resized.is_null() {
@@ -98,18 +98,18 @@ pub unsafe extern "C" fn realloc(memory: *mut c_void, size: usize) -> *mut c_voi
     }
     if !held && (memory.is_null() || size < LARGE) {
         // SAFETY: libc's own memory, or none.
-        return if memory.is_null() { malloc(size) } else { unsafe { plain::__libc_realloc(memory, size) } };
+        return if memory.is_null() { malloc(size) } else { unsafe { libc_allocator::__libc_realloc(memory, size) } };
     }
     // The allocation moves from one allocator to the other.
     let moved = match (held, size) {
         (true, 0) => ptr::null_mut(),
         // SAFETY: libc's own function.
-        (true, _) => unsafe { plain::__libc_malloc(size) },
-        (false, _) => from_heap(size, 1, false),
+        (true, _) => unsafe { libc_allocator::__libc_malloc(size) },
+        (false, _) => allocate_shared(size, 1, false),
     };
     match (moved.is_null(), held) {
         // SAFETY: the memory is libc's own, and the heap has no room for it.
-        (true, false) => return unsafe { plain::__libc_realloc(memory, size) },
+        (true, false) => return unsafe { libc_allocator::__libc_realloc(memory, size) },
         (true, true) if size > 0 => return moved,
         _ => {}
     }
@@ -132,20 +132,20 @@ pub unsafe extern "C" fn reallocarray(memory: *mut c_void, count: usize, size: u
     match count.checked_mul(size) {
         // SAFETY: the caller keeps this contract.
         Some(bytes) => unsafe { realloc(memory, bytes) },
-        None => fail(libc::ENOMEM),
+        None => fail_with(libc::ENOMEM),
     }
 }
 
 /// As in glibc.
 #[unsafe(no_mangle)]
 pub extern "C" fn memalign(alignment: usize, size: usize) -> *mut c_void {
-    aligned(alignment, size)
+    allocate_aligned(alignment, size)
 }
 
 /// As in C.
 #[unsafe(no_mangle)]
 pub extern "C" fn aligned_alloc(alignment: usize, size: usize) -> *mut c_void {
-    aligned(alignment, size)
+    allocate_aligned(alignment, size)
 }
 
 /// As in POSIX.
@@ -157,7 +157,7 @@ pub unsafe extern "C" fn posix_memalign(memory: *mut *mut c_void, alignment: usi
     if !alignment.is_power_of_two() || !alignment.is_multiple_of(size_of::<*const c_void>()) {
         return libc::EINVAL;
     }
-    let allocated = keeping_errno(|| aligned(alignment, size));
+    let allocated = preserve_errno(|| allocate_aligned(alignment, size));
     if allocated.is_null() {
         return libc::ENOMEM;
     }
@@ -169,15 +169,15 @@ pub unsafe extern "C" fn posix_memalign(memory: *mut *mut c_void, alignment: usi
 /// As in glibc.
 #[unsafe(no_mangle)]
 pub extern "C" fn valloc(size: usize) -> *mut c_void {
-    aligned(PAGE, size)
+    allocate_aligned(PAGE, size)
 }
 
 /// As in glibc.
 #[unsafe(no_mangle)]
 pub extern "C" fn pvalloc(size: usize) -> *mut c_void {
     match size.max(1).checked_next_multiple_of(PAGE) {
-        Some(size) => aligned(PAGE, size),
-        None => fail(libc::ENOMEM),
+        Some(size) => allocate_aligned(PAGE, size),
+        None => fail_with(libc::ENOMEM),
     }
 }
 
@@ -187,10 +187,10 @@ pub extern "C" fn pvalloc(size: usize) -> *mut c_void {
 /// The memory is null or was allocated here.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn malloc_usable_size(memory: *mut c_void) -> usize {
-    match range::holds(memory) {
+    match range::contains(memory) {
         true => arena::usable_size(memory),
         // SAFETY: memory outside the range is libc's, or null.
-        false => unsafe { plain::usable_size(memory) },
+        false => unsafe { libc_allocator::usable_size(memory) },
     }
 }
 
@@ -230,10 +230,10 @@ pub unsafe extern "C" fn outboard_heap(address: *mut u64, bytes: *mut u64) -> c_
 }
 
 /// Runs `body` and restores errno, which free and posix_memalign must not change.
-fn keeping_errno<T>(body: impl FnOnce() -> T) -> T {
+fn preserve_errno<T>(body: impl FnOnce() -> T) -> T {
     // SAFETY: errno belongs to the calling thread.
     let errno = unsafe { *libc::__errno_location() };
     let result = body();
-    fail(errno);
+    fail_with(errno);
     result
 }

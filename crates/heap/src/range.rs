@@ -51,10 +51,10 @@ static SHARED: AtomicBool = AtomicBool::new(false);
 
 /// Why there is no range.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Unavailable {
+pub(crate) enum ReserveError {
     /// The kernel promises only memory that it has, page by page, and breaks the promise with SIGBUS.
     #[error("vm.overcommit_memory is 2, under which a lack of shared memory would end the program")]
-    Strict,
+    StrictAccounting,
     /// A limit that the range would exceed or use up.
     #[error(
         "the limit on {what} is {limit} bytes; a heap of {bytes} needs {needed}; lower OUTBOARD_HEAP_BYTES or raise it"
@@ -85,21 +85,21 @@ pub(crate) enum Unavailable {
 
 /// The range while it is shared.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Shared {
+pub(crate) struct SharedRange {
     pub(crate) start: usize,
     pub(crate) bytes: usize,
     pub(crate) descriptor: RawFd,
 }
 
 /// Whether the address lies in the range.
-pub(crate) fn holds(memory: *const c_void) -> bool {
+pub(crate) fn contains(memory: *const c_void) -> bool {
     // The size is stored after the start and is 0 before.
     let bytes = BYTES.load(Ordering::Acquire);
     memory.addr().wrapping_sub(START.load(Ordering::Relaxed)) < bytes
 }
 
 /// First address and size in bytes; size 0 before there is a range.
-pub(crate) fn whole() -> (*mut c_void, usize) {
+pub(crate) fn bounds() -> (*mut c_void, usize) {
     let bytes = BYTES.load(Ordering::Acquire);
     (ptr::with_exposed_provenance_mut(START.load(Ordering::Relaxed)), bytes)
 }
@@ -107,18 +107,18 @@ pub(crate) fn whole() -> (*mut c_void, usize) {
 /// Reserves a range of `bytes` bytes, once.
 ///
 /// # Errors
-/// [`Unavailable`]; nothing is reserved then.
-pub(crate) fn reserve(bytes: usize) -> Result<(), Unavailable> {
+/// [`ReserveError`]; nothing is reserved then.
+pub(crate) fn reserve(bytes: usize) -> Result<(), ReserveError> {
     if std::fs::read("/proc/sys/vm/overcommit_memory").is_ok_and(|mode| mode.first() == Some(&b'2')) {
-        return Err(Unavailable::Strict);
+        return Err(ReserveError::StrictAccounting);
     }
     for (resource, times, what) in LIMITS {
         let needed = (bytes as u64).saturating_mul(times);
         if let Some(limit) = rustix::process::getrlimit(resource).current.filter(|limit| *limit < needed) {
-            return Err(Unavailable::Limit { what, limit, bytes, needed });
+            return Err(ReserveError::Limit { what, limit, bytes, needed });
         }
     }
-    let kernel = |what| move |errno| Unavailable::Addresses { what, bytes, errno };
+    let kernel = |what| move |errno| ReserveError::Addresses { what, bytes, errno };
     let low = sealed("outboard-heap", bytes)?;
     // If descriptors are scarce, the memfd keeps its low number.
     let memfd: OwnedFd = rustix::io::fcntl_dupfd_cloexec(&low, LEAST_DESCRIPTOR).unwrap_or(low);
@@ -151,7 +151,7 @@ fn huge_pages_everywhere() -> bool {
 }
 
 /// The range, if this process shares it and its descriptor is still open.
-pub(crate) fn shared() -> Option<Shared> {
+pub(crate) fn shared() -> Option<SharedRange> {
     if !is_shared() {
         return None;
     }
@@ -159,8 +159,8 @@ pub(crate) fn shared() -> Option<Shared> {
     // SAFETY: open unless the program has closed it, which fstat reports.
     let memfd = unsafe { BorrowedFd::borrow_raw(descriptor) };
     let inode = rustix::fs::fstat(memfd.as_fd()).ok()?.st_ino;
-    let (start, bytes) = whole();
-    (inode == INODE.load(Ordering::Relaxed)).then_some(Shared { start: start.addr(), bytes, descriptor })
+    let (start, bytes) = bounds();
+    (inode == INODE.load(Ordering::Relaxed)).then_some(SharedRange { start: start.addr(), bytes, descriptor })
 }
 
 /// Whether this process shares the range.
@@ -173,7 +173,7 @@ pub(crate) fn commit(memory: *mut c_void, bytes: usize) -> bool {
     // SAFETY: pages of the range that the arena is about to give out.
     let usable = unsafe { rustix::mm::mprotect(memory, bytes, MprotectFlags::READ | MprotectFlags::WRITE) }.is_ok();
     if usable {
-        USABLE.fetch_max(memory.addr().wrapping_add(bytes).wrapping_sub(whole().0.addr()), Ordering::Relaxed);
+        USABLE.fetch_max(memory.addr().wrapping_add(bytes).wrapping_sub(bounds().0.addr()), Ordering::Relaxed);
         // A failure only leaves the pages out of core dumps.
         // SAFETY: as above; the advice does not change the content.
         let _ = unsafe { rustix::mm::madvise(memory, bytes, Advice::LinuxDoDump) };
@@ -190,24 +190,24 @@ pub(crate) fn purge(memory: *mut c_void, bytes: usize) -> bool {
     unsafe { libc::madvise(memory, bytes, advice) == 0 }
 }
 
-impl Shared {
+impl SharedRange {
     fn memfd(&self) -> BorrowedFd<'_> {
         // SAFETY: `shared` has found the descriptor open.
         unsafe { BorrowedFd::borrow_raw(self.descriptor) }
     }
 
     /// Copies the content of the range to private memory, without touching holes. Returns the copy and its bytes.
-    pub(crate) fn copy(&self) -> rustix::io::Result<(Copied, u64)> {
+    pub(crate) fn copy(&self) -> rustix::io::Result<(RangeCopy, u64)> {
         // Covers only what was ever usable: the rest would count against limits, and mlockall would load it.
         let bytes = USABLE.load(Ordering::Relaxed).max(1);
         let (rights, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
         // SAFETY: the kernel chooses fresh addresses.
         let start = unsafe { rustix::mm::mmap_anonymous(ptr::null_mut(), bytes, rights, flags) }?;
-        let copy = Copied { start, bytes };
+        let copy = RangeCopy { start, bytes };
         self.fill(copy).map(|copied| (copy, copied)).inspect_err(|_| copy.discard())
     }
 
-    fn fill(&self, copy: Copied) -> rustix::io::Result<u64> {
+    fn fill(&self, copy: RangeCopy) -> rustix::io::Result<u64> {
         let (mut at, mut copied) = (0, 0);
         while let Some((start, end)) = self.next_data(at)? {
             at = start;
@@ -241,34 +241,34 @@ impl Shared {
 
 /// A copy of the range's content at the fork of its process, at other addresses.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Copied {
+pub(crate) struct RangeCopy {
     start: *mut c_void,
     bytes: usize,
 }
 
-impl Copied {
+impl RangeCopy {
     /// Frees the copy.
     pub(crate) fn discard(self) {
-        // SAFETY: the mapping comes from `Shared::copy`, and nobody uses it.
+        // SAFETY: the mapping comes from `SharedRange::copy`, and nobody uses it.
         let _ = unsafe { rustix::mm::munmap(self.start, self.bytes) };
     }
 }
 
 /// In a child: moves the copy to the addresses of the range, which the child lacks, and drops the parent's memory.
 /// Addresses without a copy stay reserved: libc's blocks there would be taken for the heap's.
-pub(crate) fn become_private(copy: Option<Copied>) -> rustix::io::Result<()> {
+pub(crate) fn become_private(copy: Option<RangeCopy>) -> rustix::io::Result<()> {
     if let Some(shared) = shared() {
         // SAFETY: `shared` has checked the descriptor; nothing uses it from here on.
         unsafe { rustix::io::close(shared.memfd().as_raw_fd()) };
     }
     SHARED.store(false, Ordering::Release);
-    let (start, bytes) = whole();
+    let (start, bytes) = bounds();
     let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
     // SAFETY: nothing is mapped there: children do not inherit the range, and this code runs first in a child.
     let reserved = unsafe { rustix::mm::mmap_anonymous(start, bytes, ProtFlags::empty(), flags) };
     match (copy, reserved) {
         // SAFETY: the copy is no larger than the range, which holds nothing else yet.
-        (Some(Copied { start: copy, bytes }), Ok(_)) => unsafe {
+        (Some(RangeCopy { start: copy, bytes }), Ok(_)) => unsafe {
             rustix::mm::mremap_fixed(copy, bytes, bytes, rustix::mm::MremapFlags::MAYMOVE, start).map(drop)
         },
         (Some(_), Err(errno)) => Err(errno),

@@ -14,7 +14,7 @@ const LEAST: u64 = 1 << 20;
 
 /// Why a setting is invalid.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum SettingError {
+pub(crate) enum HeapSettingError {
     /// Neither off nor shared.
     #[error("OUTBOARD_HEAP is `{0}`; set it to off or shared")]
     Heap(String),
@@ -35,25 +35,25 @@ fn variable(name: &CStr) -> Option<String> {
 }
 
 /// The requested size of the heap in bytes; none if the heap is off.
-pub(crate) fn wanted() -> Result<Option<usize>, SettingError> {
+pub(crate) fn requested_bytes() -> Result<Option<usize>, HeapSettingError> {
     match variable(HEAP).as_deref() {
         None | Some("off") => return Ok(None),
         Some("shared") => {}
-        Some(other) => return Err(SettingError::Heap(other.to_owned())),
+        Some(other) => return Err(HeapSettingError::Heap(other.to_owned())),
     }
     let size = match variable(BYTES) {
         Some(text) => Size::from_str(&text)?,
-        None => Size(memory().max(LEAST)),
+        None => Size(machine_memory().max(LEAST)),
     };
     let bytes = usize::try_from(size.0).ok().filter(|bytes| *bytes <= isize::MAX as usize / 4);
     match bytes {
         Some(bytes) if size.0 >= LEAST => Ok(Some(bytes)),
-        _ => Err(SettingError::Range(size)),
+        _ => Err(HeapSettingError::Range(size)),
     }
 }
 
 /// Memory of this machine. A cgroup may allow less; an access beyond it then ends as one of plain memory does.
-fn memory() -> u64 {
+fn machine_memory() -> u64 {
     let found = rustix::system::sysinfo();
     found.totalram.saturating_mul(u64::from(found.mem_unit))
 }

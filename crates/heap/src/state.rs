@@ -2,7 +2,7 @@
 //!
 //! | state | on | goes to |
 //! |---|---|---|
-//! | unasked | the first large allocation, or liboutboard's call | starting |
+//! | not started | the first large allocation, or liboutboard's call | starting |
 //! | starting | the range and its arena exist | open |
 //! | starting | `OUTBOARD_HEAP=off`, an invalid setting, or no range | closed |
 //! | open | the last of [`MOST_FORKS`] forks that copied memory, or a fork in the child | closed |
@@ -19,8 +19,8 @@ use crate::{arena, range, settings};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
-enum State {
-    Unasked,
+enum HeapState {
+    NotStarted,
     Starting,
     Open,
     Closed,
@@ -29,39 +29,39 @@ enum State {
 /// Forks with a copy after which the heap closes. Later forks copy only memory still in use, which shrinks over time.
 const MOST_FORKS: u32 = 8;
 
-static STATE: AtomicU8 = AtomicU8::new(State::Unasked as u8);
+static STATE: AtomicU8 = AtomicU8::new(HeapState::NotStarted as u8);
 static FORKS: AtomicU32 = AtomicU32::new(0);
 
 /// Prints a line for the user of the program.
-pub(crate) fn say(what: impl Display) {
+pub(crate) fn print_line(what: impl Display) {
     let line = format!("outboard: {what}\n");
     // SAFETY: the bytes are valid. If standard error is closed, the line is lost.
     unsafe { libc::write(2, line.as_ptr().cast(), line.len()) };
 }
 
-fn is(state: State) -> bool {
+fn state_is(state: HeapState) -> bool {
     STATE.load(Ordering::Acquire) == state as u8
 }
 
 /// Memory from the heap, or null.
 pub(crate) fn allocate(bytes: usize, alignment: usize, zeroed: bool) -> *mut c_void {
-    if is(State::Unasked) {
+    if state_is(HeapState::NotStarted) {
         start();
     }
-    if is(State::Open) { arena::allocate(bytes, alignment, zeroed) } else { ptr::null_mut() }
+    if state_is(HeapState::Open) { arena::allocate(bytes, alignment, zeroed) } else { ptr::null_mut() }
 }
 
 /// Starts the heap, if enabled, unless it was started before.
 pub(crate) fn start() {
-    let (unasked, starting) = (State::Unasked as u8, State::Starting as u8);
-    if STATE.compare_exchange(unasked, starting, Ordering::Acquire, Ordering::Relaxed).is_err() {
+    let (not_started, starting) = (HeapState::NotStarted as u8, HeapState::Starting as u8);
+    if STATE.compare_exchange(not_started, starting, Ordering::Acquire, Ordering::Relaxed).is_err() {
         return;
     }
     let opened = open();
     if let Err(error) = &opened {
-        say(format_args!("{error}. The program's memory is not shared"));
+        print_line(format_args!("{error}. The program's memory is not shared"));
     }
-    let state = if matches!(opened, Ok(true)) { State::Open } else { State::Closed };
+    let state = if matches!(opened, Ok(true)) { HeapState::Open } else { HeapState::Closed };
     STATE.store(state as u8, Ordering::Release);
 }
 
@@ -69,30 +69,30 @@ pub(crate) fn start() {
 #[derive(Debug, thiserror::Error)]
 enum OpenError {
     #[error(transparent)]
-    Setting(#[from] settings::SettingError),
+    Setting(#[from] settings::HeapSettingError),
     #[error(transparent)]
-    Unavailable(#[from] range::Unavailable),
+    Reserve(#[from] range::ReserveError),
     #[error("jemalloc has no memory for its records")]
     Records,
 }
 
 /// Opens the heap; false if it is off.
 fn open() -> Result<bool, OpenError> {
-    let Some(bytes) = settings::wanted()? else { return Ok(false) };
-    range::reserve(arena::range_for(bytes))?;
+    let Some(bytes) = settings::requested_bytes()? else { return Ok(false) };
+    range::reserve(arena::range_bytes_for(bytes))?;
     if arena::create(bytes) { Ok(true) } else { Err(OpenError::Records) }
 }
 
 /// From here on libc serves all new allocations of this process.
 pub(crate) fn close() {
-    STATE.store(State::Closed as u8, Ordering::Release);
+    STATE.store(HeapState::Closed as u8, Ordering::Release);
 }
 
 /// Records that a fork has copied memory for a child.
-pub(crate) fn forked() {
+pub(crate) fn count_fork() {
     if FORKS.fetch_add(1, Ordering::Relaxed).wrapping_add(1) == MOST_FORKS {
         close();
-        say(format_args!(
+        print_line(format_args!(
             "the program has forked {MOST_FORKS} times; its new memory is not shared, its old is still copied"
         ));
     }

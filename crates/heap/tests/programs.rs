@@ -76,18 +76,18 @@ macro_rules! silent {
 }
 
 silent! {
-    sizes_alignments_and_chains_are_as_in_c: "sizes",
-    threads_free_what_others_allocate: "threads",
+    sizes_alignments_and_chains_follow_the_c_standard: "sizes",
+    threads_free_allocations_of_other_threads: "threads",
     threads_that_end_allocate_and_free: "ends",
-    children_see_the_memory_of_the_fork_while_other_threads_allocate: "forks",
-    children_that_become_programs_cost_nothing: "spawns",
+    child_sees_memory_as_of_the_fork_while_threads_allocate: "forks",
+    spawned_programs_copy_no_memory: "spawns",
     freed_memory_goes_back_to_the_system: "given-back",
-    core_dumps_have_what_was_allocated_and_no_more: "dumps",
+    core_dump_contains_allocated_pages_alone: "dumps",
 }
 
 /// A growing allocation does not wait for a lock of the loader while the loader is busy.
 #[test]
-fn a_library_whose_start_waits_for_a_growing_thread_is_loaded() {
+fn growing_allocation_does_not_wait_for_the_loader() {
     let library = linked("gcc", "grows.c", "grows.so", &["-shared", "-fPIC"]);
     let output = run(heap("loads").arg(library));
     assert!(output.stdout.is_empty() && output.stderr.is_empty(), "{output:?}");
@@ -95,7 +95,7 @@ fn a_library_whose_start_waits_for_a_growing_thread_is_loaded() {
 
 #[test]
 #[ignore = "minutes: make soak"]
-fn threads_free_what_others_allocate_for_long() {
+fn threads_free_allocations_of_other_threads_for_minutes() {
     let output = run(heap("threads").arg("1000000"));
     assert!(output.stdout.is_empty() && output.stderr.is_empty(), "{output:?}");
 }
@@ -103,16 +103,16 @@ fn threads_free_what_others_allocate_for_long() {
 /// The tests fail as often as on plain memory: not at all, or where they fail on this machine anyway.
 #[test]
 #[ignore = "minutes: make soak; needs python3-pytest and python3-hypothesis"]
-fn numpys_own_tests_do_the_same() {
+fn numpy_test_suite_fails_as_on_plain_memory() {
     let verdict = |mut command: Command| {
         // Skips tests that need more memory. One module of Debian's cannot be loaded.
         command.env("NPY_AVAILABLE_MEM", "2GB").env("OPENBLAS_NUM_THREADS", "1");
         let arguments = "-m pytest -q -p no:cacheprovider --tb=no --continue-on-collection-errors --pyargs numpy";
         command.args(arguments.split(' '));
-        let said = text(&command.output().expect("python3 starts").stdout);
-        let tests = said.lines().filter(|line| line.starts_with("FAILED") || line.starts_with("ERROR"));
+        let printed = text(&command.output().expect("python3 starts").stdout);
+        let tests = printed.lines().filter(|line| line.starts_with("FAILED") || line.starts_with("ERROR"));
         let failed: Vec<String> = tests.map(|line| line.split(" - ").next().unwrap_or(line).to_owned()).collect();
-        assert!(said.contains(" passed"), "{said}");
+        assert!(printed.contains(" passed"), "{printed}");
         failed
     };
     let python = || Command::new("/usr/bin/python3");
@@ -120,32 +120,35 @@ fn numpys_own_tests_do_the_same() {
 }
 
 #[test]
-fn a_program_that_forks_often_gets_memory_of_its_own() {
+fn eighth_fork_closes_the_heap() {
     let output = run(&mut heap("often"));
     let expected = "outboard: the program has forked 8 times; its new memory is not shared, its old is still copied\n";
     assert_eq!(text(&output.stderr), expected);
 }
 
 #[test]
-fn a_program_that_closes_the_descriptor_is_told_at_its_fork() {
-    let said = text(&run(&mut heap("closes")).stderr);
-    assert!(said.contains("the program has closed the heap's descriptor") && said.lines().count() == 1, "{said}");
+fn closed_descriptor_is_reported_at_the_fork() {
+    let printed = text(&run(&mut heap("closes")).stderr);
+    assert!(
+        printed.contains("the program has closed the heap's descriptor") && printed.lines().count() == 1,
+        "{printed}"
+    );
 }
 
 #[test]
-fn a_child_without_room_for_a_copy_has_memory_of_its_own() {
-    let said = text(&run(&mut heap("starves")).stderr);
-    assert!(said.contains("has none of its parent's shared memory") && said.lines().count() == 1, "{said}");
+fn child_without_room_for_the_copy_runs_on_plain_memory() {
+    let printed = text(&run(&mut heap("starves")).stderr);
+    assert!(printed.contains("has none of its parent's shared memory") && printed.lines().count() == 1, "{printed}");
 }
 
 #[test]
-fn a_child_of_locked_memory_has_what_was_in_use_and_no_more() {
+fn child_of_locked_memory_copies_used_pages_alone() {
     let output = run(heap("locked").env("OUTBOARD_HEAP_BYTES", "1G"));
     assert!(output.stderr.is_empty(), "{output:?}");
 }
 
 #[test]
-fn a_fork_on_a_stack_of_the_heap_is_refused_by_name() {
+fn fork_on_a_heap_stack_is_rejected_with_its_reason() {
     let output = heap("stack").output().expect("it starts");
     assert!(!output.status.success(), "{output:?}");
     assert!(text(&output.stderr).contains("fork() on a stack that malloc gave"), "{output:?}");
@@ -153,7 +156,7 @@ fn a_fork_on_a_stack_of_the_heap_is_refused_by_name() {
 
 /// An invalid setting is reported once, and the program runs on plain memory.
 #[test]
-fn bad_settings_are_named_once() {
+fn invalid_setting_is_reported_once() {
     let program = compiled("gcc", "heap.c", "which");
     let which = |settings: &[(&str, &str)]| {
         let output =
@@ -174,30 +177,33 @@ fn bad_settings_are_named_once() {
         (&[shared, ("OUTBOARD_HEAP_BYTES", "9000000000G")], "plain", "OUTBOARD_HEAP_BYTES is"),
         (&[shared, ("OUTBOARD_HEAP_BYTES", "1000000G")], "plain", "lower OUTBOARD_HEAP_BYTES"),
     ] {
-        let (found, said) = which(settings);
-        assert_eq!(found, expected, "{settings:?}: {said}");
-        assert!(said.contains(named) && said.lines().count() == usize::from(!named.is_empty()), "{settings:?}: {said}");
+        let (found, printed) = which(settings);
+        assert_eq!(found, expected, "{settings:?}: {printed}");
+        assert!(
+            printed.contains(named) && printed.lines().count() == usize::from(!named.is_empty()),
+            "{settings:?}: {printed}"
+        );
     }
 }
 
 /// There is no range under limits that it would break. When the heap is full, libc serves the rest.
 #[test]
-fn limits_leave_plain_memory() {
+fn resource_limits_keep_the_heap_closed() {
     let program = compiled("gcc", "heap.c", "limits");
     let limited = |limit: &str| {
         let mut shell = on_heap(Command::new("sh"));
         let output = run(shell.arg("-c").arg(format!("{limit}; exec \"$0\" which")).arg(&program));
         (text(&output.stdout).trim().to_owned(), text(&output.stderr))
     };
-    let (found, said) = limited("ulimit -f 100");
-    assert!(found == "plain" && said.contains("`ulimit -f`"), "{found}: {said}");
-    let (found, said) = limited("ulimit -v 1000000");
-    assert!(found == "plain" && said.contains("`ulimit -v`"), "{found}: {said}");
+    let (found, printed) = limited("ulimit -f 100");
+    assert!(found == "plain" && printed.contains("`ulimit -f`"), "{found}: {printed}");
+    let (found, printed) = limited("ulimit -v 1000000");
+    assert!(found == "plain" && printed.contains("`ulimit -v`"), "{found}: {printed}");
     // Enough addresses for the range, but not for a fork's copy and plain memory as well.
-    let (found, said) = limited("export OUTBOARD_HEAP_BYTES=1G; ulimit -v 2000000");
-    assert!(found == "plain" && said.contains("`ulimit -v`") && said.lines().count() == 1, "{found}: {said}");
-    let (found, said) = limited("export OUTBOARD_HEAP_BYTES=1G; ulimit -d 1000000");
-    assert!(found == "plain" && said.contains("`ulimit -d`") && said.lines().count() == 1, "{found}: {said}");
+    let (found, printed) = limited("export OUTBOARD_HEAP_BYTES=1G; ulimit -v 2000000");
+    assert!(found == "plain" && printed.contains("`ulimit -v`") && printed.lines().count() == 1, "{found}: {printed}");
+    let (found, printed) = limited("export OUTBOARD_HEAP_BYTES=1G; ulimit -d 1000000");
+    assert!(found == "plain" && printed.contains("`ulimit -d`") && printed.lines().count() == 1, "{found}: {printed}");
     assert_eq!(limited("export OUTBOARD_HEAP_BYTES=1G; ulimit -v 4000000; ulimit -d 2000000").0, "shared");
     assert_eq!(limited("ulimit -n 16").0, "shared");
     assert_eq!(limited("OUTBOARD_HEAP_BYTES=1M").0, "shared");
@@ -208,7 +214,7 @@ fn limits_leave_plain_memory() {
 }
 
 /// The output of a command is the same on the heap and on plain memory.
-fn same(command: impl Fn() -> Command) {
+fn assert_same_output(command: impl Fn() -> Command) {
     let (plain, shared) = (run(&mut command()), run(&mut on_heap(command())));
     assert!(!plain.stdout.is_empty(), "{:?} says something", command());
     assert_eq!(text(&shared.stdout), text(&plain.stdout), "{:?}", command());
@@ -222,30 +228,30 @@ fn shell(script: &str, argument: &Path) -> Command {
 }
 
 #[test]
-fn cpp_and_fortran_compute_the_same() {
+fn cpp_and_fortran_results_match_plain_memory() {
     let (containers, arrays) =
         (compiled("g++", "containers.cpp", "containers"), compiled("gfortran", "arrays.f90", "arrays"));
-    same(|| Command::new(&containers));
-    same(|| Command::new(&arrays));
+    assert_same_output(|| Command::new(&containers));
+    assert_same_output(|| Command::new(&arrays));
 }
 
 #[test]
-fn fftw_plans_by_measuring_and_computes_right() {
+fn fftw_results_match_plain_memory() {
     let fft = linked("gcc", "fftw.c", "fftw", &["-lfftw3", "-lm"]);
-    same(|| Command::new(&fft));
+    assert_same_output(|| Command::new(&fft));
 }
 
 /// LAMMPS' times differ between runs, so only the rows of numbers are compared.
 #[test]
 #[ignore = "seconds: make soak; needs lammps and lammps-examples"]
-fn lammps_moves_particles_the_same() {
+fn lammps_results_match_plain_memory() {
     let numbers = |mut command: Command| {
         let input = "/usr/share/lammps/examples/melt/in.melt";
         command.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
-        let said = text(&run(command.args(["-log", "none", "-in", input])).stdout);
+        let printed = text(&run(command.args(["-log", "none", "-in", input])).stdout);
         let is_row =
             |line: &&str| line.contains('.') && line.split_whitespace().all(|field| field.parse::<f64>().is_ok());
-        said.lines().filter(is_row).map(str::to_owned).collect::<Vec<_>>()
+        printed.lines().filter(is_row).map(str::to_owned).collect::<Vec<_>>()
     };
     let plain = numbers(Command::new("lmp"));
     assert!(plain.len() > 5, "{plain:?}");
@@ -254,7 +260,7 @@ fn lammps_moves_particles_the_same() {
 
 /// The shell has large memory in use at every fork, so a message reports that its new memory is not shared.
 #[test]
-fn scripts_that_fork_all_the_time_print_the_same() {
+fn forking_script_output_matches_plain_memory() {
     let script = "big=$(seq 1 40000); for at in $(seq 1 40); do (echo \"$big\" | cksum; echo $at) & wait; done; \
                   echo $(echo \"$big\" | tail -n 1)";
     let bash = || {
@@ -264,14 +270,14 @@ fn scripts_that_fork_all_the_time_print_the_same() {
     };
     let (plain, shared) = (run(&mut bash()), run(&mut on_heap(bash())));
     assert_eq!(text(&shared.stdout), text(&plain.stdout));
-    let said = text(&shared.stderr);
-    assert!(said.lines().all(|line| line.contains("the program has forked 8 times")), "{said}");
+    let printed = text(&shared.stderr);
+    assert!(printed.lines().all(|line| line.contains("the program has forked 8 times")), "{printed}");
 }
 
 /// Python creates children by fork, spawn and pool.
 #[test]
-fn numpy_computes_the_same() {
-    same(|| {
+fn numpy_results_match_plain_memory() {
+    assert_same_output(|| {
         let mut python = Command::new("/usr/bin/python3");
         python.arg(Path::new(SOURCES).join("numeric.py")).env("OPENBLAS_NUM_THREADS", "1");
         python
@@ -279,10 +285,10 @@ fn numpy_computes_the_same() {
 }
 
 #[test]
-fn debians_programs_do_the_same() {
+fn system_program_output_matches_plain_memory() {
     let directory = tempfile::tempdir().expect("a directory");
     let lines = "seq 1 300000 | awk '{ print ($1 * 7919) % 300007 }'";
-    same(|| {
+    assert_same_output(|| {
         shell(
             &format!("{lines} | sort | sha256sum; {lines} | sort -n --parallel=2 -S 2M | sha256sum"),
             directory.path(),
@@ -292,8 +298,8 @@ fn debians_programs_do_the_same() {
                 git -c user.name=a -c user.email=a@b commit -q -m one --date '2020-01-01 00:00:00 +0000' && \
                 seq 1 2 200000 > file && git diff --stat && git write-tree && \
                 git fsck 2>&1 && git gc -q && git ls-files -s";
-    same(|| shell(made, directory.path()));
+    assert_same_output(|| shell(made, directory.path()));
     let compiled = "for source in \"$1\"/src/[a-f]*.c; do mpicc.openmpi -O2 -S -I\"$1\"/../../crates/client/include \
                     -o - \"$source\" | sha256sum; done";
-    same(|| shell(compiled, Path::new(SHIM)));
+    assert_same_output(|| shell(compiled, Path::new(SHIM)));
 }

@@ -2,17 +2,17 @@
 
 use std::os::fd::{FromRawFd, OwnedFd};
 
-use crate::Failure;
+use crate::DaemonError;
 
 /// Takes the descriptor passed to this process, if any. Called once, before there are threads.
-pub(crate) fn descriptor() -> Result<Option<OwnedFd>, Failure> {
-    let passed: Vec<_> = sd_notify::listen_fds().map_err(Failure::Passed)?.collect();
+pub(crate) fn descriptor() -> Result<Option<OwnedFd>, DaemonError> {
+    let passed: Vec<_> = sd_notify::listen_fds().map_err(DaemonError::Passed)?.collect();
     // SAFETY: this process has no other thread that could read the environment.
     unsafe { std::env::remove_var("LISTEN_FDNAMES") };
     match passed[..] {
         [] => Ok(None),
         // SAFETY: open, as it was just set to close at exec; the service manager passed it to this process.
         [number] => Ok(Some(unsafe { OwnedFd::from_raw_fd(number) })),
-        _ => Err(Failure::Several(passed.len())),
+        _ => Err(DaemonError::Several(passed.len())),
     }
 }

@@ -13,13 +13,13 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::thread::CpuSet;
 
-use crate::{Failure, kernel};
+use crate::{DaemonError, kernel};
 
 /// Time that the daemon has until ranks may attach.
 pub(crate) const READY_LIMIT: Duration = Duration::from_secs(20);
 
 /// Starts this program again without `--background`; returns when it is ready.
-pub(crate) fn start() -> Result<(), Failure> {
+pub(crate) fn start() -> Result<(), DaemonError> {
     // SAFETY: the call only marks descriptors, and closes none.
     unsafe { libc::close_range(3, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC as libc::c_int) };
     // Fails for the leader of a process group, whose child at least gets a new group.
@@ -44,14 +44,14 @@ pub(crate) fn start() -> Result<(), Failure> {
     })
 }
 
-fn await_ready(daemon: &mut Child) -> Result<(), Failure> {
+fn await_ready(daemon: &mut Child) -> Result<(), DaemonError> {
     let mut ready = daemon.stdout.take().expect("piped");
     let until = Instant::now() + READY_LIMIT;
     loop {
         let left = until.saturating_duration_since(Instant::now());
         let timeout = Timespec::try_from(left).expect("seconds");
         match poll(&mut [PollFd::new(&ready, PollFlags::IN)], Some(&timeout)) {
-            Ok(0) => return Err(Failure::Slow),
+            Ok(0) => return Err(DaemonError::Slow),
             Ok(_) => break,
             Err(rustix::io::Errno::INTR) => {}
             Err(errno) => return Err(kernel("wait for the daemon")(errno)),
@@ -59,7 +59,7 @@ fn await_ready(daemon: &mut Child) -> Result<(), Failure> {
     }
     match ready.read(&mut [0]) {
         Ok(1) => Ok(()),
-        Ok(_) => Err(Failure::Early(daemon.wait().map_err(kernel("wait for the daemon"))?)),
+        Ok(_) => Err(DaemonError::Early(daemon.wait().map_err(kernel("wait for the daemon"))?)),
         Err(error) => Err(kernel("hear from the daemon")(error)),
     }
 }

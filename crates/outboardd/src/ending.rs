@@ -13,10 +13,10 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 /// Time after which an unread order ends the process: many times the delay of a busy daemon.
 const LIMIT: Duration = Duration::from_secs(5);
 /// Interval of checks on an unread order.
-const LOOK: Duration = Duration::from_millis(100);
+const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Makes sure that orders readable from `orders` are obeyed.
-pub(crate) fn insist(orders: OwnedFd) -> std::io::Result<()> {
+pub(crate) fn enforce_orders(orders: OwnedFd) -> std::io::Result<()> {
     std::thread::Builder::new().name("ending".into()).spawn(move || watch(&orders))?;
     Ok(())
 }
@@ -40,6 +40,6 @@ fn watch(orders: &OwnedFd) {
             // SAFETY: ends the process. Other exit handlers could wait for the thread that hangs.
             unsafe { libc::_exit(1) };
         }
-        std::thread::sleep(LOOK);
+        std::thread::sleep(CHECK_INTERVAL);
     }
 }

@@ -23,9 +23,9 @@ const MOST_LINES: usize = 4096;
 /// Longest wait for the last lines while standard error accepts bytes.
 const LAST_LINES: Duration = Duration::from_secs(2);
 /// Interval of checks whether standard error accepts bytes.
-const LOOK: Duration = Duration::from_millis(10);
+const CHECK_INTERVAL: Duration = Duration::from_millis(10);
 
-struct Log {
+struct DaemonLog {
     queue: Mutex<Queue>,
     /// Signals that a line was queued, or that the last one is written.
     changed: Condvar,
@@ -39,7 +39,7 @@ struct Queue {
     lost: u64,
 }
 
-static LOG: Log = Log::new();
+static LOG: DaemonLog = DaemonLog::new();
 
 /// Starts the thread. The daemon's signals must be blocked already.
 pub(crate) fn start() -> io::Result<()> {
@@ -48,9 +48,9 @@ pub(crate) fn start() -> io::Result<()> {
     Ok(())
 }
 
-pub(crate) struct Line;
+pub(crate) struct LogWriter;
 
-impl Write for Line {
+impl Write for LogWriter {
     /// Never fails, so a full disk or queue causes no further log line.
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         LOG.put(line.to_vec());
@@ -63,7 +63,7 @@ impl Write for Line {
 }
 
 /// Logs the reason of the daemon's end, after all other lines.
-pub(crate) fn last_words(text: &str) {
+pub(crate) fn log_final_error(text: &str) {
     let line = format!("outboardd: {text}\n").into_bytes();
     if LOG.queue().started {
         LOG.put(line);
@@ -77,15 +77,15 @@ pub(crate) fn last_words(text: &str) {
 pub(crate) fn finish() {
     let until = Instant::now() + LAST_LINES;
     let mut queue = LOG.queue();
-    while queue.started && (queue.writing || !queue.lines.is_empty()) && takes_bytes() && Instant::now() < until {
-        queue = LOG.changed.wait_timeout(queue, LOOK).unwrap_or_else(PoisonError::into_inner).0;
+    while queue.started && (queue.writing || !queue.lines.is_empty()) && accepts_bytes() && Instant::now() < until {
+        queue = LOG.changed.wait_timeout(queue, CHECK_INTERVAL).unwrap_or_else(PoisonError::into_inner).0;
     }
 }
 
-impl Log {
+impl DaemonLog {
     const fn new() -> Self {
         let queue = Queue { lines: VecDeque::new(), started: false, writing: false, lost: 0 };
-        Log { queue: Mutex::new(queue), changed: Condvar::new() }
+        DaemonLog { queue: Mutex::new(queue), changed: Condvar::new() }
     }
 
     fn queue(&self) -> MutexGuard<'_, Queue> {
@@ -154,7 +154,7 @@ fn write_all(output: BorrowedFd<'_>, mut line: &[u8]) -> Result<(), Errno> {
     Ok(())
 }
 
-fn takes_bytes() -> bool {
+fn accepts_bytes() -> bool {
     let now = Timespec::default();
     poll(&mut [PollFd::from_borrowed_fd(stderr(), PollFlags::OUT)], Some(&now)) != Ok(0)
 }
@@ -171,8 +171,10 @@ mod tests {
     #[test]
     fn lines_beyond_the_queue_are_lost_and_counted_once_the_others_are_written() {
         let (reader, writer) = io::pipe().expect("descriptors");
-        let (log, writer): (&'static Log, &'static File) =
-            (Box::leak(Box::new(Log::new())), Box::leak(Box::new(File::from(std::os::fd::OwnedFd::from(writer)))));
+        let (log, writer): (&'static DaemonLog, &'static File) = (
+            Box::leak(Box::new(DaemonLog::new())),
+            Box::leak(Box::new(File::from(std::os::fd::OwnedFd::from(writer)))),
+        );
         let long = [&[b'x'; 1 << 17][..], b"\n"].concat();
         std::thread::spawn(|| log.write_lines(writer.as_fd()));
         log.put(long);

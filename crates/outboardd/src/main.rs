@@ -19,7 +19,7 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
 #[derive(Debug, thiserror::Error)]
-enum Failure {
+enum DaemonError {
     #[error(transparent)]
     Start(#[from] outboard_service::StartError),
     #[error("cannot {what}: {source}")]
@@ -55,9 +55,9 @@ fn main() -> ExitCode {
     let code = match ended {
         Ok(()) => ExitCode::SUCCESS,
         // The daemon itself has printed the reason.
-        Err(Failure::Early(status)) if status.code().is_some() => ExitCode::FAILURE,
+        Err(DaemonError::Early(status)) if status.code().is_some() => ExitCode::FAILURE,
         Err(failure) => {
-            log::last_words(&failure.to_string());
+            log::log_final_error(&failure.to_string());
             ExitCode::FAILURE
         }
     };
@@ -65,18 +65,18 @@ fn main() -> ExitCode {
     code
 }
 
-fn kernel<E: Into<std::io::Error>>(what: &'static str) -> impl FnOnce(E) -> Failure {
-    move |source| Failure::Kernel { what, source: source.into() }
+fn kernel<E: Into<std::io::Error>>(what: &'static str) -> impl FnOnce(E) -> DaemonError {
+    move |source| DaemonError::Kernel { what, source: source.into() }
 }
 
-fn serve(settings: &Settings) -> Result<(), Failure> {
+fn serve(settings: &Settings) -> Result<(), DaemonError> {
     let passed = activation::descriptor()?;
-    let filter: Targets = settings.log.parse().map_err(|error| Failure::Log(settings.log.clone(), error))?;
+    let filter: Targets = settings.log.parse().map_err(|error| DaemonError::Log(settings.log.clone(), error))?;
     let terminal = std::io::IsTerminal::is_terminal(&std::io::stderr());
     // Signals are blocked before any thread starts; otherwise that thread would receive them.
     let signals = signals().map_err(kernel("take signals"))?;
     log::start().map_err(kernel("start the thread of the log"))?;
-    let lines = tracing_subscriber::fmt::layer().with_writer(|| log::Line).with_ansi(terminal);
+    let lines = tracing_subscriber::fmt::layer().with_writer(|| log::LogWriter).with_ansi(terminal);
     tracing_subscriber::registry().with(lines).with(filter).init();
     if settings.die_with_parent {
         let parent = rustix::process::getppid();
@@ -97,7 +97,7 @@ fn serve(settings: &Settings) -> Result<(), Failure> {
         pinned.map_err(kernel("pin to that processor"))?;
     }
     let ready = settings.ready_fd.map(descriptor).transpose().map_err(kernel("use the ready descriptor"))?;
-    signals.try_clone().and_then(ending::insist).map_err(kernel("watch for signals"))?;
+    signals.try_clone().and_then(ending::enforce_orders).map_err(kernel("watch for signals"))?;
     let stopped = || {
         let mut record = [0; size_of::<libc::signalfd_siginfo>()];
         rustix::io::read(&signals, &mut record).is_ok_and(|bytes| bytes == record.len())
@@ -120,7 +120,7 @@ fn serve(settings: &Settings) -> Result<(), Failure> {
             closed.map_err(kernel("close this process's memory to others"))?;
             (Some(Relay::accept(connection, settings)?), None)
         }
-        (Some(DockAt::Passed), None) => return Err(Failure::NoConnection),
+        (Some(DockAt::Passed), None) => return Err(DaemonError::NoConnection),
         (_, passed) => (None, passed),
     };
     let socket = attach_socket(settings, passed).map_err(outboard_service::StartError::from)?;

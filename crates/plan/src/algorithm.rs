@@ -100,7 +100,7 @@ pub enum Algorithm {
     /// `P / 2` rounds; each rank sends and receives `(P - 1) * n` bytes. A pair of ranks first shares its two blocks.
     /// Then every rank passes on the last received pair of blocks, every second round to the same neighbour. (J. Chen
     /// and others, "Performance evaluation of Allgather algorithms on terascale Linux cluster with Fast Ethernet",
-    /// 2005.) Needs pairs: an odd group uses [`Algorithm::Ring`], see [`Algorithm::carried_out`].
+    /// 2005.) Needs pairs: an odd group uses [`Algorithm::Ring`], see [`Algorithm::effective_for`].
     NeighbourExchange,
     /// `pairwise`: a rank has a message for every other rank.
     ///
@@ -184,7 +184,7 @@ pub enum Algorithm {
     ///
     /// `log_(ports + 1) P` rounds; each rank sends and receives `(P - 1) * n` bytes. In round `j` a rank sends all its
     /// blocks to the `ports` ranks that differ from it only in digit `j` to the base `ports + 1`. If `P` is no power of
-    /// that base, [`Algorithm::Bruck`] with as many ports is used, see [`Algorithm::carried_out`].
+    /// that base, [`Algorithm::Bruck`] with as many ports is used, see [`Algorithm::effective_for`].
     StandardExchange {
         /// Messages that a rank sends at the same time, at least 1.
         ports: u32,
@@ -192,16 +192,16 @@ pub enum Algorithm {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-pub enum SettingError {
+pub enum AlgorithmSettingError {
     #[error("there is no such setting of this algorithm")]
     Unknown,
     #[error("expected {expected}")]
     Value { expected: String },
 }
 
-impl SettingError {
+impl AlgorithmSettingError {
     pub(crate) fn expected(expected: impl fmt::Display) -> Self {
-        SettingError::Value { expected: expected.to_string() }
+        AlgorithmSettingError::Value { expected: expected.to_string() }
     }
 }
 
@@ -221,7 +221,7 @@ impl Setting<'_> {
     }
 
     /// Sets the setting to the number in `text`, which must be `least` or more.
-    pub(crate) fn set(self, text: &str, least: u64) -> Result<(), SettingError> {
+    pub(crate) fn set(self, text: &str, least: u64) -> Result<(), AlgorithmSettingError> {
         let set = text.parse().ok().filter(|number| *number >= least).and_then(|number: u64| {
             match self {
                 Setting::Bytes(value) => *value = number,
@@ -230,7 +230,7 @@ impl Setting<'_> {
             }
             Some(())
         });
-        set.ok_or_else(|| SettingError::expected(format_args!("a number from {least}")))
+        set.ok_or_else(|| AlgorithmSettingError::expected(format_args!("a number from {least}")))
     }
 }
 
@@ -309,7 +309,7 @@ impl Algorithm {
     }
 
     /// The algorithm that a group of `ranks` ranks uses in place of this one: the same, unless the group does not fit.
-    pub fn carried_out(self, ranks: u32) -> Algorithm {
+    pub fn effective_for(self, ranks: u32) -> Algorithm {
         match self {
             Algorithm::NeighbourExchange if !ranks.is_multiple_of(2) => Algorithm::Ring { segment: WHOLE },
             Algorithm::StandardExchange { ports } if !is_power(ranks, u64::from(ports) + 1) => {
@@ -338,12 +338,12 @@ mod tests {
         {
             let exchange = Algorithm::StandardExchange { ports };
             let other = Algorithm::Bruck { ports };
-            assert_eq!(exchange.carried_out(ranks), if fits { exchange } else { other });
+            assert_eq!(exchange.effective_for(ranks), if fits { exchange } else { other });
         }
-        assert_eq!(Algorithm::NeighbourExchange.carried_out(7), Algorithm::Ring { segment: WHOLE });
-        assert_eq!(Algorithm::NeighbourExchange.carried_out(8), Algorithm::NeighbourExchange);
+        assert_eq!(Algorithm::NeighbourExchange.effective_for(7), Algorithm::Ring { segment: WHOLE });
+        assert_eq!(Algorithm::NeighbourExchange.effective_for(8), Algorithm::NeighbourExchange);
         let multicast = |chains| Algorithm::Multicast { chains, subgroups: 2 };
-        assert_eq!(multicast(0).carried_out(5), multicast(5));
-        assert_eq!(multicast(3).carried_out(5), multicast(3));
+        assert_eq!(multicast(0).effective_for(5), multicast(5));
+        assert_eq!(multicast(3).effective_for(5), multicast(3));
     }
 }

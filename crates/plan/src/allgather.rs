@@ -32,14 +32,14 @@ pub(crate) fn program(
 ) -> Program {
     let ranks = extents.ranks();
     let mut builder = ProgramBuilder::new(rank, ranks);
-    let blocks = Blocks { extents, ranks, rank: rank.0, in_place };
+    let blocks = GatheredBlocks { extents, ranks, rank: rank.0, in_place };
     builder.buffers(blocks.input_bytes(), extents.total(), 0);
-    let carried_out = if leaders.is_none() { algorithm.carried_out(ranks) } else { algorithm };
-    if let Algorithm::Multicast { chains, subgroups } = carried_out {
+    let effective = if leaders.is_none() { algorithm.effective_for(ranks) } else { algorithm };
+    if let Algorithm::Multicast { chains, subgroups } = effective {
         builder.multicast_layout(chains, subgroups);
     }
     if extents.total() > 0 {
-        match (leaders, carried_out) {
+        match (leaders, effective) {
             (Some(leaders), between) => hierarchical::hierarchical(&mut builder, blocks, topology, leaders, between),
             (None, Algorithm::Ring { .. }) => ring(&mut builder, blocks),
             (None, Algorithm::NeighbourExchange) => exchange::neighbour(&mut builder, blocks),
@@ -56,14 +56,14 @@ pub(crate) fn program(
 
 /// The layout of the blocks on one rank.
 #[derive(Clone, Copy)]
-struct Blocks<'a> {
+struct GatheredBlocks<'a> {
     extents: &'a Extents,
     ranks: u32,
     rank: u32,
     in_place: bool,
 }
 
-impl Blocks<'_> {
+impl GatheredBlocks<'_> {
     fn of(self, q: u32) -> Span {
         self.extents.block(Rank(q))
     }
@@ -94,7 +94,7 @@ impl Blocks<'_> {
     }
 }
 
-fn ring(builder: &mut ProgramBuilder, blocks: Blocks<'_>) {
+fn ring(builder: &mut ProgramBuilder, blocks: GatheredBlocks<'_>) {
     let rounds = blocks.ranks - 1;
     let from = Rank(blocks.left(1));
     let mut receive = |round| {
@@ -115,7 +115,7 @@ fn ring(builder: &mut ProgramBuilder, blocks: Blocks<'_>) {
 }
 
 /// Every rank sends to all others, the next one first.
-fn linear(builder: &mut ProgramBuilder, blocks: Blocks<'_>) {
+fn linear(builder: &mut ProgramBuilder, blocks: GatheredBlocks<'_>) {
     for from in (1..blocks.ranks).map(|steps| blocks.left(steps)).filter(|from| !blocks.of(*from).is_empty()) {
         builder.recv(Rank(from), 0, blocks.of(from), &[]);
     }
@@ -127,7 +127,7 @@ fn linear(builder: &mut ProgramBuilder, blocks: Blocks<'_>) {
     }
 }
 
-fn multicast(builder: &mut ProgramBuilder, blocks: Blocks<'_>, chains: u32) {
+fn multicast(builder: &mut ProgramBuilder, blocks: GatheredBlocks<'_>, chains: u32) {
     for root in (0..blocks.ranks).filter(|root| *root != blocks.rank && !blocks.of(*root).is_empty()) {
         builder.multicast_recv(Rank(root), blocks.of(root));
     }

@@ -9,14 +9,14 @@ use crate::barrier;
 use crate::broadcast::{self, MAX_SEGMENTS};
 use crate::combine::{self, Vector};
 use crate::program::{MAX_RANKS, Program, Rank};
-use crate::rooted::{self, Direction};
+use crate::rooted::{self, BlockDirection};
 use crate::selection::{Choice, Collective};
 use crate::topology::Topology;
 
 /// The parts of a call, besides its algorithm, that determine its programs.
 #[derive(Debug, Clone, Copy)]
 pub struct Arguments<'a> {
-    /// The ranks and their hosts. Only algorithms with [`Choice::asks_for_hosts`] use the hosts.
+    /// The ranks and their hosts. Only algorithms with [`Choice::depends_on_hosts`] use the hosts.
     pub topology: &'a Topology,
     /// The root of a collective that has one.
     pub root: Rank,
@@ -91,7 +91,7 @@ impl<'a> Arguments<'a> {
         if let Some(rank) = [rank, self.root].into_iter().find(|rank| rank.0 >= ranks) {
             return Err(PlanError::Rank { rank, ranks });
         }
-        if let Some((key, value, least)) = choice.too_little() {
+        if let Some((key, value, least)) = choice.setting_below_minimum() {
             return Err(PlanError::Setting { name: choice.name(), key, value, least });
         }
         match choice.algorithm() {
@@ -120,8 +120,8 @@ pub fn program(choice: Choice, arguments: &Arguments<'_>, rank: Rank) -> Result<
             let blocks = Blocks::even(ranks, bytes).ok_or(PlanError::Bytes { ranks })?;
             alltoall::alltoall(algorithm, ranks, rank, &blocks)
         }
-        Collective::Gather => rooted::program(Direction::Gather, algorithm, (ranks, root), rank, bytes),
-        Collective::Scatter => rooted::program(Direction::Scatter, algorithm, (ranks, root), rank, bytes),
+        Collective::Gather => rooted::program(BlockDirection::Gather, algorithm, (ranks, root), rank, bytes),
+        Collective::Scatter => rooted::program(BlockDirection::Scatter, algorithm, (ranks, root), rank, bytes),
         Collective::Barrier => Ok(barrier::program(algorithm, ranks, rank)),
         Collective::Reduce => combine::reduce::program(choice, topology, root, rank, arguments.vector()?),
         Collective::Allreduce => combine::allreduce::program(choice, topology, rank, arguments.vector()?),

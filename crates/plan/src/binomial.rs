@@ -9,16 +9,16 @@ use crate::program::Rank;
 
 /// A rank of a group with a root.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Place {
+pub(crate) struct TreePosition {
     pub(crate) ranks: u32,
     pub(crate) root: Rank,
     /// The rank's number, counted from the root.
     pub(crate) rank: u32,
 }
 
-impl Place {
+impl TreePosition {
     pub(crate) fn new((ranks, root): (u32, Rank), rank: Rank) -> Self {
-        Place { ranks, root, rank: (rank.0 + ranks - root.0) % ranks }
+        TreePosition { ranks, root, rank: (rank.0 + ranks - root.0) % ranks }
     }
 
     /// The rank of the group with number `rank`, counted from the root.

@@ -12,7 +12,7 @@ mod scatter;
 
 use crate::algorithm::Algorithm;
 use crate::arguments::PlanError;
-use crate::binomial::Place;
+use crate::binomial::TreePosition;
 use crate::builder::ProgramBuilder;
 use crate::program::{OpId, Program, Rank, Span};
 
@@ -41,7 +41,7 @@ pub(crate) fn program(
         _ => {}
     }
     if bytes > 0 && ranks > 1 {
-        let place = Place::new((ranks, root), rank);
+        let place = TreePosition::new((ranks, root), rank);
         match algorithm {
             Algorithm::Binomial => k_nomial(&mut builder, place, bytes, 2),
             Algorithm::KNomial { radix } => k_nomial(&mut builder, place, bytes, radix),
@@ -55,7 +55,7 @@ pub(crate) fn program(
     Ok(builder.build())
 }
 
-impl Place {
+impl TreePosition {
     /// `len` bytes from `offset` of the broadcast bytes, on this rank.
     fn span(self, offset: u64, len: u64) -> Span {
         if self.rank == 0 { Span::input(offset, len) } else { Span::output(offset, len) }
@@ -63,8 +63,8 @@ impl Place {
 }
 
 /// Rank `v` receives from `v` without its lowest non-zero digit, to the base `radix`.
-fn k_nomial(builder: &mut ProgramBuilder, place: Place, bytes: u64, radix: u32) {
-    let Place { ranks, rank, .. } = place;
+fn k_nomial(builder: &mut ProgramBuilder, place: TreePosition, bytes: u64, radix: u32) {
+    let TreePosition { ranks, rank, .. } = place;
     let all = place.span(0, bytes);
     let (radix, ranks_wide) = (u64::from(radix), u64::from(ranks));
     // The weight of the lowest non-zero digit; for the root the first power beyond all ranks.
@@ -89,7 +89,7 @@ fn k_nomial(builder: &mut ProgramBuilder, place: Place, bytes: u64, radix: u32) 
     }
 }
 
-fn multicast(builder: &mut ProgramBuilder, place: Place, bytes: u64) {
+fn multicast(builder: &mut ProgramBuilder, place: TreePosition, bytes: u64) {
     let all = place.span(0, bytes);
     if place.rank == 0 {
         builder.multicast(all, &[]);

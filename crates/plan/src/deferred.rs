@@ -11,8 +11,9 @@
 //! Without that, a rank that calls ahead of others would fill their NICs.
 //!
 //! Messages use memory that mirrors the program's input and output, since a rank's memory may go away while the NIC
-//! works. The engine copies the bytes that the list sends into it ([`List::gathers`]) and the received bytes out of it
-//! ([`List::delivers`]). Copies of the program are also done by the engine, before the list or after it.
+//! works. The engine copies the bytes that the list sends into it ([`DeferredList::gathers`]) and the received bytes
+//! out of it ([`DeferredList::delivers`]). Copies of the program are also done by the engine, before the list or after
+//! it.
 //!
 //! Invariants: a counter only grows. The end is reached once, when every task is complete. All members of a group agree
 //! whether a call is taken ([`choice`]). Never combines: deferred work has no reductions here.
@@ -37,20 +38,20 @@ const CLEARS: u32 = 1 << 31;
 
 /// Reasons for which deferred work rejects a call or a program.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-pub enum Refused {
+pub enum DeferredError {
     #[error("{collective}: what is combined needs a processor between messages")]
     Combined { collective: Collective },
     #[error("{ranks} ranks: lists are for {MOST_RANKS} at most")]
     Ranks { ranks: u32 },
     #[error("{bytes} bytes of all ranks: lists are for {MOST_BYTES} at most, since they are copied")]
     Bytes { bytes: u64 },
-    #[error("step {}: {what}", .step.0)]
-    Step { step: OpId, what: &'static str },
+    #[error("step {}: {reason}", .step.0)]
+    Step { step: OpId, reason: &'static str },
 }
 
 /// The algorithm by which deferred work carries out a collective of `ranks` ranks and `bytes` bytes as [`Collective`]
 /// counts them.
-pub fn choice(collective: Collective, ranks: u32, bytes: u64) -> Result<Choice, Refused> {
+pub fn choice(collective: Collective, ranks: u32, bytes: u64) -> Result<Choice, DeferredError> {
     let algorithm = match collective {
         Collective::Allgather => Algorithm::Ring { segment: WHOLE },
         Collective::Broadcast => Algorithm::Binomial,
@@ -58,16 +59,16 @@ pub fn choice(collective: Collective, ranks: u32, bytes: u64) -> Result<Choice, 
         Collective::Gather | Collective::Scatter => Algorithm::Linear,
         Collective::Barrier => Algorithm::Dissemination { ports: 1 },
         Collective::Reduce | Collective::Allreduce | Collective::ReduceScatter | Collective::Scan => {
-            return Err(Refused::Combined { collective });
+            return Err(DeferredError::Combined { collective });
         }
     };
     if ranks > MOST_RANKS {
-        return Err(Refused::Ranks { ranks });
+        return Err(DeferredError::Ranks { ranks });
     }
     // A rank of an alltoall has this many blocks.
     let bytes = bytes.saturating_mul(if collective == Collective::Broadcast { 1 } else { ranks.into() });
     if bytes > MOST_BYTES {
-        return Err(Refused::Bytes { bytes });
+        return Err(DeferredError::Bytes { bytes });
     }
     Ok(Choice::among_all(collective, algorithm).expect("an algorithm of the collective"))
 }
@@ -80,7 +81,7 @@ pub struct Threshold {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Action {
+pub enum DeferredAction {
     /// Sends the message `(me, to, index)`; adds 1 to `counts` when the message has left.
     Send { to: Rank, index: u32, span: Span, counts: u32 },
     /// Receives the message `(from, me, index)`; adds 1 to `counts` when the message has arrived.
@@ -90,18 +91,18 @@ pub enum Action {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Task {
+pub struct DeferredTask {
     /// The task begins at this threshold, or at once if there is none.
     pub after: Option<Threshold>,
-    pub action: Action,
+    pub action: DeferredAction,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct List {
+pub struct DeferredList {
     /// The number of counters, all 0 at first.
     pub counters: u32,
     /// Receives come first, so that few messages arrive before their receive is posted.
-    pub tasks: Vec<Task>,
+    pub tasks: Vec<DeferredTask>,
     /// Reached when all tasks are complete.
     pub end: Threshold,
     /// The spans of the rank's memory that the list sends, each once.
@@ -113,29 +114,29 @@ pub struct List {
 /// The counter of the list's end.
 const END: u32 = 0;
 
-impl List {
-    pub fn lower(program: &Program) -> Result<List, Refused> {
-        let parts = Parts::of(program)?;
-        let mut counters = Counters::of(program, &parts);
+impl DeferredList {
+    pub fn lower(program: &Program) -> Result<DeferredList, DeferredError> {
+        let parts = StepsByKind::of(program)?;
+        let mut counters = TaskCounters::of(program, &parts);
         let (mut tasks, mut clears, mut sends) = (Vec::new(), Vec::new(), Vec::new());
         for id in parts.receives.iter().chain(&parts.sends) {
-            let after = counters.awaited_by(&parts.awaited(program, *id));
-            let counts = counters.counted_by(*id);
+            let after = counters.threshold_for(&parts.awaited(program, *id));
+            let counts = counters.counter_for(*id);
             match program.steps[id.0 as usize].op {
                 Op::Send { to, index, span } => {
                     if span.len > 0 {
-                        let (index, counts) = (index | CLEARS, counters.counted_by(clearing(program, *id)));
-                        let action = Action::Receive { from: to, index, span: Span::signal(), counts };
-                        tasks.push(Task { after: None, action });
+                        let (index, counts) = (index | CLEARS, counters.counter_for(clearing(program, *id)));
+                        let action = DeferredAction::Receive { from: to, index, span: Span::signal(), counts };
+                        tasks.push(DeferredTask { after: None, action });
                     }
-                    sends.push(Task { after, action: Action::Send { to, index, span, counts } });
+                    sends.push(DeferredTask { after, action: DeferredAction::Send { to, index, span, counts } });
                 }
                 Op::Recv { from, index, span } => {
-                    tasks.push(Task { after, action: Action::Receive { from, index, span, counts } });
+                    tasks.push(DeferredTask { after, action: DeferredAction::Receive { from, index, span, counts } });
                     if span.len > 0 {
-                        let (index, counts) = (index | CLEARS, counters.counted_last());
-                        let action = Action::Send { to: from, index, span: Span::signal(), counts };
-                        clears.push(Task { after, action });
+                        let (index, counts) = (index | CLEARS, counters.count_at_end());
+                        let action = DeferredAction::Send { to: from, index, span: Span::signal(), counts };
+                        clears.push(DeferredTask { after, action });
                     }
                 }
                 Op::Multicast { .. } | Op::MulticastRecv { .. } | Op::Copy { .. } | Op::Reduce { .. } => {
@@ -145,15 +146,15 @@ impl List {
         }
         tasks.extend(clears.into_iter().chain(sends));
         let end = Threshold { counter: END, value: counters.ending };
-        tasks.append(&mut counters.joins());
-        let Parts { gathers, delivers, .. } = parts;
-        Ok(List { counters: counters.next, tasks, end, gathers, delivers })
+        tasks.append(&mut counters.join_tasks());
+        let StepsByKind { gathers, delivers, .. } = parts;
+        Ok(DeferredList { counters: counters.next, tasks, end, gathers, delivers })
     }
 }
 
 /// The steps of a program by kind.
 #[derive(Default)]
-struct Parts {
+struct StepsByKind {
     receives: Vec<OpId>,
     sends: Vec<OpId>,
     gathers: Vec<Span>,
@@ -162,34 +163,34 @@ struct Parts {
 
 /// The time at which a copy is done, relative to the list.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Phase {
+enum CopyPhase {
     Before,
-    List,
+    InList,
     Behind,
 }
 
-impl Parts {
-    fn of(program: &Program) -> Result<Parts, Refused> {
-        let mut parts = Parts::default();
-        let mut phases: Vec<Phase> = Vec::new();
+impl StepsByKind {
+    fn of(program: &Program) -> Result<StepsByKind, DeferredError> {
+        let mut parts = StepsByKind::default();
+        let mut phases: Vec<CopyPhase> = Vec::new();
         for (id, step) in (0..).map(OpId).zip(&program.steps) {
             let follows = |phase| step.after.iter().any(|id| phases[id.0 as usize] == phase);
-            let refused = |what| Refused::Step { step: id, what };
+            let refused = |reason| DeferredError::Step { step: id, reason };
             let phase = match step.op {
-                Op::Copy { .. } if follows(Phase::List) || follows(Phase::Behind) => Phase::Behind,
-                Op::Copy { .. } => Phase::Before,
-                _ if follows(Phase::Behind) => return Err(refused("a message behind a copy of what has come")),
+                Op::Copy { .. } if follows(CopyPhase::InList) || follows(CopyPhase::Behind) => CopyPhase::Behind,
+                Op::Copy { .. } => CopyPhase::Before,
+                _ if follows(CopyPhase::Behind) => return Err(refused("a message behind a copy of what has come")),
                 Op::Send { span, .. } | Op::Recv { span, .. } if span.buffer == Buffer::Scratch && span.len > 0 => {
                     return Err(refused("a message of scratch"));
                 }
                 Op::Send { .. } => {
                     parts.sends.push(id);
-                    Phase::List
+                    CopyPhase::InList
                 }
                 Op::Recv { span, .. } => {
                     parts.receives.push(id);
                     parts.delivers.extend((span.len > 0).then_some(span));
-                    Phase::List
+                    CopyPhase::InList
                 }
                 Op::Reduce { .. } => return Err(refused("a reduction")),
                 Op::Multicast { .. } | Op::MulticastRecv { .. } => return Err(refused("a multicast")),
@@ -201,7 +202,7 @@ impl Parts {
     }
 
     /// Records the sent spans that are not received from other ranks: they come from the rank's memory.
-    fn gather(&mut self, program: &Program) -> Result<(), Refused> {
+    fn gather(&mut self, program: &Program) -> Result<(), DeferredError> {
         for id in &self.sends {
             let Op::Send { span, .. } = program.steps[id.0 as usize].op else { continue };
             if span.len == 0 || self.delivers.contains(&span) || self.gathers.contains(&span) {
@@ -212,7 +213,7 @@ impl Parts {
                 other.buffer == span.buffer && other.offset < end(&span) && span.offset < end(other)
             };
             if self.delivers.iter().any(overlaps) {
-                return Err(Refused::Step { step: *id, what: "a message of part of what has come" });
+                return Err(DeferredError::Step { step: *id, reason: "a message of part of what has come" });
             }
             self.gathers.push(span);
         }
@@ -238,7 +239,7 @@ fn clearing(program: &Program, send: OpId) -> OpId {
 }
 
 /// The counter of each set of awaited steps.
-struct Counters {
+struct TaskCounters {
     by_set: BTreeMap<Vec<OpId>, u32>,
     /// The counters of the sets that contain a step.
     sets_of: BTreeMap<OpId, Vec<u32>>,
@@ -247,9 +248,9 @@ struct Counters {
     ending: u64,
 }
 
-impl Counters {
-    fn of(program: &Program, parts: &Parts) -> Counters {
-        let mut counters = Counters { by_set: BTreeMap::new(), sets_of: BTreeMap::new(), next: END + 1, ending: 0 };
+impl TaskCounters {
+    fn of(program: &Program, parts: &StepsByKind) -> TaskCounters {
+        let mut counters = TaskCounters { by_set: BTreeMap::new(), sets_of: BTreeMap::new(), next: END + 1, ending: 0 };
         for id in parts.receives.iter().chain(&parts.sends) {
             let set = parts.awaited(program, *id);
             if set.is_empty() || counters.by_set.contains_key(&set) {
@@ -264,21 +265,21 @@ impl Counters {
         counters
     }
 
-    fn awaited_by(&self, set: &Vec<OpId>) -> Option<Threshold> {
+    fn threshold_for(&self, set: &Vec<OpId>) -> Option<Threshold> {
         self.by_set.get(set).map(|counter| Threshold { counter: *counter, value: set.len() as u64 })
     }
 
     /// The counter to which a step adds.
-    fn counted_by(&mut self, id: OpId) -> u32 {
+    fn counter_for(&mut self, id: OpId) -> u32 {
         match self.sets_of.get(&id).map_or(&[][..], Vec::as_slice) {
-            [] => self.counted_last(),
+            [] => self.count_at_end(),
             [one] => *one,
             [..] => self.own(id),
         }
     }
 
     /// The counter of a step that no step follows.
-    fn counted_last(&mut self) -> u32 {
+    fn count_at_end(&mut self) -> u32 {
         self.ending += 1;
         END
     }
@@ -292,13 +293,13 @@ impl Counters {
     }
 
     /// Tasks that add to the counters of all sets that contain a step, for steps with their own counter.
-    fn joins(&mut self) -> Vec<Task> {
+    fn join_tasks(&mut self) -> Vec<DeferredTask> {
         let mut tasks = Vec::new();
         for (id, sets) in std::mem::take(&mut self.sets_of).into_iter().filter(|(_, sets)| sets.len() > 1) {
             let own = self.own(id);
             let after = Some(Threshold { counter: own, value: 1 });
             let joined = sets.into_iter().filter(|set| *set != own);
-            tasks.extend(joined.map(|to| Task { after, action: Action::Add { to } }));
+            tasks.extend(joined.map(|to| DeferredTask { after, action: DeferredAction::Add { to } }));
         }
         tasks
     }

@@ -29,7 +29,7 @@ mod rooted;
 pub mod selection;
 mod topology;
 
-pub use algorithm::{Algorithm, SettingError};
+pub use algorithm::{Algorithm, AlgorithmSettingError};
 pub use allgather::Extents;
 pub use alltoall::{BlocksError, alltoall};
 pub use arguments::{Arguments, PlanError, program};

@@ -11,25 +11,25 @@ use std::ops::Range;
 use crate::algorithm::Algorithm;
 use crate::alltoall::{Blocks, alltoall};
 use crate::arguments::PlanError;
-use crate::binomial::{self, Place};
+use crate::binomial::{self, TreePosition};
 use crate::builder::ProgramBuilder;
 use crate::program::{Buffer, Op, OpId, Program, Rank, Span};
 
 /// The direction in which the blocks travel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Direction {
+pub(crate) enum BlockDirection {
     /// To the root: every rank has `Input`, the root alone `Output`.
     Gather,
     /// From the root: the root alone has `Input`, every rank `Output`.
     Scatter,
 }
 
-impl Direction {
+impl BlockDirection {
     /// The buffer of every rank's own block, and the root's buffer of all blocks.
     fn buffers(self) -> (Buffer, Buffer) {
         match self {
-            Direction::Gather => (Buffer::Input, Buffer::Output),
-            Direction::Scatter => (Buffer::Output, Buffer::Input),
+            BlockDirection::Gather => (Buffer::Input, Buffer::Output),
+            BlockDirection::Scatter => (Buffer::Output, Buffer::Input),
         }
     }
 
@@ -41,24 +41,24 @@ impl Direction {
     /// Sets the bytes of the rank's own block, of all blocks at the root (0 elsewhere), and of blocks held for others.
     fn set_buffers(self, builder: &mut ProgramBuilder, own: u64, all: u64, held: u64) {
         match self {
-            Direction::Gather => builder.buffers(own, all, held),
-            Direction::Scatter => builder.buffers(all, own, held),
+            BlockDirection::Gather => builder.buffers(own, all, held),
+            BlockDirection::Scatter => builder.buffers(all, own, held),
         };
     }
 
     /// Moves `span` between this rank and `peer`, which is farther from the root.
     fn below(self, peer: Rank, index: u32, span: Span) -> Op {
         match self {
-            Direction::Gather => Op::Recv { from: peer, index, span },
-            Direction::Scatter => Op::Send { to: peer, index, span },
+            BlockDirection::Gather => Op::Recv { from: peer, index, span },
+            BlockDirection::Scatter => Op::Send { to: peer, index, span },
         }
     }
 
     /// Moves `span` between this rank and `peer`, which is nearer to the root.
     fn above(self, peer: Rank, index: u32, span: Span) -> Op {
         match self {
-            Direction::Gather => Op::Send { to: peer, index, span },
-            Direction::Scatter => Op::Recv { from: peer, index, span },
+            BlockDirection::Gather => Op::Send { to: peer, index, span },
+            BlockDirection::Scatter => Op::Recv { from: peer, index, span },
         }
     }
 
@@ -66,8 +66,8 @@ impl Direction {
     fn copy(self, among: Span) -> Op {
         let own = self.own(among.len);
         match self {
-            Direction::Gather => Op::Copy { from: own, to: among },
-            Direction::Scatter => Op::Copy { from: among, to: own },
+            BlockDirection::Gather => Op::Copy { from: own, to: among },
+            BlockDirection::Scatter => Op::Copy { from: among, to: own },
         }
     }
 
@@ -75,15 +75,15 @@ impl Direction {
     fn children(self, rank: u32, ranks: u32) -> Vec<u32> {
         let children = binomial::children(rank, ranks);
         match self {
-            Direction::Gather => children.rev().collect(),
-            Direction::Scatter => children.collect(),
+            BlockDirection::Gather => children.rev().collect(),
+            BlockDirection::Scatter => children.collect(),
         }
     }
 }
 
 /// The program of `rank` in a gather or scatter of blocks of `bytes` bytes, which lie at `root` in the order of ranks.
 pub(crate) fn program(
-    direction: Direction,
+    direction: BlockDirection,
     algorithm: Algorithm,
     (ranks, root): (u32, Rank),
     rank: Rank,
@@ -93,13 +93,13 @@ pub(crate) fn program(
     match algorithm {
         Algorithm::Linear => {
             let blocks = match direction {
-                Direction::Gather => Blocks::gather((ranks, root), rank, bytes, true),
-                Direction::Scatter => Blocks::scatter((ranks, root), rank, bytes, true),
+                BlockDirection::Gather => Blocks::gather((ranks, root), rank, bytes, true),
+                BlockDirection::Scatter => Blocks::scatter((ranks, root), rank, bytes, true),
             };
             alltoall(Algorithm::Pull, ranks, rank, &blocks.ok_or(PlanError::Bytes { ranks })?)
         }
         Algorithm::Binomial => {
-            let place = Place::new((ranks, root), rank);
+            let place = TreePosition::new((ranks, root), rank);
             let mut builder = ProgramBuilder::new(rank, ranks);
             direction.set_buffers(&mut builder, bytes, if rank == root { total } else { 0 }, 0);
             if bytes > 0 && rank == root {
@@ -113,7 +113,7 @@ pub(crate) fn program(
     }
 }
 
-fn binomial_root(direction: Direction, builder: &mut ProgramBuilder, place: Place, bytes: u64) {
+fn binomial_root(direction: BlockDirection, builder: &mut ProgramBuilder, place: TreePosition, bytes: u64) {
     let (_, buffer) = direction.buffers();
     let held = |first: Rank, count: u64| Span { buffer, offset: u64::from(first.0) * bytes, len: count * bytes };
     for child in direction.children(0, place.ranks) {
@@ -125,8 +125,8 @@ fn binomial_root(direction: Direction, builder: &mut ProgramBuilder, place: Plac
 }
 
 /// An inner rank of the tree holds the blocks of its subtree in scratch, its own first.
-fn binomial_other(direction: Direction, builder: &mut ProgramBuilder, place: Place, bytes: u64) {
-    let Place { ranks, rank, .. } = place;
+fn binomial_other(direction: BlockDirection, builder: &mut ProgramBuilder, place: TreePosition, bytes: u64) {
+    let TreePosition { ranks, rank, .. } = place;
     let parent = binomial::parent(rank).expect("the root is another rank");
     let subtree = binomial::subtree(rank, ranks).len() as u32;
     if subtree == 1 {
@@ -147,8 +147,8 @@ fn binomial_other(direction: Direction, builder: &mut ProgramBuilder, place: Pla
         place.runs(rank).map(|(number, _, run)| direction.above(place.root, number, held(run))).collect()
     };
     let (first, then) = match direction {
-        Direction::Gather => (below, above),
-        Direction::Scatter => (above, below),
+        BlockDirection::Gather => (below, above),
+        BlockDirection::Scatter => (above, below),
     };
     let arrived: Vec<OpId> = first.into_iter().map(|op| builder.push(op, &[])).collect();
     for op in then {
@@ -156,7 +156,7 @@ fn binomial_other(direction: Direction, builder: &mut ProgramBuilder, place: Pla
     }
 }
 
-impl Place {
+impl TreePosition {
     /// The blocks of the subtree of `top`, as runs of blocks that adjoin at the root. For each run: its number, its
     /// first rank, and the range of its blocks in the subtree, counted from `top`.
     fn runs(self, top: u32) -> impl Iterator<Item = (u32, Rank, Range<u32>)> {

@@ -10,10 +10,10 @@ use crate::program::{MAX_RANKS, Rank};
 
 /// The hosts of the ranks of a group. Cheap to clone.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Topology(Layout);
+pub struct Topology(HostLayout);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Layout {
+enum HostLayout {
     /// This many ranks, each alone on its host.
     Flat(u32),
     Hosts(Arc<Hosts>),
@@ -28,7 +28,7 @@ struct Hosts {
 impl Topology {
     /// Every rank is alone on its host.
     pub const fn flat(ranks: u32) -> Topology {
-        Topology(Layout::Flat(ranks))
+        Topology(HostLayout::Flat(ranks))
     }
 
     /// The topology with the given host of each rank, in the order of ranks. Any distinct numbers may name hosts.
@@ -47,7 +47,7 @@ impl Topology {
             layout.host_of.push(dense);
             layout.ranks_of[dense as usize].push(Rank(rank));
         }
-        Some(Topology(Layout::Hosts(Arc::new(layout))))
+        Some(Topology(HostLayout::Hosts(Arc::new(layout))))
     }
 
     /// Cuts each host into `parts` parts with about equally many ranks, but no more parts than the host has ranks.
@@ -64,44 +64,44 @@ impl Topology {
 
     pub fn ranks(&self) -> u32 {
         match &self.0 {
-            Layout::Flat(ranks) => *ranks,
-            Layout::Hosts(hosts) => hosts.host_of.len() as u32,
+            HostLayout::Flat(ranks) => *ranks,
+            HostLayout::Hosts(hosts) => hosts.host_of.len() as u32,
         }
     }
 
     pub fn hosts(&self) -> u32 {
         match &self.0 {
-            Layout::Flat(ranks) => *ranks,
-            Layout::Hosts(hosts) => hosts.ranks_of.len() as u32,
+            HostLayout::Flat(ranks) => *ranks,
+            HostLayout::Hosts(hosts) => hosts.ranks_of.len() as u32,
         }
     }
 
     pub fn host_of(&self, rank: Rank) -> u32 {
         match &self.0 {
-            Layout::Flat(ranks) => {
+            HostLayout::Flat(ranks) => {
                 assert!(rank.0 < *ranks, "{rank} of {ranks}");
                 rank.0
             }
-            Layout::Hosts(hosts) => hosts.host_of[rank.0 as usize],
+            HostLayout::Hosts(hosts) => hosts.host_of[rank.0 as usize],
         }
     }
 
     /// The ranks of `host`, ascending; at least one.
     pub fn ranks_of(&self, host: u32) -> Vec<Rank> {
         match &self.0 {
-            Layout::Flat(ranks) => {
+            HostLayout::Flat(ranks) => {
                 assert!(host < *ranks, "host {host} of {ranks}");
                 vec![Rank(host)]
             }
-            Layout::Hosts(hosts) => hosts.ranks_of[host as usize].clone(),
+            HostLayout::Hosts(hosts) => hosts.ranks_of[host as usize].clone(),
         }
     }
 
     /// The ranks of the host that has the fewest; 0 if there is no host.
     pub fn fewest_per_host(&self) -> u32 {
         match &self.0 {
-            Layout::Flat(ranks) => 1.min(*ranks),
-            Layout::Hosts(hosts) => hosts.ranks_of.iter().map(Vec::len).min().unwrap_or(0) as u32,
+            HostLayout::Flat(ranks) => 1.min(*ranks),
+            HostLayout::Hosts(hosts) => hosts.ranks_of.iter().map(Vec::len).min().unwrap_or(0) as u32,
         }
     }
 }

@@ -54,7 +54,7 @@ pub struct Config {
     /// Most other service processes that groups may contain.
     pub peers: usize,
     /// Most remembered service processes without a group.
-    pub past_peers: usize,
+    pub idle_peers: usize,
     /// After this silence a neighbour is polled for a sign of life.
     pub heartbeat: Duration,
     /// A service process that owes an acknowledgement for this long is declared dead.
@@ -69,7 +69,7 @@ pub struct Config {
     pub group_timeout: Option<Duration>,
     /// How long a collective may be in flight before [`crate::Event::Overdue`] reports it.
     pub watchdog: Option<Duration>,
-    /// Report every step of every collective ([`crate::Event::Step`]).
+    /// Report every step of every collective ([`crate::Event::Milestone`]).
     pub narrate: bool,
     /// Bytes that every switch port can queue for certain. Bounds batches and how much a sender may catch up at once.
     pub switch_queue: u64,
@@ -114,7 +114,7 @@ impl Config {
             scratch_quota: 8 << 30,
             tables_quota: u64::MAX,
             peers: 4096,
-            past_peers: 256,
+            idle_peers: 256,
             heartbeat: Duration::from_secs(1),
             dead_after: Duration::from_millis(3500),
             timer_floor: Duration::from_millis(4),
@@ -174,37 +174,37 @@ impl fmt::Display for Difference {
         let auth = |digest: u64| digest >> AUTH_SHIFT & 1;
         let tuning = |digest: u64| digest as u32;
         let engine = |digest: u64| if digest >> ENGINE_SHIFT & 1 == 1 { "ofi-triggered" } else { "service-process" };
-        let mut said = Vec::new();
+        let mut differences = Vec::new();
         if engine(self.a) != engine(self.b) {
-            said.push(format!(
+            differences.push(format!(
                 "their engines are {} and {}: give both the same --engine (OUTBOARD_ENGINE)",
                 engine(self.a),
                 engine(self.b)
             ));
         } else if settings(self.a) != settings(self.b) {
-            said.push(format!(
+            differences.push(format!(
                 "their settings differ (digests {:08x}, {:08x}): give both the same version, MTU, algorithm, chains, \
                  subgroups, offload-from, eager-bytes and ofi-provider",
                 settings(self.a),
                 settings(self.b)
             ));
         } else if auth(self.a) != auth(self.b) {
-            said.push(
+            differences.push(
                 "only one authenticates multicast: give both the same --multicast-auth (OUTBOARD_MULTICAST_AUTH)"
                     .to_owned(),
             );
         }
         match (tuning(self.a), tuning(self.b)) {
             (same, other) if same == other => {}
-            (0, one) | (one, 0) => said.push(format!(
+            (0, one) | (one, 0) => differences.push(format!(
                 "only one has a tuning file (digest {one:08x}): give both the same by OUTBOARD_TUNING, or none"
             )),
-            (a, b) => said.push(format!(
+            (a, b) => differences.push(format!(
                 "their tuning files differ (digests {a:08x}, {b:08x}): give both the same by OUTBOARD_TUNING; `outboard explain \
                  choice` shows the digest of a file"
             )),
         }
-        f.write_str(&said.join("; "))
+        f.write_str(&differences.join("; "))
     }
 }
 
@@ -212,7 +212,7 @@ impl fmt::Display for Difference {
 mod tests {
     use super::*;
 
-    fn told(a: &Config, b: &Config) -> String {
+    fn difference(a: &Config, b: &Config) -> String {
         Difference { a: a.digest(), b: b.digest() }.to_string()
     }
 
@@ -229,24 +229,24 @@ mod tests {
     }
 
     #[test]
-    fn a_difference_says_what_differs_and_what_to_do() {
+    fn difference_names_the_setting_and_the_remedy() {
         let tuned = |text: &str| Config { tuning: Some(Arc::new(text.parse().unwrap())), ..Config::default() };
         let plain = Config::default();
         let (slow, fast) = (tuned("[cost]\nlatency = \"1 ms\""), tuned("[cost]\nlatency = \"1 us\""));
-        assert!(told(&slow, &fast).starts_with("their tuning files differ"), "{}", told(&slow, &fast));
-        assert!(told(&slow, &plain).starts_with("only one has a tuning file"), "{}", told(&slow, &plain));
+        assert!(difference(&slow, &fast).starts_with("their tuning files differ"), "{}", difference(&slow, &fast));
+        assert!(difference(&slow, &plain).starts_with("only one has a tuning file"), "{}", difference(&slow, &plain));
         let other = Config { chains: 3, ..plain.clone() };
-        assert!(told(&other, &plain).starts_with("their settings differ"), "{}", told(&other, &plain));
-        let open = told(&Config { multicast_auth: false, ..plain.clone() }, &plain);
+        assert!(difference(&other, &plain).starts_with("their settings differ"), "{}", difference(&other, &plain));
+        let open = difference(&Config { multicast_auth: false, ..plain.clone() }, &plain);
         assert!(open.contains("--multicast-auth"), "{open}");
         let ring = |multicast_auth| Config { multicast: false, multicast_auth, ..plain.clone() };
         assert_eq!(ring(false).digest(), ring(true).digest(), "a ring has nothing to authenticate");
-        let both = told(&Config { tuning: slow.tuning.clone(), ..other }, &fast);
+        let both = difference(&Config { tuning: slow.tuning.clone(), ..other }, &fast);
         assert!(both.contains("their settings differ") && both.contains("tuning files differ"), "{both}");
         let deferred = |provider: &str| Config { deferred: Some(provider.into()), ..plain.clone() };
-        let engines = told(&deferred("sockets"), &plain);
+        let engines = difference(&deferred("sockets"), &plain);
         assert!(engines.contains("ofi-triggered and service-process") && engines.contains("--engine"), "{engines}");
-        let providers = told(&deferred("sockets"), &deferred("psm3"));
+        let providers = difference(&deferred("sockets"), &deferred("psm3"));
         assert!(providers.contains("ofi-provider"), "{providers}");
         assert_eq!(slow.digest(), tuned("# Slow.\n[cost]\nlatency = \"1000 us\"").digest());
     }

@@ -13,37 +13,37 @@ use outboard_plan::Rank;
 
 use crate::config::Config;
 use crate::deadlines::Deadlines;
-use crate::error::{CollectiveError, Refusal};
+use crate::effects::Effects;
+use crate::error::{CollectiveError, GroupRefusal};
 use crate::ids::{CallId, GroupHandle, InstanceId, Instant, OfferId, SpId};
 use crate::instance::Instance;
 use crate::instance::recording::{RecordError, Recording};
 use crate::interface::{
-    Counters, Event, GroupSpec, InFlight, MulticastBatch, Order, PostedCall, ReceivedDatagram, Transmit,
+    EndpointCounters, Event, GroupSpec, InFlightInstance, MulticastBatch, Order, PostedCall, ReceivedDatagram, Transmit,
 };
-use crate::link::{Acked, Owner, Place, Received, Tagged};
+use crate::link::{Acked, AckedKind, FrameAge, MessageOwner, ReceivedFrame};
 use crate::multicast::pacing::{Pacer, SmallCalls};
-use crate::outbox::Outbox;
 use crate::wire::{DecodeError, FrameHeader, GroupMessage, Message};
 
 mod datagrams;
 mod destination;
-mod early;
 mod groups;
+mod idle_peers;
 mod lateness;
 mod offers;
-mod past;
 mod peers;
+mod pending_group_messages;
 mod stall;
 mod tagged;
 mod turns;
 mod uplink;
 
-use early::Early;
 use groups::{FailedGroup, Group};
-use offers::{Offers, Withdrawn};
-use peers::{Loss, Peers};
+use offers::{RankOffers, Withdrawn};
+use peers::{LossCause, Peers};
+use pending_group_messages::PendingGroupMessages;
 use stall::Stall;
-use turns::{Load, Turns};
+use turns::{CallLoad, TurnScheduler};
 use uplink::Uplink;
 
 /// Most multicast batches that the driver may hold at once.
@@ -51,7 +51,7 @@ const MAX_BATCHES: usize = 16;
 /// Remembered ended groups: late messages for them are dropped, and late ranks get an answer.
 const MAX_RETIRED: usize = 4096;
 /// Kept messages of ended groups, which their receivers may not have received.
-const MAX_UNHEARD: usize = 1024;
+const MAX_UNDELIVERED: usize = 1024;
 /// Broken groups whose error and members' addresses are remembered.
 const MAX_FAILED: usize = 256;
 
@@ -59,18 +59,18 @@ const MAX_FAILED: usize = 256;
 #[derive(Debug)]
 pub struct Endpoint {
     groups: BTreeMap<GroupHandle, Group>,
-    node: Node,
+    node: NodeState,
     /// Messages that the last frame acknowledged. Kept to reuse the allocation.
     acked: Vec<Acked>,
-    early: Early,
-    offers: Offers,
+    pending_group_messages: PendingGroupMessages,
+    offers: RankOffers,
     /// Ended groups by handle and fingerprint.
     retired: VecDeque<(GroupHandle, u64)>,
     /// Messages of ended groups that their peers may not have received, because the link was lost.
-    unheard: VecDeque<(SpId, Message)>,
+    undelivered: VecDeque<(SpId, Message)>,
     failed_groups: VecDeque<FailedGroup>,
     /// When to examine groups that are being made, or have something in flight.
-    looks: Deadlines<GroupHandle>,
+    group_checks: Deadlines<GroupHandle>,
     batches: BTreeMap<u64, SentBatch>,
     next_token: u64,
     pacer: Pacer,
@@ -79,12 +79,12 @@ pub struct Endpoint {
 
 /// The state of a service process that all its groups share.
 #[derive(Debug)]
-struct Node {
+struct NodeState {
     id: SpId,
     config: Config,
-    out: Outbox,
+    out: Effects,
     peers: Peers,
-    turns: Turns,
+    turns: TurnScheduler,
     /// Calls of messages and recordings in flight.
     messages: usize,
     /// Groups with calls of messages or recordings in flight.
@@ -94,15 +94,15 @@ struct Node {
     stall: Option<Stall>,
 }
 
-impl Node {
+impl NodeState {
     fn begin(&mut self, group: GroupHandle, instance: InstanceId) {
         self.turns.insert(group, instance);
-        self.out.touch(group, instance);
+        self.out.mark_changed(group, instance);
         self.out.contention = self.turns.contention(self.out.now);
     }
 
     /// From now on a local rank waits for the bytes that its call moves.
-    fn note_load(&mut self, group: GroupHandle, instance: InstanceId, load: Load) {
+    fn note_load(&mut self, group: GroupHandle, instance: InstanceId, load: CallLoad) {
         self.turns.load(group, instance, load);
         self.out.contention = self.turns.contention(self.out.now);
     }
@@ -122,21 +122,21 @@ impl Endpoint {
         Endpoint {
             groups: BTreeMap::new(),
             acked: Vec::new(),
-            early: Early::default(),
-            offers: Offers::default(),
+            pending_group_messages: PendingGroupMessages::default(),
+            offers: RankOffers::default(),
             retired: VecDeque::new(),
-            unheard: VecDeque::new(),
+            undelivered: VecDeque::new(),
             failed_groups: VecDeque::new(),
-            looks: Deadlines::default(),
+            group_checks: Deadlines::default(),
             batches: BTreeMap::new(),
             next_token: seed | 1,
             pacer: Pacer::new(config.link_rate, config.switch_queue),
             uplink: Uplink::new(config.link_rate),
-            node: Node {
+            node: NodeState {
                 id,
-                out: Outbox::new(&config),
+                out: Effects::new(&config),
                 peers: Peers::new(id),
-                turns: Turns::new(SmallCalls::new(&config)),
+                turns: TurnScheduler::new(SmallCalls::new(&config)),
                 messages: 0,
                 tagged_groups: 0,
                 left: Vec::new(),
@@ -154,8 +154,8 @@ impl Endpoint {
         &self.node.config
     }
 
-    pub fn counters(&self) -> Counters {
-        Counters { link_retransmissions: self.node.peers.retransmissions(), ..self.node.out.counters }
+    pub fn counters(&self) -> EndpointCounters {
+        EndpointCounters { link_retransmissions: self.node.peers.retransmissions(), ..self.node.out.counters }
     }
 
     /// Groups, collectives in flight, and messages queued on links, for tests of bounds.
@@ -174,7 +174,7 @@ impl Endpoint {
     fn input(&mut self, now: Instant, handle: impl FnOnce(&mut Self)) {
         self.advance(now);
         handle(self);
-        self.settle();
+        self.progress();
     }
 
     /// A local rank has received an offer, which it may pass to others from now on.
@@ -184,12 +184,12 @@ impl Endpoint {
 
     /// A local rank will not request a group by this offer any more, because it is gone or is refused. An offer that
     /// was used before is not affected. The rank that makes the group gets an error.
-    pub fn handle_offer_withdrawn(&mut self, now: Instant, offer: OfferId, refused: Option<Refusal>) {
+    pub fn handle_offer_withdrawn(&mut self, now: Instant, offer: OfferId, refused: Option<GroupRefusal>) {
         self.input(now, |sp| sp.withdraw_offer(offer, refused.map_or(Withdrawn::Gone, Withdrawn::Refused)));
     }
 
     /// The driver refuses a local rank this group. All members are notified of the reason.
-    pub fn handle_refusal(&mut self, now: Instant, spec: &GroupSpec, rank: Rank, why: Refusal) {
+    pub fn handle_refusal(&mut self, now: Instant, spec: &GroupSpec, rank: Rank, why: GroupRefusal) {
         self.input(now, |sp| sp.refuse_group(spec, rank, why));
     }
 
@@ -240,23 +240,23 @@ impl Endpoint {
             Ok(decoded) => decoded,
             Err(_) => return self.node.out.violation(Some(from), "a malformed frame"),
         };
-        match self.node.peers.place(from, &frame) {
-            Place::Before if self.node.peers.has_link(from) => {
+        match self.node.peers.frame_age(from, &frame) {
+            FrameAge::Stale if self.node.peers.has_link(from) => {
                 return self.node.peers.handle_stale(now, from, &frame);
             }
-            Place::Before => return self.hear_question(from, body),
-            Place::This => {}
-            Place::After => self.lose_peer(from, Loss::Renewed),
+            FrameAge::Stale => return self.handle_stale_request(from, body),
+            FrameAge::Current => {}
+            FrameAge::Newer => self.lose_peer(from, LossCause::Renewed),
         }
         let mut acked = std::mem::take(&mut self.acked);
         let message = match self.node.peers.handle_frame((now, &self.node.config), from, (&frame, body), &mut acked) {
-            Received::Nothing => None,
-            Received::Message(body) => Some(Message::decode(body)),
+            ReceivedFrame::Nothing => None,
+            ReceivedFrame::Message(body) => Some(Message::decode(body)),
         };
         // The payload precedes the acknowledgements, which might change what `destination` has answered.
         let message = match message {
             Some(message) if payload_len > 0 => {
-                self.take_message(from, message, payload_len);
+                self.receive_message(from, message, payload_len);
                 None
             }
             other => other,
@@ -264,31 +264,31 @@ impl Endpoint {
         for tag in acked.drain(..).filter_map(|acked| acked.tag) {
             // A group may end before all its messages are acknowledged.
             let Some(g) = self.groups.get_mut(&tag.group) else { continue };
-            match tag.what {
-                Tagged::Message { number } => {
+            match tag.kind {
+                AckedKind::Message { number } => {
                     g.transfer.handle_acked(number);
                     g.run_steps(&mut self.node);
                 }
-                Tagged::Nak => _ = g.with_instance(&mut self.node, tag.instance, |i, _| i.handle_asked()),
+                AckedKind::Nak => _ = g.with_instance(&mut self.node, tag.instance, |i, _| i.handle_nak_acknowledged()),
             }
         }
         self.acked = acked;
         if let Some(message) = message {
-            self.take_message(from, message, payload_len);
+            self.receive_message(from, message, payload_len);
         }
-        self.settle();
+        self.progress();
     }
 
-    /// A frame over a link that this end has given up and the peer has not. An `Ask` names the address of its answer,
-    /// and may be received twice. The link of the answer announces the new link to the peer.
-    fn hear_question(&mut self, from: SpId, body: &[u8]) {
-        if let Ok(message @ Message::Group { body: GroupMessage::Ask { .. }, .. }) = Message::decode(body) {
+    /// A frame over a link that this end has given up and the peer has not. A `RequestStep` names the address of its
+    /// answer, and may be received twice. The link of the answer announces the new link to the peer.
+    fn handle_stale_request(&mut self, from: SpId, body: &[u8]) {
+        if let Ok(message @ Message::Group { body: GroupMessage::RequestStep { .. }, .. }) = Message::decode(body) {
             self.route_message(from, message, 0);
-            self.settle();
+            self.progress();
         }
     }
 
-    fn take_message(&mut self, from: SpId, message: Result<Message, DecodeError>, payload_len: u32) {
+    fn receive_message(&mut self, from: SpId, message: Result<Message, DecodeError>, payload_len: u32) {
         match message {
             Ok(message) => self.route_message(from, message, payload_len),
             Err(_) => self.node.out.violation(Some(from), "a malformed message"),
@@ -306,7 +306,7 @@ impl Endpoint {
         let group = self.groups.get_mut(&b.group);
         let sent = group.and_then(|g| g.handle_sent(&mut self.node, b));
         assert!(sent.is_some(), "a collective outlives its batches");
-        self.settle();
+        self.progress();
     }
 
     /// The engine beside the service process has completed a list ([`Event::Offload`]), or has failed to.
@@ -332,7 +332,7 @@ impl Endpoint {
             self.node.out.fail_ending_of_group(group, &error);
             g.break_up(&mut self.node, error, true);
         }
-        self.settle();
+        self.progress();
     }
 
     /// The buffers of a call cannot be accessed because the rank's process has ended; `handle_leave` follows.
@@ -341,23 +341,23 @@ impl Endpoint {
     }
 
     /// The only rank that could copy some bytes of a call in flight is gone: the call ends with this error.
-    pub fn handle_cut_off(&mut self, call: CallId, error: CollectiveError) {
-        self.node.out.cut_off(call, error);
+    pub fn handle_bytes_lost(&mut self, call: CallId, error: CollectiveError) {
+        self.node.out.bytes_lost(call, error);
     }
 
     pub fn handle_peer_lost(&mut self, now: Instant, peer: SpId) {
-        self.input(now, |sp| sp.lose_peer(peer, Loss::Reported));
+        self.input(now, |sp| sp.lose_peer(peer, LossCause::Reported));
     }
 
     /// The driver has no descriptor for this peer: the groups with the peer fail, and the error names this end.
     pub fn handle_no_descriptors(&mut self, now: Instant, peer: SpId) {
         self.advance(now);
         for g in self.groups.values_mut().filter(|g| g.members.index_of(peer).is_some()) {
-            let error = CollectiveError::Refused { rank: g.members.locals[0], why: Refusal::Descriptors };
+            let error = CollectiveError::Refused { rank: g.members.locals[0], why: GroupRefusal::Descriptors };
             g.break_up(&mut self.node, error, true);
         }
-        self.lose_peer(peer, Loss::Reported);
-        self.settle();
+        self.lose_peer(peer, LossCause::Reported);
+        self.progress();
     }
 
     /// The driver is `full` of frames to this peer, or has room again. It gets no frames to the peer while it is full,
@@ -369,29 +369,29 @@ impl Endpoint {
     /// Time has passed. Harmless when called early.
     pub fn handle_timeout(&mut self, now: Instant) {
         self.advance(now);
-        self.time_peers();
-        self.look_at_groups();
+        self.handle_peer_timeout();
+        self.check_groups();
         if let Some(limit) = self.node.config.group_timeout {
-            self.early.age(now, limit);
-            self.offers.age(now, limit);
+            self.pending_group_messages.expire(now, limit);
+            self.offers.expire(now, limit);
         }
         let due: BTreeSet<_> = std::iter::from_fn(|| self.node.turns.pop_due(now)).collect();
         for (group, instance) in due {
-            self.node.out.touch(group, instance);
+            self.node.out.mark_changed(group, instance);
             let Some(g) = self.groups.get_mut(&group) else { continue };
             if g.instance(instance).and_then(Instance::poll_timeout).is_some_and(|t| t <= now) {
                 g.with_instance_or_break(&mut self.node, instance, Instance::handle_timeout);
             }
             if g.watch_due(instance).is_some_and(|t| t <= now) {
-                g.watch_over(&mut self.node, instance);
+                g.handle_watch_timeout(&mut self.node, instance);
             }
         }
         while self.node.out.allowance.is_left()
             && let Some((group, instance)) = self.node.out.unfinished.pop_front()
         {
-            self.groups.get_mut(&group).into_iter().for_each(|g| g.go_on(&mut self.node, instance));
+            self.groups.get_mut(&group).into_iter().for_each(|g| g.resume(&mut self.node, instance));
         }
-        self.settle();
+        self.progress();
     }
 
     /// The next work on memory; it precedes everything else. See [`Order`].
@@ -412,38 +412,42 @@ impl Endpoint {
             self.poll_frame(true)
         });
         let transmit = transmit.or_else(|| self.next_batch(now));
-        self.settle();
+        self.progress();
         transmit
     }
 
     /// The next event. Drain after the orders, before [`Self::poll_transmit`]: a connection precedes its first frame.
     pub fn poll_event(&mut self) -> Option<Event> {
-        self.poll_event_beside(|_, _| false)
+        self.poll_event_unless_deferred(|_, _| false)
     }
 
     /// Like [`Self::poll_event`], for a driver that puts orders off until a rank has copied bytes that only it can
-    /// reach, or until a later turn. A call with `put_off` orders does not complete yet. The second argument of
-    /// `put_off` returns whether a call has failed.
-    pub fn poll_event_beside(&mut self, put_off: impl Fn(CallId, &dyn Fn(CallId) -> bool) -> bool) -> Option<Event> {
-        self.node.out.poll_event(put_off)
+    /// reach, or until a later turn. A call with deferred orders does not complete yet. The second argument of
+    /// `is_deferred` returns whether a call has failed.
+    pub fn poll_event_unless_deferred(
+        &mut self,
+        is_deferred: impl Fn(CallId, &dyn Fn(CallId) -> bool) -> bool,
+    ) -> Option<Event> {
+        self.node.out.poll_event(is_deferred)
     }
 
     /// When [`Self::handle_timeout`] (followed by the polls) is due. Poll this again after every other call.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        debug_assert!(self.keeps_count(), "what is kept of all instances is what a look at each gives");
+        debug_assert!(self.totals_match(), "what is kept of all instances is what a look at each gives");
         let at_once = self.node.out.unfinished.front().map(|_| self.node.out.now);
-        let timers = [self.node.turns.poll_timeout(), self.node.peers.poll_timeout(), self.looks.first(), at_once];
+        let timers =
+            [self.node.turns.poll_timeout(), self.node.peers.poll_timeout(), self.group_checks.first(), at_once];
         timers.into_iter().flatten().min()
     }
 
     /// Whether the totals over all instances match the instances.
-    fn keeps_count(&self) -> bool {
-        let standing = |(group, instance)| self.groups.get(&group).and_then(|g| g.standing(instance));
-        let all = || self.node.turns.iter().filter_map(standing);
+    fn totals_match(&self) -> bool {
+        let summary = |(group, instance)| self.groups.get(&group).and_then(|g| g.summary(instance));
+        let all = || self.node.turns.iter().filter_map(summary);
         let messages: usize = self.groups.values().map(|g| g.tagged.in_flight()).sum();
-        all().filter_map(|standing| standing.deadline).min() == self.node.turns.poll_timeout()
-            && all().any(|standing| standing.multicasts) == self.node.turns.multicasts()
-            && all().filter(|standing| standing.repairs).count() == self.node.turns.with_repairs().count()
+        all().filter_map(|summary| summary.deadline).min() == self.node.turns.poll_timeout()
+            && all().any(|summary| summary.multicasts) == self.node.turns.multicasts()
+            && all().filter(|summary| summary.repairs).count() == self.node.turns.with_repairs().count()
             && messages == self.node.messages
     }
 
@@ -454,7 +458,7 @@ impl Endpoint {
     }
 
     /// The collectives and messages in flight at `now`, with the ranks that each waits for.
-    pub fn in_flight(&self, now: Instant) -> impl Iterator<Item = InFlight> + '_ {
+    pub fn in_flight(&self, now: Instant) -> impl Iterator<Item = InFlightInstance> + '_ {
         let instances = self.node.turns.iter().filter_map(move |(group, instance)| {
             let group = self.groups.get(&group)?;
             Some(group.instance(instance)?.in_flight_now(now, &group.members, &group.transfer))
@@ -469,7 +473,7 @@ impl Endpoint {
 
     /// The next multicast batch, when the pacer allows one, of the group whose turn it is (MC-13).
     fn next_batch(&mut self, now: Instant) -> Option<Transmit> {
-        self.note_touched();
+        self.update_totals();
         if !self.node.turns.multicasts() {
             self.pacer.rest();
         }
@@ -505,38 +509,38 @@ impl Endpoint {
     }
 
     /// After every input: passes messages to their links and removes ended collectives.
-    fn settle(&mut self) {
+    fn progress(&mut self) {
         self.retire_left();
-        while self.node.out.has_chores() {
-            while let Some((owner, region)) = self.node.out.given_back.pop() {
-                self.node.peers.forget_memory(owner, region);
+        while self.node.out.has_internal_work() {
+            while let Some((owner, region)) = self.node.out.freed_memory.pop() {
+                self.node.peers.void_memory(owner, region);
             }
             while let Some((to, message)) = self.node.out.messages.pop_front() {
                 self.node.push_message(to, &message);
             }
-            for (group, instance) in std::mem::take(&mut self.node.out.forgotten) {
+            for (group, instance) in std::mem::take(&mut self.node.out.ended_instances) {
                 self.node.turns.remove(self.node.out.now, group, instance);
-                self.node.peers.forget(Owner::Instance(group, instance));
+                self.node.peers.void_owner(MessageOwner::Instance(group, instance));
                 // The next collective may begin now, which may send more messages.
                 let g = self.groups.get_mut(&group).expect("a group outlives its collectives");
                 g.end_collective(&mut self.node, instance);
             }
             self.retire_left();
         }
-        self.forget_past();
-        self.note_touched();
+        self.evict_idle_peers();
+        self.update_totals();
         self.node.out.contention = self.node.turns.contention(self.node.out.now);
     }
 
     /// Updates the totals over all instances.
-    fn note_touched(&mut self) {
-        while let Some((group, instance)) = self.node.out.touched.pop() {
+    fn update_totals(&mut self) {
+        while let Some((group, instance)) = self.node.out.changed.pop() {
             let Some(g) = self.groups.get_mut(&group) else { continue };
-            if let Some(standing) = g.standing(instance) {
-                self.node.turns.note(group, instance, standing);
+            if let Some(summary) = g.summary(instance) {
+                self.node.turns.note(group, instance, summary);
             }
-            if let Some(at) = g.look_next(&self.node) {
-                self.looks.change(group, None, Some(at));
+            if let Some(at) = g.next_check(&self.node) {
+                self.group_checks.change(group, None, Some(at));
             }
         }
     }

@@ -63,14 +63,14 @@ pub enum CollectiveError {
     #[error(
         "{rank}, or another rank of its service process, has not asked for the group {after_ms} ms after the first; it hangs, ended, or could not make the group: see what it says itself (outboardd --group-timeout)"
     )]
-    NotAsked {
+    GroupNotRequested {
         /// The rank. If its service process does not know the group: the lowest rank of that service process.
         rank: Rank,
         after_ms: u64,
     },
     /// The service process of a rank refuses it the group.
     #[error("{rank} cannot be in the group: {why}")]
-    Refused { rank: Rank, why: Refusal },
+    Refused { rank: Rank, why: GroupRefusal },
     /// A call needs more memory of the service process than the quotas or the host have left: a reduction for its
     /// bytes, a multicast for the bitmap of its chunks. Waiting for other groups could last for ever, since they may
     /// wait for this call on another host.
@@ -96,7 +96,7 @@ pub enum CollectiveError {
 
 impl CollectiveError {
     /// Whether only a call can cause this error. Then the group had been made on all hosts.
-    pub(crate) fn comes_of_a_call(&self) -> bool {
+    pub(crate) fn is_from_call(&self) -> bool {
         match self {
             CollectiveError::Mismatch { .. }
             | CollectiveError::Block { .. }
@@ -110,7 +110,7 @@ impl CollectiveError {
             | CollectiveError::Stalled { .. }
             | CollectiveError::Protocol(_)
             | CollectiveError::Configuration { .. }
-            | CollectiveError::NotAsked { .. }
+            | CollectiveError::GroupNotRequested { .. }
             | CollectiveError::Refused { .. }
             | CollectiveError::HandleTaken(_) => false,
         }
@@ -119,7 +119,7 @@ impl CollectiveError {
 
 /// Why a service process refuses a group to a local rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum Refusal {
+pub enum GroupRefusal {
     /// The ranks of the service process have reached the limit of memberships in groups.
     #[error(
         "the ranks of its service process are in as many groups as they may be; destroy some groups, or raise \

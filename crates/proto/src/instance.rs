@@ -8,12 +8,12 @@
 //!
 //! | phase | event | next |
 //! |---|---|---|
-//! | Unsized | a local rank calls, or the requested sizes come ([`sizes`]) | Gathering |
+//! | AwaitingSizes | a local rank calls, or the requested sizes come ([`sizes`]) | Gathering |
 //! | Gathering, with a barrier | all local ranks call or have a stand-in; window open, scratch taken | Barrier |
 //! | Barrier | all service processes are ready (MC-4) | Running |
 //! | Gathering, without a barrier | the group's window is open | Running |
 //! | Running | the calls of all local ranks have ended | Ended |
-//! | Unsized, Gathering, Barrier, Running | [`Instance::fail`] | Failed; Ended when nothing of ours is on its way |
+//! | AwaitingSizes .. Running | [`Instance::fail`] | Failed; Ended when nothing of ours is on its way |
 //!
 //! A rank is absent, has a stand-in (its output is staging, SP-6), has called, or its call has ended. The call ends
 //! when its program is done, the right neighbour complete (MC-7) and nothing of ours on its way to the wire. A late
@@ -31,24 +31,26 @@ use outboard_plan::{Extents, OpId, Rank};
 
 use crate::config::Config;
 use crate::deadlines::Deadlines;
+use crate::effects::{CallCompletion, Effects, Quota};
 use crate::error::CollectiveError;
 use crate::group::barrier::Barrier;
 use crate::group::members::Members;
 use crate::ids::{CallId, InstanceId, Instant, SpId};
-use crate::interface::{Class, InFlight, Moves, Pairs, PostedCall, Region, Signature, Sizes};
+use crate::interface::{
+    BlockSizes, CallClass, CallMovement, ExchangePairs, InFlightInstance, MemRegion, PostedCall, Signature,
+};
 use crate::multicast::block::{Block, chunks_of};
 use crate::multicast::pacing::Quantum;
-use crate::outbox::{Completion, Outbox, Quota};
-use crate::transfer::{Name, Owner, Site, StepOf, Transfer};
-use crate::wire::{Origin, Scope, TransferMessage};
+use crate::transfer::{MessageName, Site, StepOf, StepOwner, Transfer};
+use crate::wire::{OfferOrigin, Scope, TransferMessage};
 
 mod barrier;
 mod by_rank;
 mod eager;
-mod layout;
 mod local;
 mod offloaded;
 mod pairs;
+mod plan_choice;
 pub(crate) mod recording;
 mod recovery;
 pub(crate) mod run;
@@ -59,21 +61,21 @@ mod stand_in;
 mod steps;
 pub(crate) mod tagged;
 
-use layout::Layout;
-pub(crate) use layout::Unplanned;
 use local::{Local, Presence};
-use offloaded::Handed;
-pub(crate) use recovery::Batch;
+use offloaded::OffloadedList;
+use plan_choice::PlanChoice;
+pub(crate) use plan_choice::Unplanned;
+pub(crate) use recovery::ChunkBatch;
 use recovery::Multicasts;
 pub(crate) use scratch::ALIGN;
 use scratch::Scratch;
-use sizes::Unsized;
+use sizes::AwaitingSizes;
 
 /// The environment of an instance while it handles an event.
 pub(crate) struct Context<'a> {
     pub(crate) config: &'a Config,
     pub(crate) members: &'a mut Members,
-    pub(crate) out: &'a mut Outbox,
+    pub(crate) out: &'a mut Effects,
     pub(crate) transfer: &'a mut Transfer,
 }
 
@@ -103,8 +105,8 @@ enum Policy {
 }
 
 #[derive(Debug)]
-enum Phase {
-    Unsized(Unsized),
+enum InstancePhase {
+    AwaitingSizes(AwaitingSizes),
     Gathering,
     Barrier,
     Running,
@@ -117,11 +119,11 @@ pub(crate) struct Instance {
     id: InstanceId,
     signature: Signature,
     /// A rank that called with this signature.
-    signer: Rank,
+    first_caller: Rank,
     /// When the first news of the call came.
     since: Instant,
     policy: Policy,
-    phase: Phase,
+    phase: InstancePhase,
     barrier: Barrier,
     locals: Vec<Local>,
     scratch: Scratch,
@@ -130,60 +132,60 @@ pub(crate) struct Instance {
     multicast: Multicasts,
     stand_in_at: Option<Instant>,
     /// Without a barrier: absent ranks have a stand-in, also ranks that call from now on.
-    standing: bool,
+    has_stand_ins: bool,
     /// When to try again to take scratch that other instances of the group get first.
-    equip_at: Option<Instant>,
+    scratch_retry_at: Option<Instant>,
     /// When to notify others of a call that their engines may not have.
-    tell_at: Option<Instant>,
+    notify_at: Option<Instant>,
     /// The instance is queued to continue its steps at the next timeout.
-    goes_on: bool,
+    is_queued: bool,
     /// Bytes that count to the job's table quota until the end.
-    kept: u64,
+    table_bytes: u64,
 }
 
 impl Instance {
-    /// A call whose first news is that of `signer`, with the sizes of its blocks if known.
+    /// A call whose first news is that of `first_caller`, with the sizes of its blocks if known.
     pub(crate) fn new(
         cx: &mut Context<'_>,
         id: InstanceId,
-        (signer, signature): (Rank, Signature),
+        (first_caller, signature): (Rank, Signature),
         sizes: Option<Extents>,
     ) -> Result<Self, Unplanned> {
         let mut instance = Instance {
             id,
             signature,
-            signer,
+            first_caller,
             since: cx.out.now,
             policy: Policy::Barrier,
-            phase: Phase::Gathering,
+            phase: InstancePhase::Gathering,
             barrier: Barrier::new(cx.members.me, cx.members.sps.len() as u32),
             locals: cx.members.locals.iter().map(|rank| Local::new(*rank)).collect(),
             scratch: Scratch::Unneeded,
             extents: None,
             multicast: Multicasts::default(),
             stand_in_at: None,
-            standing: false,
-            equip_at: None,
-            tell_at: None,
-            goes_on: false,
-            kept: 0,
+            has_stand_ins: false,
+            scratch_retry_at: None,
+            notify_at: None,
+            is_queued: false,
+            table_bytes: 0,
         };
-        let Class { moves, sizes: known } = signature.kind.class();
+        let CallClass { moves, sizes: known } = signature.kind.class();
         let extents = match (moves, known) {
-            (Moves::Messages(_), _) => return Err("tagged messages as an instance of a group".into()),
-            (_, Sizes::Paired) => {
-                instance.exchange(cx)?;
+            (CallMovement::Messages(_), _) => return Err("tagged messages as an instance of a group".into()),
+            (_, BlockSizes::Paired) => {
+                instance.plan_exchange(cx)?;
                 return Ok(instance);
             }
-            (_, Sizes::Agreed(_)) => match sizes {
+            (_, BlockSizes::Agreed(_)) => match sizes {
                 Some(sizes) => Some(sizes),
                 None => {
-                    instance.phase = Phase::Unsized(Unsized::new(cx));
+                    instance.phase = InstancePhase::AwaitingSizes(AwaitingSizes::new(cx));
                     return Ok(instance);
                 }
             },
-            (_, Sizes::Even) => Extents::even(cx.members.ranks(), signature.bytes),
-            (_, Sizes::Whole) => Extents::even(1, signature.bytes),
+            (_, BlockSizes::Even) => Extents::even(cx.members.ranks(), signature.bytes),
+            (_, BlockSizes::Whole) => Extents::even(1, signature.bytes),
         };
         instance.plan(cx, extents.ok_or("blocks beyond the address space")?)?;
         Ok(instance)
@@ -191,74 +193,77 @@ impl Instance {
 
     /// The sizes are known: chooses the plan and the policy.
     fn plan(&mut self, cx: &mut Context<'_>, extents: Extents) -> Result<(), Unplanned> {
-        let layout = Layout::choose(self.signature, cx.members, cx.config);
-        if layout.pulls() {
-            return Ok(self.exchange(cx)?);
+        let plan_choice = PlanChoice::choose(self.signature, cx.members, cx.config);
+        if plan_choice.pulls() {
+            return Ok(self.plan_exchange(cx)?);
         }
         if extents.sizes().any(|bytes| chunks_of(bytes, cx.config.chunk_bytes) >= u64::from(u32::MAX)) {
             return Err("a block of more than 2^32 chunks".into());
         }
         for local in &mut self.locals {
-            local.set_program(layout.program(self.signature, &extents, local.rank)?);
+            local.set_program(plan_choice.program(self.signature, &extents, local.rank)?);
             // Engines post their receives themselves.
-            let posted_here = layout.policy() != Policy::Offloaded;
+            let posted_here = plan_choice.policy() != Policy::Offloaded;
             local.unposted = local.run.receives().filter(|_| posted_here).map(|(op, _)| op).collect();
         }
         self.scratch = Scratch::new(cx.members, self.id, &self.locals)?;
-        let programs: u64 = self.locals.iter().map(|local| run::kept(local.run.program())).sum();
+        let programs: u64 = self.locals.iter().map(|local| run::table_bytes(local.run.program())).sum();
         let first = &self.locals[0];
-        let (rank, blocks) = (first.rank, Multicasts::kept(cx, &first.run));
-        self.keep(cx, rank, programs.saturating_add(blocks)).map_err(Unplanned::Room)?;
+        let (rank, blocks) = (first.rank, Multicasts::table_bytes(cx, &first.run));
+        self.hold_tables(cx, rank, programs.saturating_add(blocks)).map_err(Unplanned::Room)?;
         self.multicast = Multicasts::new(cx, &self.locals[0].run, self.signature.kind, &extents);
         self.extents = Some(extents);
-        self.phase = Phase::Gathering;
-        self.policy = layout.policy();
+        self.phase = InstancePhase::Gathering;
+        self.policy = plan_choice.policy();
         Ok(())
     }
 
     /// Holds more table memory until the call ends. Fails when the job's table quota has no room.
-    fn keep(&mut self, cx: &mut Context<'_>, rank: Rank, bytes: u64) -> Result<(), CollectiveError> {
+    fn hold_tables(&mut self, cx: &mut Context<'_>, rank: Rank, bytes: u64) -> Result<(), CollectiveError> {
         if !cx.out.hold(Quota::Tables, bytes) {
             return Err(CollectiveError::Staging { rank, bytes });
         }
-        self.kept += bytes;
+        self.table_bytes += bytes;
         Ok(())
     }
 
     /// Starts an exchange of blocks between pairs of ranks. Fails when the sizes overflow.
-    fn exchange(&mut self, cx: &mut Context<'_>) -> Result<(), &'static str> {
+    fn plan_exchange(&mut self, cx: &mut Context<'_>) -> Result<(), &'static str> {
         if self.signature.bytes.checked_mul(cx.members.ranks().into()).is_none() {
             return Err("an exchange beyond the address space");
         }
-        if matches!(self.signature.kind.class().moves, Moves::Blocks(Pairs::All)) {
-            cx.transfer.is_all_to_all(self.id);
+        if matches!(self.signature.kind.class().moves, CallMovement::Blocks(ExchangePairs::All)) {
+            cx.transfer.set_all_to_all(self.id);
         }
         self.policy = Policy::Pairs;
         if self.id.0 <= cx.members.window_end {
-            self.phase = Phase::Running;
+            self.phase = InstancePhase::Running;
         }
         Ok(())
     }
 
     pub(crate) fn ended(&self) -> bool {
-        matches!(self.phase, Phase::Ended)
+        matches!(self.phase, InstancePhase::Ended)
     }
 
     /// Neither ended nor failed: takes part in the protocol.
-    pub(crate) fn alive(&self) -> bool {
+    pub(crate) fn is_active(&self) -> bool {
         match self.phase {
-            Phase::Unsized(_) | Phase::Gathering | Phase::Barrier | Phase::Running => true,
-            Phase::Failed(_) | Phase::Ended => false,
+            InstancePhase::AwaitingSizes(_)
+            | InstancePhase::Gathering
+            | InstancePhase::Barrier
+            | InstancePhase::Running => true,
+            InstancePhase::Failed(_) | InstancePhase::Ended => false,
         }
     }
 
     /// This service process has entered the ready barrier, so others may have passed it (MC-4).
     pub(crate) fn has_entered(&self) -> bool {
-        matches!(self.phase, Phase::Barrier | Phase::Running)
+        matches!(self.phase, InstancePhase::Barrier | InstancePhase::Running)
     }
 
     fn running(&self) -> bool {
-        matches!(self.phase, Phase::Running)
+        matches!(self.phase, InstancePhase::Running)
     }
 
     /// A local rank has not called and has no stand-in.
@@ -267,41 +272,41 @@ impl Instance {
     }
 
     /// A rank may end the call without news of all others.
-    pub(crate) fn ends_alone(&self) -> bool {
+    pub(crate) fn may_end_alone(&self) -> bool {
         self.policy != Policy::Barrier
     }
 
     /// The error if the call cannot succeed because rank `gone` has left and still owes something to the call.
-    pub(crate) fn contradiction(&self, cx: &Context<'_>, gone: Rank) -> Option<CollectiveError> {
+    pub(crate) fn mismatch_with_departed(&self, cx: &Context<'_>, gone: Rank) -> Option<CollectiveError> {
         match self.policy {
-            _ if !self.alive() => None,
+            _ if !self.is_active() => None,
             // No peer passes a barrier that is not entered here. Before it left, `gone` sent all its steps.
             Policy::Barrier => {
                 let owes = self.barrier.awaited() == Some(cx.members.of_rank[gone.0 as usize]);
-                (owes || matches!(self.phase, Phase::Gathering)).then_some(CollectiveError::RankLost(gone))
+                (owes || matches!(self.phase, InstancePhase::Gathering)).then_some(CollectiveError::RankLost(gone))
             }
             Policy::Pairs => cx.transfer.unanswered(self.id, gone),
-            Policy::Eager => self.unanswered_small(cx, gone),
+            Policy::Eager => self.unmatched_eager(cx, gone),
             // The engines have all messages of `gone`.
             Policy::Offloaded => None,
         }
     }
 
     pub(crate) fn signature(&self) -> (Rank, Signature) {
-        (self.signer, self.signature)
+        (self.first_caller, self.signature)
     }
 
     /// The call and what it waits for, as of `now`.
-    pub(crate) fn in_flight_now(&self, now: Instant, members: &Members, transfer: &Transfer) -> InFlight {
+    pub(crate) fn in_flight_now(&self, now: Instant, members: &Members, transfer: &Transfer) -> InFlightInstance {
         let mut awaits: BTreeSet<Rank> = self.barrier.awaited().map(|at| members.lowest_rank(at)).into_iter().collect();
         if self.running() {
             let here = |scope| scope == Scope::Instance(self.id);
             let whole = |block: &Block| block.is_root() || block.is_full();
             awaits.extend(self.multicast.blocks.iter().filter(|(_, block)| !whole(block)).map(|(source, _)| source));
-            let destinations = transfer.destinations(here).filter(|_| self.ends_alone());
+            let destinations = transfer.destinations(here).filter(|_| self.may_end_alone());
             awaits.extend(transfer.sources(here).chain(destinations).filter(|rank| members.local(*rank).is_none()));
         }
-        InFlight {
+        InFlightInstance {
             group: members.handle,
             instance: self.id,
             signature: self.signature,
@@ -329,7 +334,7 @@ impl Instance {
             local.set_program(pairs::program(&call, ranks));
         }
         let (missed, staging) = match std::mem::replace(&mut local.presence, Presence::Ended) {
-            Presence::Absent { wanted } => (wanted.filter(|_| self.standing), None),
+            Presence::Absent { wanted } => (wanted.filter(|_| self.has_stand_ins), None),
             Presence::StoodIn(staging) => (Some(self.since), Some(staging)),
             Presence::Called(..) | Presence::Ended => unreachable!("the group counts the calls of a rank"),
         };
@@ -340,16 +345,16 @@ impl Instance {
             cx.out.late(cx.members.handle, rank, (self.id, self.signature.kind), began);
         }
         if let Some(id) = stood_in {
-            self.hand_over(cx, i, Region::Staging(id));
+            self.copy_from_staging(cx, i, MemRegion::Staging(id));
         }
         if self.policy == Policy::Pairs {
-            self.keep(cx, rank, run::kept(self.locals[i].run.program()))?;
+            self.hold_tables(cx, rank, run::table_bytes(self.locals[i].run.program()))?;
         }
         self.check_scratch(cx)?;
-        self.local_is_ready(cx)
+        self.handle_local_ready(cx)
     }
 
-    fn local_is_ready(&mut self, cx: &mut Context<'_>) -> Result<(), CollectiveError> {
+    fn handle_local_ready(&mut self, cx: &mut Context<'_>) -> Result<(), CollectiveError> {
         self.retry_blocked(cx);
         self.try_enter(cx)?;
         self.advance(cx);
@@ -358,30 +363,38 @@ impl Instance {
 
     /// Continues when the group's window, or local memory, may have become available. An error breaks the group.
     pub(crate) fn try_enter(&mut self, cx: &mut Context<'_>) -> Result<(), CollectiveError> {
-        self.equip_at = None;
+        self.scratch_retry_at = None;
         let open = self.id.0 <= cx.members.window_end;
         match (&self.phase, self.policy) {
-            (Phase::Gathering, Policy::Barrier) if open => self.try_enter_barrier(cx),
-            (Phase::Gathering | Phase::Running, Policy::Eager) if open => self.go_on_small(cx),
-            (Phase::Gathering | Phase::Running, Policy::Pairs) if open => self.begin(cx),
-            (Phase::Gathering | Phase::Running, Policy::Offloaded) if open => self.go_on_offloaded(cx),
-            (Phase::Unsized(_) | Phase::Gathering | Phase::Barrier | Phase::Running, _)
-            | (Phase::Failed(_) | Phase::Ended, _) => Ok(()),
+            (InstancePhase::Gathering, Policy::Barrier) if open => self.try_enter_barrier(cx),
+            (InstancePhase::Gathering | InstancePhase::Running, Policy::Eager) if open => self.advance_eager(cx),
+            (InstancePhase::Gathering | InstancePhase::Running, Policy::Pairs) if open => self.begin(cx),
+            (InstancePhase::Gathering | InstancePhase::Running, Policy::Offloaded) if open => {
+                self.advance_offloaded(cx)
+            }
+            (
+                InstancePhase::AwaitingSizes(_)
+                | InstancePhase::Gathering
+                | InstancePhase::Barrier
+                | InstancePhase::Running,
+                _,
+            )
+            | (InstancePhase::Failed(_) | InstancePhase::Ended, _) => Ok(()),
         }
     }
 
     /// The name of a message of the plan.
-    fn name(&self, source: Rank, destination: Rank, index: u32) -> Name {
-        Name { scope: Scope::Instance(self.id), destination, source, tag: index, occurrence: 0 }
+    fn name(&self, source: Rank, destination: Rank, index: u32) -> MessageName {
+        MessageName { scope: Scope::Instance(self.id), destination, source, tag: index, occurrence: 0 }
     }
 
     /// The origin in the call's offers.
-    fn origin(&self) -> Origin {
-        Origin::Instance { instance: self.id, signature: self.signature, signer: self.signer }
+    fn origin(&self) -> OfferOrigin {
+        OfferOrigin::Instance { instance: self.id, signature: self.signature, first_caller: self.first_caller }
     }
 
     fn step(&self, local: usize, op: OpId) -> StepOf {
-        StepOf { owner: Owner::Instance { instance: self.id, local }, op }
+        StepOf { owner: StepOwner::Instance { instance: self.id, local }, op }
     }
 
     /// An offer for a call without a barrier. False when it cannot come; an error breaks the group.
@@ -393,17 +406,17 @@ impl Instance {
         payload_len: u32,
     ) -> Result<bool, CollectiveError> {
         match self.policy {
-            _ if !self.alive() => Ok(true),
-            Policy::Pairs => self.handle_offer_of_pairs(cx, from, offer, payload_len),
-            Policy::Eager => self.handle_small(cx, from, offer, payload_len),
+            _ if !self.is_active() => Ok(true),
+            Policy::Pairs => self.handle_pairs_offer(cx, from, offer, payload_len),
+            Policy::Eager => self.handle_eager_offer(cx, from, offer, payload_len),
             // All members agree on the policy, so no offer can come for these.
             Policy::Barrier | Policy::Offloaded => Ok(false),
         }
     }
 
     /// Whether other ranks need nothing of local ranks whose programs are done. Without a barrier they never do.
-    fn may_end_well(&self) -> bool {
-        self.ends_alone() || self.running() && !self.multicast.right_lacks && !self.multicast.owes_complete
+    fn may_complete(&self) -> bool {
+        self.may_end_alone() || self.running() && !self.multicast.right_lacks && !self.multicast.owes_complete
     }
 
     /// Ends the calls that can end, and the instance after the last.
@@ -412,7 +425,7 @@ impl Instance {
             return;
         }
         match &self.phase {
-            Phase::Gathering | Phase::Running if self.may_end_well() => {
+            InstancePhase::Gathering | InstancePhase::Running if self.may_complete() => {
                 for i in 0..self.locals.len() {
                     if self.locals[i].call().is_some() && self.locals[i].run.finished() {
                         self.end_local(cx, i, Ok(()));
@@ -422,19 +435,23 @@ impl Instance {
                     return;
                 }
             }
-            Phase::Failed(error) => {
+            InstancePhase::Failed(error) => {
                 let error = error.clone();
                 (0..self.locals.len()).for_each(|i| self.end_local(cx, i, Err(error.clone())));
             }
-            Phase::Unsized(_) | Phase::Gathering | Phase::Barrier | Phase::Running | Phase::Ended => return,
+            InstancePhase::AwaitingSizes(_)
+            | InstancePhase::Gathering
+            | InstancePhase::Barrier
+            | InstancePhase::Running
+            | InstancePhase::Ended => return,
         }
-        self.phase = Phase::Ended;
+        self.phase = InstancePhase::Ended;
         self.multicast.checks = Deadlines::default();
-        cx.out.release(Quota::Tables, std::mem::take(&mut self.kept));
-        self.give_scratch_back(cx);
+        cx.out.release(Quota::Tables, std::mem::take(&mut self.table_bytes));
+        self.free_scratch(cx);
         let (transfer, mut site) = cx.transfer();
         transfer.forget_instance(&mut site, self.id);
-        cx.out.forgotten.push((cx.members.handle, self.id));
+        cx.out.ended_instances.push((cx.members.handle, self.id));
     }
 
     /// Ends one rank's call: its buffers are not used any more.
@@ -442,14 +459,14 @@ impl Instance {
         if let Some(block) = self.multicast.blocks.get_mut(self.locals[i].rank) {
             block.stop();
         }
-        let handed = self.locals[i].handed.take().and_then(Handed::into_staging);
-        handed.into_iter().for_each(|staging| cx.out.unstage(staging));
+        let offloaded_list = self.locals[i].offloaded_list.take().and_then(OffloadedList::into_staging);
+        offloaded_list.into_iter().for_each(|staging| cx.out.unstage(staging));
         let staging = match std::mem::replace(&mut self.locals[i].presence, Presence::Ended) {
             Presence::Absent { .. } | Presence::Ended => None,
             Presence::StoodIn(staging) => Some(staging),
             Presence::Called(call, staging) => {
                 let PostedCall { id, group, instance, rank, .. } = call;
-                cx.out.complete(Completion { call: id, group, instance, rank }, result);
+                cx.out.complete(CallCompletion { call: id, group, instance, rank }, result);
                 staging
             }
         };
@@ -460,28 +477,29 @@ impl Instance {
 
     /// Ends the call with an error, as soon as the driver has returned all batches.
     pub(crate) fn fail(&mut self, cx: &mut Context<'_>, error: CollectiveError) {
-        if !self.alive() {
+        if !self.is_active() {
             return;
         }
-        self.phase = Phase::Failed(error);
+        self.phase = InstancePhase::Failed(error);
         let (transfer, mut site) = cx.transfer();
         transfer.cancel(&mut site, self.id);
         self.multicast.checks = Deadlines::default();
-        (self.multicast.whole_at, self.multicast.begin_at, self.stand_in_at, self.equip_at) = (None, None, None, None);
+        (self.multicast.have_at, self.multicast.start_at, self.stand_in_at, self.scratch_retry_at) =
+            (None, None, None, None);
         self.try_end(cx);
     }
 
     /// When [`Self::handle_timeout`] is due.
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
-        let ask_at = if let Phase::Unsized(call) = &self.phase { call.ask_at() } else { None };
+        let request_at = if let InstancePhase::AwaitingSizes(call) = &self.phase { call.request_at() } else { None };
         let timers = [
             self.check_at(),
-            self.multicast.whole_at,
-            self.multicast.begin_at,
+            self.multicast.have_at,
+            self.multicast.start_at,
             self.stand_in_at,
-            self.equip_at,
-            self.tell_at,
-            ask_at,
+            self.scratch_retry_at,
+            self.notify_at,
+            request_at,
         ];
         timers.into_iter().flatten().min()
     }
@@ -489,12 +507,12 @@ impl Instance {
     /// Handles the timers. An error breaks the group.
     pub(crate) fn handle_timeout(&mut self, cx: &mut Context<'_>) -> Result<(), CollectiveError> {
         let due = |t: Option<Instant>| t.is_some_and(|t| t <= cx.out.now);
-        let (check, whole, stand_in) = (due(self.check_at()), due(self.multicast.whole_at), due(self.stand_in_at));
-        self.multicast.begin_at = self.multicast.begin_at.filter(|at| *at > cx.out.now);
-        if due(self.equip_at) {
+        let (check, whole, stand_in) = (due(self.check_at()), due(self.multicast.have_at), due(self.stand_in_at));
+        self.multicast.start_at = self.multicast.start_at.filter(|at| *at > cx.out.now);
+        if due(self.scratch_retry_at) {
             self.try_enter(cx)?;
         }
-        self.tell_offloaded(cx);
+        self.notify_offloaded(cx);
         if stand_in {
             self.stand_in_at = None;
             match self.policy {
@@ -504,12 +522,12 @@ impl Instance {
             }
         }
         if whole {
-            self.tell_whole(cx);
+            self.send_have(cx);
         }
         if check {
             self.check(cx);
         }
-        self.ask_sizes(cx);
+        self.request_sizes(cx);
         Ok(())
     }
 }

@@ -1,8 +1,8 @@
 //! The interface between the machine and its driver.
 //!
-//! The driver owns memory and sockets; the machine names them. A [`Region`] is a buffer, a [`MemRef`] a piece of one.
-//! An [`Order`] is work on memory that the driver does at once and in order. A [`Transmit`] is something to send, an
-//! [`Event`] something that the driver acts on or reports.
+//! The driver owns memory and sockets; the machine names them. A [`MemRegion`] is a buffer, a [`MemRef`] a piece of
+//! one. An [`Order`] is work on memory that the driver does at once and in order. A [`Transmit`] is something to send,
+//! an [`Event`] something that the driver acts on or reports.
 
 use std::hash::Hasher;
 use std::net::Ipv4Addr;
@@ -10,16 +10,18 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use outboard_call::{
+    BlockSizes, CallClass, CallKind, CallMovement, ExchangePairs, Signature, TaggedCall, sizes_digest,
+};
 use outboard_call::{Blocks, Rank, Reduction};
-pub use outboard_call::{CallKind, Class, Moves, Pairs, Signature, Sizes, TaggedCall, sizes_digest};
-use outboard_plan::deferred::List;
+use outboard_plan::deferred::DeferredList;
 use serde::{Deserialize, Serialize};
 use siphasher::sip::SipHasher13;
 use smallvec::SmallVec;
 
 use crate::error::{CollectiveError, GroupError};
 use crate::group::lateness::Overdue;
-use crate::ids::{CallId, Channel, GroupHandle, HostId, InstanceId, OfferId, SpId, StagingId};
+use crate::ids::{CallId, GroupHandle, HostId, InstanceId, MulticastChannel, OfferId, SpId, StagingId};
 use crate::wire::{MulticastKey, PayloadHash};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -45,7 +47,7 @@ pub struct PostedCall {
 
 /// One rank of a group and its service process.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Member {
+pub struct GroupMember {
     pub sp: SpId,
     pub host: HostId,
     /// Unicast address of the service process, opaque.
@@ -67,7 +69,7 @@ pub struct GroupSpec {
     /// The secret from which the keys of datagrams are derived.
     pub key: [u64; 2],
     /// By rank.
-    pub members: Vec<Member>,
+    pub members: Vec<GroupMember>,
 }
 
 impl GroupSpec {
@@ -85,7 +87,7 @@ impl GroupSpec {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Region {
+pub enum MemRegion {
     /// The send buffer of a call.
     Input(CallId),
     /// The receive buffer of a call.
@@ -96,20 +98,20 @@ pub enum Region {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct MemRef {
-    pub region: Region,
+    pub region: MemRegion,
     /// Bytes from the start of the region.
     pub offset: u64,
     pub len: u64,
 }
 
 /// Smallest allocation of staging.
-const LEAST_STAGING: u64 = 256;
+const MIN_STAGING: u64 = 256;
 
 /// The size of an allocation for `bytes` of staging, which counts to quotas. It exceeds `bytes` by an eighth at most:
 /// there are eight sizes from one power of two to the next, so that freed memory can be reused for similar sizes.
 /// `None` when the size overflows.
 pub fn staging_size(bytes: u64) -> Option<u64> {
-    let bytes = bytes.max(LEAST_STAGING);
+    let bytes = bytes.max(MIN_STAGING);
     bytes.checked_next_multiple_of(bytes.checked_next_power_of_two()? / 16)
 }
 
@@ -171,7 +173,7 @@ pub enum Reach {
 pub struct MulticastBatch {
     /// Returned in [`crate::Endpoint::handle_multicast_done`] when the memory has been read.
     pub token: u64,
-    pub channel: Channel,
+    pub channel: MulticastChannel,
     /// How far the datagrams go. The sender itself never gets them back.
     pub reach: Reach,
     /// The header of the first datagram. In datagram `i` the `chunk` is greater by `i` ([`crate::wire`]).
@@ -191,7 +193,7 @@ pub type FrameBytes = SmallVec<[u8; 96]>;
 
 /// The pieces of memory that a frame carries. Cloning them costs nothing.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub enum Payload {
+pub enum FramePayload {
     #[default]
     Empty,
     Piece(MemRef),
@@ -204,30 +206,30 @@ pub(crate) fn payload_bytes(pieces: &[MemRef]) -> u64 {
     pieces.iter().map(|piece| piece.len).sum()
 }
 
-impl Deref for Payload {
+impl Deref for FramePayload {
     type Target = [MemRef];
 
     fn deref(&self) -> &[MemRef] {
         match self {
-            Payload::Empty => &[],
-            Payload::Piece(piece) => std::slice::from_ref(piece),
-            Payload::Pieces(pieces) => pieces,
+            FramePayload::Empty => &[],
+            FramePayload::Piece(piece) => std::slice::from_ref(piece),
+            FramePayload::Pieces(pieces) => pieces,
         }
     }
 }
 
-impl From<MemRef> for Payload {
+impl From<MemRef> for FramePayload {
     fn from(piece: MemRef) -> Self {
-        Payload::Piece(piece)
+        FramePayload::Piece(piece)
     }
 }
 
-impl From<&[MemRef]> for Payload {
+impl From<&[MemRef]> for FramePayload {
     fn from(pieces: &[MemRef]) -> Self {
         match *pieces {
-            [] => Payload::Empty,
-            [piece] => Payload::Piece(piece),
-            [..] => Payload::Pieces(pieces.into()),
+            [] => FramePayload::Empty,
+            [piece] => FramePayload::Piece(piece),
+            [..] => FramePayload::Pieces(pieces.into()),
         }
     }
 }
@@ -241,7 +243,7 @@ pub enum Transmit {
         /// The frame without payload.
         header: FrameBytes,
         /// The payload behind the header, piece after piece.
-        payload: Payload,
+        payload: FramePayload,
     },
     /// Datagrams to a multicast channel; the memory may be read later, until `handle_multicast_done`.
     Multicast(MulticastBatch),
@@ -258,9 +260,9 @@ pub enum Event {
     /// stays reserved as long as the engine may access it.
     Offload(Box<Offload>),
     /// Receive this channel for this group, and hash payloads by its key. Several groups may share one channel.
-    Join { channel: Channel, group: GroupHandle, key: MulticastKey },
+    Join { channel: MulticastChannel, group: GroupHandle, key: MulticastKey },
     /// This group receives this channel no more.
-    Leave { channel: Channel, group: GroupHandle },
+    Leave { channel: MulticastChannel, group: GroupHandle },
     /// The group that a local rank requested is made, or cannot be made. On an error the rank is no member.
     GroupReady { group: GroupHandle, rank: Rank, result: Result<(), GroupError> },
     /// A call has ended; its buffers belong to the rank again and the machine names them no more.
@@ -278,7 +280,7 @@ pub enum Event {
     /// A local rank waits for a collective for longer than the watchdog's time (SP-9). The event changes nothing else.
     Overdue(Box<Overdue>),
     /// A collective has reached a step. Only with [`crate::Config::narrate`].
-    Step { group: GroupHandle, instance: InstanceId, step: Step },
+    Milestone { group: GroupHandle, instance: InstanceId, step: Milestone },
     /// A peer sent a message that the protocol does not allow. The counters include it already.
     Violation { peer: Option<SpId>, what: &'static str },
 }
@@ -289,14 +291,14 @@ pub struct Offload {
     pub call: CallId,
     pub group: GroupHandle,
     pub instance: InstanceId,
-    pub list: List,
+    pub list: DeferredList,
     /// For each task the message that it sends or receives; `None` for tasks that only increment a counter.
     pub messages: Vec<Option<EngineMessage>>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EngineMessage {
-    /// Address of the peer's engine ([`Member::engine`]).
+    /// Address of the peer's engine ([`GroupMember::engine`]).
     pub peer: Arc<[u8]>,
     /// The tag of the message, equal on both ends.
     pub tag: u64,
@@ -306,7 +308,7 @@ pub struct EngineMessage {
 
 /// A step of a collective at one service process, for a timeline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Step {
+pub enum Milestone {
     Known(Signature),
     /// This local rank has not called; the service process stands in for it (SP-6).
     StoodIn(Rank),
@@ -319,7 +321,7 @@ pub enum Step {
 
 /// A collective in flight at one service process, for a report on what it waits for (SP-9).
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct InFlight {
+pub struct InFlightInstance {
     pub group: GroupHandle,
     pub instance: InstanceId,
     pub signature: Signature,
@@ -345,7 +347,7 @@ pub struct ReceivedDatagram<'a> {
 
 /// Counters since the start of a service process. Reports use the same names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Counters {
+pub struct EndpointCounters {
     /// Collectives completed on local ranks.
     pub completed: u64,
     /// Collectives that ended with an error on local ranks.

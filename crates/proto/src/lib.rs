@@ -6,7 +6,7 @@
 //! ([`Endpoint::poll_order`], [`Endpoint::poll_transmit`], [`Endpoint::poll_event`]) and calls
 //! [`Endpoint::handle_timeout`] at [`Endpoint::poll_timeout`].
 //!
-//! Parts of it are machines that other engines carry out plans with: [`Barrier`], [`Block`], [`Run`], [`Deadlines`].
+//! Other engines carry out plans with parts of it: [`Barrier`], [`Block`], [`ProgramRun`], [`Deadlines`].
 //!
 //! Invariants: the machine sees headers and (region, offset, length), never payload; its only clock is the
 //! [`Instant`] it is given; its only randomness is the seed it is given; every queue is bounded. A peer that
@@ -21,27 +21,27 @@ pub mod link;
 pub mod wire;
 
 mod deadlines;
+mod effects;
 mod endpoint;
 mod error;
 mod group;
 mod instance;
 mod interface;
 mod multicast;
-mod outbox;
 mod transfer;
 
 pub use config::Config;
 pub use deadlines::Deadlines;
 pub use endpoint::Endpoint;
-pub use error::{CollectiveError, GroupError, Refusal};
+pub use error::{CollectiveError, GroupError, GroupRefusal};
 pub use group::barrier::Barrier;
 pub use group::lateness::{Absentee, Absentees, DeadlineMissed, MAX_ABSENT, Overdue};
-pub use ids::{CallId, Channel, GroupHandle, HostId, InstanceId, Instant, OfferId, SpId, StagingId};
+pub use ids::{CallId, GroupHandle, HostId, InstanceId, Instant, MulticastChannel, OfferId, SpId, StagingId};
 pub use instance::recording::{MAX_STEPS, RecordError, Recording};
-pub use instance::run::Run;
+pub use instance::run::ProgramRun;
 pub use interface::{
-    CallKind, Class, Counters, EngineMessage, Event, FrameBytes, GroupSpec, InFlight, MemRef, Member, Moves,
-    MulticastBatch, Offload, Order, Pairs, Payload, PostedCall, Reach, ReceivedDatagram, Region, Signature, Sizes,
-    Step, TaggedCall, Transmit, sizes_digest, staging_size,
+    BlockSizes, CallClass, CallKind, CallMovement, EndpointCounters, EngineMessage, Event, ExchangePairs, FrameBytes,
+    FramePayload, GroupMember, GroupSpec, InFlightInstance, MemRef, MemRegion, Milestone, MulticastBatch, Offload,
+    Order, PostedCall, Reach, ReceivedDatagram, Signature, TaggedCall, Transmit, sizes_digest, staging_size,
 };
-pub use multicast::block::{Asking, Block, Patience};
+pub use multicast::block::{Block, DetectedLosses, Patience};

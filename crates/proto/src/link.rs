@@ -36,7 +36,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use crate::ids::{CallId, GroupHandle, InstanceId, Instant};
-use crate::interface::{FrameBytes, MemRef, Payload, Region, payload_bytes};
+use crate::interface::{FrameBytes, FramePayload, MemRef, MemRegion, payload_bytes};
 use crate::link::round_trip::{RoundTrip, micros};
 use crate::link::serial::{compare32, expand32};
 use crate::wire::{FrameHeader, FrameKind, Message};
@@ -51,17 +51,17 @@ const MAX_RTO: Duration = Duration::from_millis(500);
 
 /// Identifies an acknowledged message to the collective that waits for the acknowledgement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Tag {
+pub struct AckTag {
     pub group: GroupHandle,
     pub instance: InstanceId,
-    pub what: Tagged,
+    pub kind: AckedKind,
     /// The acknowledgement is requested without delay; else it comes with that of a later message.
     pub urgent: bool,
 }
 
 /// Messages whose acknowledgement a collective waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Tagged {
+pub enum AckedKind {
     Nak,
     /// The last bytes of messages from rank to rank.
     Message {
@@ -72,7 +72,7 @@ pub enum Tagged {
 
 /// The instance or call whose end makes a message void.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Owner {
+pub enum MessageOwner {
     Instance(GroupHandle, InstanceId),
     Call(CallId),
 }
@@ -80,30 +80,30 @@ pub enum Owner {
 /// An acknowledged message, which needs nothing of its sender any more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Acked {
-    pub owner: Option<Owner>,
-    pub tag: Option<Tag>,
+    pub owner: Option<MessageOwner>,
+    pub tag: Option<AckTag>,
 }
 
 #[derive(Debug)]
-struct Entry {
+struct QueuedMessage {
     body: Vec<u8>,
-    payload: Payload,
-    owner: Option<Owner>,
-    tag: Option<Tag>,
+    payload: FramePayload,
+    owner: Option<MessageOwner>,
+    tag: Option<AckTag>,
 }
 
-impl Entry {
+impl QueuedMessage {
     fn acked(&self) -> Acked {
         Acked { owner: self.owner, tag: self.tag }
     }
 
-    fn names(&self, region: Region) -> bool {
+    fn names(&self, region: MemRegion) -> bool {
         self.payload.iter().any(|piece| piece.region == region)
     }
 }
 
 #[derive(Debug, PartialEq, Eq)]
-pub enum Received<'a> {
+pub enum ReceivedFrame<'a> {
     /// The next message, encoded.
     Message(&'a [u8]),
     /// Nothing for the upper layer: bare, duplicate, or out of order.
@@ -112,12 +112,12 @@ pub enum Received<'a> {
 
 /// How a frame relates to the link with its sender.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum FrameAge {
     /// The frame belongs to a link that one of the two ends has given up.
-    Before,
-    This,
+    Stale,
+    Current,
     /// The sender has given this link up and made another.
-    After,
+    Newer,
 }
 
 #[derive(Debug)]
@@ -126,8 +126,8 @@ pub struct Link {
     number: u32,
     other: u32,
     /// The other end has named this one.
-    named: bool,
-    entries: VecDeque<Entry>,
+    is_named: bool,
+    entries: VecDeque<QueuedMessage>,
     /// Buffers for the bodies of messages to come.
     spare: Vec<Vec<u8>>,
     una: u64,
@@ -138,9 +138,9 @@ pub struct Link {
     /// Bytes of payload that may be queued and in flight before bulk waits.
     window: u64,
     /// Payload sent since the last request for an acknowledgement.
-    unasked_bytes: u64,
+    bytes_since_ack_request: u64,
     /// Acknowledgement was requested up to this number.
-    asked: u64,
+    ack_requested: u64,
     rto_floor: Duration,
     backoff: u32,
     timer: Option<Instant>,
@@ -148,7 +148,7 @@ pub struct Link {
     unacked_frames: u32,
     ack_due: Option<Instant>,
     round_trip: RoundTrip,
-    last_heard: Instant,
+    last_received: Instant,
     /// The last time at which the other end owed nothing.
     owed_since: Instant,
     heartbeat: Option<Duration>,
@@ -161,7 +161,7 @@ impl Link {
         Link {
             number,
             other: 0,
-            named: false,
+            is_named: false,
             entries: VecDeque::new(),
             spare: Vec::new(),
             una: 0,
@@ -169,8 +169,8 @@ impl Link {
             highest_sent: 0,
             payload_bytes: 0,
             window: 0,
-            unasked_bytes: 0,
-            asked: 0,
+            bytes_since_ack_request: 0,
+            ack_requested: 0,
             rto_floor,
             backoff: 0,
             timer: None,
@@ -178,7 +178,7 @@ impl Link {
             unacked_frames: 0,
             ack_due: None,
             round_trip: RoundTrip::default(),
-            last_heard: now,
+            last_received: now,
             owed_since: now,
             heartbeat: None,
             retransmissions: 0,
@@ -223,13 +223,13 @@ impl Link {
         self.owed_since = now;
     }
 
-    pub fn heard(&self) -> bool {
-        self.round_trip.heard()
+    pub fn has_received(&self) -> bool {
+        self.round_trip.has_received()
     }
 
     /// Since when the other end has been silent although it owed a sign of life.
-    pub fn last_owed(&self) -> Instant {
-        self.last_heard.max(self.owed_since)
+    pub fn silent_since(&self) -> Instant {
+        self.last_received.max(self.owed_since)
     }
 
     /// Polls the other end for a sign of life after every `period` of silence; `None` disables it.
@@ -239,12 +239,19 @@ impl Link {
 
     /// When to poll for a sign of life. `None` while the other end owes an acknowledgement anyway.
     pub fn beat_at(&self) -> Option<Instant> {
-        self.heartbeat.filter(|_| self.entries.is_empty()).map(|period| self.last_owed() + period)
+        self.heartbeat.filter(|_| self.entries.is_empty()).map(|period| self.silent_since() + period)
     }
 
     /// Queues a message. The end of `owner` makes it void. A repeatable message is skipped if an equal one is queued:
     /// the other end receives that one anyway.
-    pub fn push(&mut self, now: Instant, message: &Message, payload: Payload, owner: Option<Owner>, tag: Option<Tag>) {
+    pub fn push(
+        &mut self,
+        now: Instant,
+        message: &Message,
+        payload: FramePayload,
+        owner: Option<MessageOwner>,
+        tag: Option<AckTag>,
+    ) {
         if self.entries.is_empty() {
             self.owed_since = now;
             // Most links never hold more than one message at once, and there is one for each peer.
@@ -252,16 +259,16 @@ impl Link {
         }
         let mut body = self.spare.pop().unwrap_or_else(|| Vec::with_capacity(64));
         message.encode(&mut body);
-        if message.may_be_said_twice() && self.entries.iter().rev().take(WINDOW).any(|e| e.body == body) {
+        if message.is_repeatable() && self.entries.iter().rev().take(WINDOW).any(|e| e.body == body) {
             body.clear();
             return self.spare.push(body);
         }
         self.payload_bytes += payload_bytes(&payload);
-        self.entries.push_back(Entry { body, payload, owner, tag });
+        self.entries.push_back(QueuedMessage { body, payload, owner, tag });
     }
 
     /// The unacknowledged messages, in order. The other end may not have received them.
-    pub(crate) fn into_unheard(self) -> impl Iterator<Item = (Message, Payload, Acked)> {
+    pub(crate) fn into_unacknowledged(self) -> impl Iterator<Item = (Message, FramePayload, Acked)> {
         self.entries.into_iter().map(|e| {
             let acked = e.acked();
             (Message::decode(&e.body).expect("own messages decode"), e.payload, acked)
@@ -269,17 +276,17 @@ impl Link {
     }
 
     /// The owner has ended: voids its messages on this link.
-    pub fn forget(&mut self, owner: Owner) {
-        self.forget_if(|e| e.owner == Some(owner));
+    pub fn void_owner(&mut self, owner: MessageOwner) {
+        self.void_if(|e| e.owner == Some(owner));
     }
 
     /// The memory is freed: messages that name it are sent [without payload](Message::without_payload). Returns how
     /// many of them had an owner.
-    pub fn forget_memory(&mut self, region: Region) -> usize {
-        self.forget_if(|e| e.names(region))
+    pub fn void_memory(&mut self, region: MemRegion) -> usize {
+        self.void_if(|e| e.names(region))
     }
 
-    fn forget_if(&mut self, void: impl Fn(&Entry) -> bool) -> usize {
+    fn void_if(&mut self, void: impl Fn(&QueuedMessage) -> bool) -> usize {
         let mut owned = 0;
         for e in self.entries.iter_mut().filter(|e| void(e)) {
             let message = Message::decode(&e.body).expect("own messages decode");
@@ -292,32 +299,32 @@ impl Link {
         owned
     }
 
-    pub(crate) fn place(&self, header: &FrameHeader) -> Place {
+    pub(crate) fn frame_age(&self, header: &FrameHeader) -> FrameAge {
         match compare32(header.link, self.other) {
-            Ordering::Greater if self.other != 0 => Place::After,
-            Ordering::Less if self.other != 0 => Place::Before,
+            Ordering::Greater if self.other != 0 => FrameAge::Newer,
+            Ordering::Less if self.other != 0 => FrameAge::Stale,
             // A frame that names an older end acknowledges messages of that end.
-            _ if header.to != 0 && header.to != self.number => Place::Before,
-            _ => Place::This,
+            _ if header.to != 0 && header.to != self.number => FrameAge::Stale,
+            _ => FrameAge::Current,
         }
     }
 
     /// Whether a frame carries the message that is expected next.
     pub(crate) fn is_next(&self, header: &FrameHeader) -> bool {
         let expected = expand32(header.seq, self.expected) == self.expected;
-        self.place(header) == Place::This && header.kind == FrameKind::Message && expected
+        self.frame_age(header) == FrameAge::Current && header.kind == FrameKind::Message && expected
     }
 
     /// The other end is new. An end that was never named stays and sends everything again. Returns whether it stays.
-    pub(crate) fn follow(&mut self) -> bool {
-        if !self.named {
+    pub(crate) fn adopt_new_end(&mut self) -> bool {
+        if !self.is_named {
             (self.expected, self.unacked_frames, self.ack_due) = (0, 0, None);
             (self.cursor, self.timer) = (self.una, None);
         }
-        !self.named
+        !self.is_named
     }
 
-    /// A frame of a link [before](Place::Before) this one. The answer to a sender that still uses it names this link.
+    /// A [stale](FrameAge::Stale) frame. The answer to a sender that still uses it names this link.
     pub(crate) fn handle_stale(&mut self, now: Instant, header: &FrameHeader) {
         let is_older = self.other != 0 && compare32(header.link, self.other) == Ordering::Less;
         if header.kind == FrameKind::Message && !is_older {
@@ -332,11 +339,11 @@ impl Link {
         header: &FrameHeader,
         body: &'a [u8],
         acked: &mut Vec<Acked>,
-    ) -> Received<'a> {
+    ) -> ReceivedFrame<'a> {
         self.other = header.link;
-        self.last_heard = now;
+        self.last_received = now;
         self.round_trip.measure(now, header);
-        self.named |= header.to == self.number;
+        self.is_named |= header.to == self.number;
         // A frame that names an older end acknowledges messages of that end.
         if header.to == 0 || header.to == self.number {
             self.handle_ack(now, expand32(header.ack, self.una), acked);
@@ -344,17 +351,17 @@ impl Link {
         let seq = expand32(header.seq, self.expected);
         match header.kind {
             // A bare frame never answers a bare frame: two ends with gaps would answer each other forever.
-            FrameKind::Bare => Received::Nothing,
+            FrameKind::Bare => ReceivedFrame::Nothing,
             FrameKind::Message if seq == self.expected => {
                 self.expected += 1;
                 self.unacked_frames += 1;
                 let due = if header.ack_now || self.unacked_frames >= ACK_EVERY { now } else { now + ACK_DELAY };
                 self.ack_due = Some(self.ack_due.map_or(due, |d| d.min(due)));
-                Received::Message(body)
+                ReceivedFrame::Message(body)
             }
             FrameKind::Message => {
                 self.ack_due = Some(now);
-                Received::Nothing
+                ReceivedFrame::Nothing
             }
         }
     }
@@ -374,7 +381,7 @@ impl Link {
         }
         self.una = ack;
         self.cursor = self.cursor.max(self.una);
-        self.unasked_bytes = self.unasked_bytes.min(self.payload_bytes);
+        self.bytes_since_ack_request = self.bytes_since_ack_request.min(self.payload_bytes);
         self.backoff = 0;
         self.timer = (self.cursor > self.una).then(|| now + self.rto());
     }
@@ -393,16 +400,16 @@ impl Link {
     }
 
     /// The next frame to send at `now`, header and payload: a message, else an acknowledgement that is due.
-    pub fn poll(&mut self, now: Instant) -> Option<(FrameBytes, Payload)> {
+    pub fn poll(&mut self, now: Instant) -> Option<(FrameBytes, FramePayload)> {
         self.poll_message(now).or_else(|| self.poll_bare(now))
     }
 
     /// The next frame that carries a message. A caller that can queue more does so before [`Self::poll`], which may
     /// then need one separate acknowledgement less.
-    pub fn poll_message(&mut self, now: Instant) -> Option<(FrameBytes, Payload)> {
-        let stuck = self.stuck();
-        if stuck || self.beat_at().is_some_and(|t| t <= now) {
-            self.push(now, &Message::Void, Payload::default(), None, None);
+    pub fn poll_message(&mut self, now: Instant) -> Option<(FrameBytes, FramePayload)> {
+        let is_blocked = self.is_blocked();
+        if is_blocked || self.beat_at().is_some_and(|t| t <= now) {
+            self.push(now, &Message::Void, FramePayload::default(), None, None);
         }
         let e = self.entries.get(self.in_flight()).filter(|_| self.in_flight() < WINDOW)?;
         let (payload, tagged) = (e.payload.clone(), e.tag.is_some_and(|tag| tag.urgent));
@@ -412,14 +419,14 @@ impl Link {
         if self.timer.is_none() {
             self.timer = Some(now + self.rto());
         }
-        self.unasked_bytes += payload_bytes(&payload);
+        self.bytes_since_ack_request += payload_bytes(&payload);
         // An acknowledgement is requested for the first round trip, and when the window is nearly full, so that waiting
         // bulk is notified. Traffic in the other direction acknowledges the rest.
-        let fills = !payload.is_empty() && self.unasked_bytes >= self.window / 4 * 3;
-        let ask = tagged || self.round_trip.smoothed().is_none() || fills || stuck;
+        let fills = !payload.is_empty() && self.bytes_since_ack_request >= self.window / 4 * 3;
+        let ask = tagged || self.round_trip.smoothed().is_none() || fills || is_blocked;
         if ask {
-            self.unasked_bytes = 0;
-            self.asked = self.cursor;
+            self.bytes_since_ack_request = 0;
+            self.ack_requested = self.cursor;
         }
         let header = self.header(now, FrameKind::Message, seq, ask, &payload);
         let frame = header.frame(&self.entries[(seq - self.una) as usize].body);
@@ -429,23 +436,23 @@ impl Link {
 
     /// Whether [`Self::poll_message`] has a queued message, whatever the time.
     pub fn has_message(&self) -> bool {
-        self.in_flight() < self.entries.len().min(WINDOW) || self.stuck()
+        self.in_flight() < self.entries.len().min(WINDOW) || self.is_blocked()
     }
 
     /// More is in flight than the window allows, and no queued message could request an acknowledgement.
-    fn stuck(&self) -> bool {
-        self.payload_bytes > 0 && !self.has_room() && self.all_sent() && self.asked <= self.una
+    fn is_blocked(&self) -> bool {
+        self.payload_bytes > 0 && !self.has_room() && self.all_sent() && self.ack_requested <= self.una
     }
 
     fn in_flight(&self) -> usize {
         (self.cursor - self.una) as usize
     }
 
-    fn poll_bare(&mut self, now: Instant) -> Option<(FrameBytes, Payload)> {
+    fn poll_bare(&mut self, now: Instant) -> Option<(FrameBytes, FramePayload)> {
         self.ack_due.filter(|t| *t <= now)?;
         let header = self.header(now, FrameKind::Bare, self.cursor, false, &[]);
         self.acknowledged();
-        Some((header.frame(&[]), Payload::default()))
+        Some((header.frame(&[]), FramePayload::default()))
     }
 
     fn all_sent(&self) -> bool {

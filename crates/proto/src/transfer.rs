@@ -22,13 +22,13 @@ use std::collections::{BTreeSet, VecDeque};
 use outboard_plan::{OpId, Rank};
 
 use crate::config::Config;
+use crate::effects::{Effects, Quota};
 use crate::error::CollectiveError;
 use crate::group::members::Members;
 use crate::ids::{CallId, InstanceId, SpId};
 use crate::interface::{MemRef, Order};
 use crate::multicast::pacing::Quantum;
-use crate::outbox::{Outbox, Quota};
-use crate::wire::{EarlyCts, Fragment, Number, Origin, Piece, Rts, Scope, TransferMessage};
+use crate::wire::{DataPiece, EarlyCts, Fragment, MessageNumber, OfferOrigin, Rts, Scope, TransferMessage};
 
 mod incoming;
 mod matching;
@@ -36,17 +36,17 @@ mod offering;
 mod outgoing;
 mod queues;
 
-use incoming::{Incoming, Key, Unexpected, stage};
-pub(crate) use matching::Name;
+use incoming::{InboundKey, IncomingMessages, Unexpected, stage};
+pub(crate) use matching::MessageName;
 pub(crate) use outgoing::{Bulk, Target};
-use outgoing::{EAGER, Outgoing};
+use outgoing::{EAGER, OutgoingMessages};
 
 /// Messages that may wait for their receives at one service process. A peer that sends more misbehaves.
 const MAX_WAITING: usize = 1 << 20;
 
 /// The owner of the program that a step belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Owner {
+pub(crate) enum StepOwner {
     /// A local rank's part in a collective; `local` is its position among the local ranks.
     Instance {
         instance: InstanceId,
@@ -57,32 +57,32 @@ pub(crate) enum Owner {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct StepOf {
-    pub(crate) owner: Owner,
+    pub(crate) owner: StepOwner,
     pub(crate) op: OpId,
 }
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Outbound {
     pub(crate) step: StepOf,
-    pub(crate) name: Name,
+    pub(crate) name: MessageName,
     pub(crate) from: MemRef,
     /// The message has no memory to wait for: its step is done when it leaves.
     pub(crate) signal: bool,
 }
 
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Posting {
+pub(crate) struct PostedReceive {
     pub(crate) step: StepOf,
     pub(crate) to: MemRef,
 }
 
 /// A step that has ended, with its result.
-pub(crate) type Ended = (StepOf, Result<(), CollectiveError>);
+pub(crate) type EndedStep = (StepOf, Result<(), CollectiveError>);
 
 pub(crate) struct Site<'a> {
     pub(crate) config: &'a Config,
     pub(crate) members: &'a Members,
-    pub(crate) out: &'a mut Outbox,
+    pub(crate) out: &'a mut Effects,
 }
 
 impl Site<'_> {
@@ -93,15 +93,15 @@ impl Site<'_> {
 
 #[derive(Debug, Default)]
 pub(crate) struct Transfer {
-    outgoing: Outgoing,
-    incoming: Incoming,
-    ended: VecDeque<Ended>,
+    outgoing: OutgoingMessages,
+    incoming: IncomingMessages,
+    ended: VecDeque<EndedStep>,
     /// Lost ranks: no tagged message comes from them or goes to them any more.
     lost: BTreeSet<Rank>,
 }
 
 impl Transfer {
-    pub(crate) fn poll_ended(&mut self) -> Option<Ended> {
+    pub(crate) fn poll_ended(&mut self) -> Option<EndedStep> {
         self.ended.pop_front()
     }
 
@@ -122,7 +122,7 @@ impl Transfer {
     }
 
     /// Behind a ready barrier: receives a message that its source sends without an RTS.
-    pub(crate) fn expect(&mut self, site: &mut Site<'_>, name: Name, posting: Posting) {
+    pub(crate) fn expect(&mut self, site: &mut Site<'_>, name: MessageName, posting: PostedReceive) {
         match self.incoming.matching.message_for(&name) {
             Some(Unexpected::Local(message)) => self.copy(site, message, posting),
             Some(_) | None => self.incoming.expect(name, posting),
@@ -130,11 +130,11 @@ impl Transfer {
     }
 
     /// Redirects the message to `to`. Returns how many of its bytes have come to the former place.
-    pub(crate) fn move_receive(&mut self, name: &Name, to: MemRef) -> u64 {
+    pub(crate) fn move_receive(&mut self, name: &MessageName, to: MemRef) -> u64 {
         self.incoming.move_receive(name, to)
     }
 
-    fn copy(&mut self, site: &mut Site<'_>, message: Outbound, posting: Posting) {
+    fn copy(&mut self, site: &mut Site<'_>, message: Outbound, posting: PostedReceive) {
         site.out.copy(message.from, posting.to);
         self.end(message.step, Ok(()));
         self.end(posting.step, Ok(()));
@@ -147,16 +147,16 @@ impl Transfer {
         } else if site.members.local(name.destination).is_some() {
             let staged = match self.incoming.matching.has_receive(&name) {
                 true => Unexpected::Local(message),
-                false => self.stage_small(site, message),
+                false => self.stage_if_eager(site, message),
             };
-            self.arrived(site, name, staged);
+            self.match_arrival(site, name, staged);
         } else if let Err(error) = self.outgoing.push_tagged(site.members.sp_of(name.destination), message) {
             self.end(message.step, Err(error));
         }
     }
 
     /// A small message does not block its source, whatever the host of its receiver.
-    fn stage_small(&mut self, site: &mut Site<'_>, message: Outbound) -> Unexpected {
+    fn stage_if_eager(&mut self, site: &mut Site<'_>, message: Outbound) -> Unexpected {
         if message.from.len <= EAGER { self.stage_local(site, message) } else { Unexpected::Local(message) }
     }
 
@@ -173,7 +173,7 @@ impl Transfer {
         }
     }
 
-    pub(crate) fn receive_tagged(&mut self, site: &mut Site<'_>, name: Name, posting: Posting) {
+    pub(crate) fn receive_tagged(&mut self, site: &mut Site<'_>, name: MessageName, posting: PostedReceive) {
         if self.incoming.matching.has_message(&name) {
             self.receive(site, name, posting);
         } else if self.lost.contains(&name.source) {
@@ -181,33 +181,33 @@ impl Transfer {
         } else {
             self.receive(site, name, posting);
             if site.members.local(name.source).is_none() && name.awaits_early_cts(posting.to.len) {
-                self.incoming.ask(site.members.sp_of(name.source), name, posting.to.len);
+                self.incoming.queue_early_cts(site.members.sp_of(name.source), name, posting.to.len);
             }
         }
     }
 
-    fn receive(&mut self, site: &mut Site<'_>, name: Name, posting: Posting) {
+    fn receive(&mut self, site: &mut Site<'_>, name: MessageName, posting: PostedReceive) {
         match self.incoming.matching.message_for(&name) {
-            Some(message) => self.meet(site, name, message, posting),
+            Some(message) => self.match_pair(site, name, message, posting),
             None => self.incoming.matching.keep_receive(name, posting),
         }
     }
 
-    fn arrived(&mut self, site: &mut Site<'_>, name: Name, message: Unexpected) {
+    fn match_arrival(&mut self, site: &mut Site<'_>, name: MessageName, message: Unexpected) {
         match self.incoming.matching.receive_for(&name) {
-            Some(posting) => self.meet(site, name, message, posting),
+            Some(posting) => self.match_pair(site, name, message, posting),
             None => self.incoming.matching.keep_message(name, message),
         }
     }
 
     /// The receive with the message's size, or an error. A single receive may expect more (GP-1).
-    fn fit(name: &Name, sent: u64, posting: Posting) -> Result<Posting, CollectiveError> {
+    fn fit(name: &MessageName, sent: u64, posting: PostedReceive) -> Result<PostedReceive, CollectiveError> {
         let fits = if name.scope == Scope::Single { sent <= posting.to.len } else { sent == posting.to.len };
         let to = MemRef { len: sent, ..posting.to };
-        if fits { Ok(Posting { to, ..posting }) } else { Err(name.mismatch(sent, posting.to.len)) }
+        if fits { Ok(PostedReceive { to, ..posting }) } else { Err(name.mismatch(sent, posting.to.len)) }
     }
 
-    fn meet(&mut self, site: &mut Site<'_>, name: Name, message: Unexpected, posting: Posting) {
+    fn match_pair(&mut self, site: &mut Site<'_>, name: MessageName, message: Unexpected, posting: PostedReceive) {
         let posting = match Self::fit(&name, message.bytes(), posting) {
             Ok(posting) => posting,
             Err(error) => {
@@ -217,10 +217,12 @@ impl Transfer {
         };
         match message {
             Unexpected::Local(message) => self.copy(site, message, posting),
-            Unexpected::Announced { key, bytes } => self.incoming.want(site, name, (key, bytes), Some(posting)),
-            Unexpected::Coming { key, .. } => {
-                if let Some(coming) = self.incoming.coming.get_mut(&key) {
-                    coming.receive = Some(posting);
+            Unexpected::Announced { key, bytes } => {
+                self.incoming.queue_request(site, name, (key, bytes), Some(posting))
+            }
+            Unexpected::Inbound { key, .. } => {
+                if let Some(inbound) = self.incoming.inbound.get_mut(&key) {
+                    inbound.receive = Some(posting);
                 }
             }
             Unexpected::Staged(staging) => {
@@ -234,45 +236,45 @@ impl Transfer {
     }
 
     /// The message has no receiver any more: its source is done with it.
-    fn discard(&mut self, site: &mut Site<'_>, name: &Name, message: Unexpected) {
+    fn discard(&mut self, site: &mut Site<'_>, name: &MessageName, message: Unexpected) {
         match message {
             Unexpected::Local(message) => self.end(message.step, Ok(())),
-            Unexpected::Announced { key, .. } => self.incoming.settle(site, name.scope, key),
-            Unexpected::Coming { key, .. } => {
-                let coming = self.incoming.forget_coming(key);
-                coming.and_then(|coming| coming.staging).into_iter().for_each(|staging| site.out.unstage(staging));
+            Unexpected::Announced { key, .. } => self.incoming.finish_rts(site, name.scope, key),
+            Unexpected::Inbound { key, .. } => {
+                let inbound = self.incoming.remove_inbound(key);
+                inbound.and_then(|inbound| inbound.staging).into_iter().for_each(|staging| site.out.unstage(staging));
             }
             Unexpected::Staged(staging) => staging.into_iter().for_each(|staging| site.out.unstage(staging)),
         }
     }
 
-    pub(crate) fn is_all_to_all(&mut self, instance: InstanceId) {
-        self.incoming.is_all_to_all(instance);
+    pub(crate) fn set_all_to_all(&mut self, instance: InstanceId) {
+        self.incoming.set_all_to_all(instance);
     }
 
     /// A local rank sends a message of a small call, whose bytes travel with its RTS (MC-9).
-    pub(crate) fn send_small(&mut self, site: &mut Site<'_>, origin: Origin, message: Outbound) {
+    pub(crate) fn send_eager(&mut self, site: &mut Site<'_>, origin: OfferOrigin, message: Outbound) {
         let to = message.name.destination;
         if site.members.local(to).is_some() {
-            self.arrived(site, message.name, Unexpected::Local(message));
+            self.match_arrival(site, message.name, Unexpected::Local(message));
         } else {
             self.outgoing.push_offer(site.members.sp_of(to), origin, message);
         }
     }
 
     /// A local rank, or its stand-in, receives a message of a small call.
-    pub(crate) fn receive_small(&mut self, site: &mut Site<'_>, name: Name, posting: Posting) {
+    pub(crate) fn receive_eager(&mut self, site: &mut Site<'_>, name: MessageName, posting: PostedReceive) {
         self.receive(site, name, posting);
-        self.settle_instance(site, name.scope);
+        self.grant_credit(site, name.scope);
     }
 
     /// Whether a message of a collective has come that has no receive yet.
-    pub(crate) fn has_come(&self, instance: InstanceId) -> bool {
+    pub(crate) fn has_unexpected(&self, instance: InstanceId) -> bool {
         self.incoming.matching.messages_of(Scope::Instance(instance)).next().is_some()
     }
 
     /// Grants the credit that is free for a collective.
-    fn settle_instance(&mut self, site: &mut Site<'_>, scope: Scope) {
+    fn grant_credit(&mut self, site: &mut Site<'_>, scope: Scope) {
         if let Scope::Instance(instance) = scope {
             self.incoming.grant(site, Some(instance));
         }
@@ -282,34 +284,35 @@ impl Transfer {
     pub(crate) fn stand_in(&mut self, site: &mut Site<'_>, instance: InstanceId) -> bool {
         let scope = Scope::Instance(instance);
         let of_scope = self.incoming.matching.messages_of(scope);
-        let waiting: Vec<Name> = of_scope.filter(|(_, message)| message.waits()).map(|(name, _)| *name).collect();
+        let waiting: Vec<MessageName> =
+            of_scope.filter(|(_, message)| message.waits()).map(|(name, _)| *name).collect();
         for name in waiting {
             let message = match self.incoming.matching.message_for(&name) {
                 Some(Unexpected::Local(message)) => self.stage_local(site, message),
                 Some(Unexpected::Announced { key, bytes }) => {
-                    self.incoming.want(site, name, (key, bytes), None);
-                    Unexpected::Coming { key, bytes }
+                    self.incoming.queue_request(site, name, (key, bytes), None);
+                    Unexpected::Inbound { key, bytes }
                 }
                 Some(message) => message,
                 None => continue,
             };
             self.incoming.matching.keep_message(name, message);
         }
-        self.settle_instance(site, scope);
+        self.grant_credit(site, scope);
         self.incoming.matching.messages_of(scope).any(|(_, message)| message.waits())
     }
 
     /// The place of a fragment's bytes, as [`Self::handle`] orders it.
     pub(crate) fn place_of_fragment(&self, fragment: &Fragment, payload_len: u32) -> Option<MemRef> {
-        self.incoming.place_of_fragment(&Name::of(fragment), fragment, payload_len.into())
+        self.incoming.place_of_fragment(&MessageName::of(fragment), fragment, payload_len.into())
     }
 
     /// The places of the pieces' bytes; `None` if one has no place, or a message has several pieces.
-    pub(crate) fn places_of_data(&self, from: SpId, pieces: &[Piece], payload_len: u32) -> Option<Vec<MemRef>> {
-        let numbers: BTreeSet<Number> = pieces.iter().map(|piece| piece.number).collect();
+    pub(crate) fn places_of_data(&self, from: SpId, pieces: &[DataPiece], payload_len: u32) -> Option<Vec<MemRef>> {
+        let numbers: BTreeSet<MessageNumber> = pieces.iter().map(|piece| piece.number).collect();
         let all: u64 = pieces.iter().map(|piece| u64::from(piece.bytes)).sum();
-        let place = |piece: &Piece| {
-            let key = Key { from, number: piece.number };
+        let place = |piece: &DataPiece| {
+            let key = InboundKey { from, number: piece.number };
             self.incoming.place_of_bytes(key, (piece.offset, piece.bytes.into()))
         };
         let sound = numbers.len() == pieces.len() && all == payload_len.into();
@@ -344,7 +347,7 @@ impl Transfer {
     }
 
     fn handle_fragment(&mut self, site: &mut Site<'_>, from: SpId, fragment: Fragment, payload_len: u32) -> bool {
-        let name = Name::of(&fragment);
+        let name = MessageName::of(&fragment);
         if site.members.sp_of_member(fragment.source) != Some(from) {
             return false;
         }
@@ -353,13 +356,13 @@ impl Transfer {
         handled.is_some()
     }
 
-    fn handle_data(&mut self, site: &mut Site<'_>, from: SpId, pieces: &[Piece], payload_len: u32) -> bool {
+    fn handle_data(&mut self, site: &mut Site<'_>, from: SpId, pieces: &[DataPiece], payload_len: u32) -> bool {
         if pieces.iter().map(|piece| u64::from(piece.bytes)).sum::<u64>() != u64::from(payload_len) {
             return false;
         }
         let (mut at, mut sound) = (0, true);
-        for &Piece { number, offset, bytes } in pieces {
-            let handled = self.incoming.handle_bytes(site, Key { from, number }, (offset, bytes.into()), at);
+        for &DataPiece { number, offset, bytes } in pieces {
+            let handled = self.incoming.handle_bytes(site, InboundKey { from, number }, (offset, bytes.into()), at);
             sound &= handled.is_some();
             self.ended.extend(handled.flatten());
             at += bytes;
@@ -384,7 +387,7 @@ impl Transfer {
             || !ready.iter().all(here)
             || eager != Some(payload_len.into())
             || self.incoming.matching.messages() + ready.len() > MAX_WAITING
-            || !self.incoming.numbered(from, first, ready.len())
+            || !self.incoming.accept_numbers(from, first, ready.len())
         {
             return false;
         }
@@ -393,24 +396,24 @@ impl Transfer {
             let &Rts { destination, tag, occurrence, bytes, eager } = rts;
             let offset = end;
             end += if eager { bytes as u32 } else { 0 };
-            let name = Name { scope, destination, source, tag, occurrence };
-            let key = Key { from, number: Number::Rts(number) };
+            let name = MessageName { scope, destination, source, tag, occurrence };
+            let key = InboundKey { from, number: MessageNumber::Rts(number) };
             if (scope != Scope::Single && self.incoming.matching.has_message(&name)) || (bytes == 0 && !eager) {
                 return false;
             }
             if tagged && self.lost.contains(&destination) {
                 // Its source learns of the loss by itself.
             } else if eager {
-                self.arrived_whole(site, key, name, (offset, bytes));
-            } else if let Some(Posting { step, to }) = self.incoming.begin(site, &name) {
+                self.receive_eager_bytes(site, key, name, (offset, bytes));
+            } else if let Some(PostedReceive { step, to }) = self.incoming.note_announced(site, &name) {
                 if to.len != bytes {
                     self.end(step, Err(name.mismatch(bytes, to.len)));
                 }
             } else {
-                self.arrived(site, name, Unexpected::Announced { key, bytes });
+                self.match_arrival(site, name, Unexpected::Announced { key, bytes });
             }
         }
-        self.settle_instance(site, scope);
+        self.grant_credit(site, scope);
         true
     }
 
@@ -427,13 +430,13 @@ impl Transfer {
             || site.members.sp_of(destination) != from
             || !early.iter().all(here)
             || self.outgoing.cleared() + early.len() > MAX_WAITING
-            || !self.outgoing.numbered(from, first, early.len())
+            || !self.outgoing.accept_numbers(from, first, early.len())
         {
             return Ok(false);
         }
         for (cts, number) in early.iter().zip(first..) {
             let &EarlyCts { source, tag, occurrence, bytes, up_to } = cts;
-            let name = Name { scope, destination, source, tag, occurrence };
+            let name = MessageName { scope, destination, source, tag, occurrence };
             let sound = match scope {
                 Scope::Instance(_) => up_to > 0,
                 Scope::Single | Scope::Recorded { .. } => name.awaits_early_cts(bytes),
@@ -448,10 +451,16 @@ impl Transfer {
     }
 
     /// A message whose bytes lie at `offset` of the payload: delivers them to the receive, or to staging.
-    fn arrived_whole(&mut self, site: &mut Site<'_>, key: Key, name: Name, (offset, bytes): (u32, u64)) {
+    fn receive_eager_bytes(
+        &mut self,
+        site: &mut Site<'_>,
+        key: InboundKey,
+        name: MessageName,
+        (offset, bytes): (u32, u64),
+    ) {
         let deliver = |to: MemRef| (bytes > 0).then_some(Order::Deliver { payload: 0, offset, to });
         if let Some(posting) = self.incoming.matching.receive_for(&name) {
-            self.incoming.settle(site, name.scope, key);
+            self.incoming.finish_rts(site, name.scope, key);
             match Self::fit(&name, bytes, posting) {
                 Ok(posting) => {
                     site.out.orders.extend(deliver(posting.to));
@@ -464,7 +473,7 @@ impl Transfer {
         let message = match stage(site, bytes) {
             None => Unexpected::Announced { key, bytes },
             Some(staging) => {
-                self.incoming.settle(site, name.scope, key);
+                self.incoming.finish_rts(site, name.scope, key);
                 site.out.orders.extend(staging.as_ref().and_then(|staging| deliver(staging.whole())));
                 Unexpected::Staged(staging)
             }
@@ -495,17 +504,17 @@ impl Transfer {
     }
 
     /// After every input: requests what credit allows, and notifies sources of finished messages.
-    pub(crate) fn settle(&mut self, site: &mut Site<'_>) {
+    pub(crate) fn progress(&mut self, site: &mut Site<'_>) {
         self.incoming.grant(site, None);
-        self.incoming.tell_done(site);
-        self.incoming.tell_asked(site);
+        self.incoming.send_done(site);
+        self.incoming.send_early_cts(site);
     }
 
     /// `rank` takes part in no tagged message any more: everything that needs it fails.
-    pub(crate) fn lose(&mut self, site: &mut Site<'_>, rank: Rank) {
+    pub(crate) fn cancel_rank(&mut self, site: &mut Site<'_>, rank: Rank) {
         self.lost.insert(rank);
-        let tagged = |name: &Name| !matches!(name.scope, Scope::Instance(_));
-        let gone = |name: &Name| tagged(name) && (name.source == rank || name.destination == rank);
+        let tagged = |name: &MessageName| !matches!(name.scope, Scope::Instance(_));
+        let gone = |name: &MessageName| tagged(name) && (name.source == rank || name.destination == rank);
         let mut overtaken = None;
         let messages = self.incoming.matching.extract_messages(|name, message| {
             // A staged message can still be received, but it must not take the place of a lost earlier one of its name.
@@ -518,7 +527,7 @@ impl Transfer {
         for (_, message) in messages {
             match message {
                 Unexpected::Local(message) => steps.push(message.step),
-                Unexpected::Announced { .. } | Unexpected::Coming { .. } => {}
+                Unexpected::Announced { .. } | Unexpected::Inbound { .. } => {}
                 Unexpected::Staged(staging) => staging.into_iter().for_each(|staging| site.out.unstage(staging)),
             }
         }
@@ -535,7 +544,7 @@ impl Transfer {
         self.cancel_all(site, |name| !matches!(name.scope, Scope::Instance(_)));
     }
 
-    fn cancel_all(&mut self, site: &mut Site<'_>, gone: impl Fn(&Name) -> bool) {
+    fn cancel_all(&mut self, site: &mut Site<'_>, gone: impl Fn(&MessageName) -> bool) {
         self.forget(site, &gone);
         for (_, message) in self.incoming.matching.extract_messages(|name, _| gone(name)) {
             if let Unexpected::Staged(Some(staging)) = message {
@@ -545,15 +554,15 @@ impl Transfer {
     }
 
     /// Removes everything but unexpected messages. Returns the steps.
-    fn forget(&mut self, site: &mut Site<'_>, gone: impl Fn(&Name) -> bool) -> Vec<StepOf> {
+    fn forget(&mut self, site: &mut Site<'_>, gone: impl Fn(&MessageName) -> bool) -> Vec<StepOf> {
         let received = self.incoming.matching.extract_receives(|name, _| gone(name));
         let mut steps: Vec<StepOf> = received.into_iter().map(|(_, posting)| posting.step).collect();
         self.incoming.forget_expected(&gone);
-        let coming = self.incoming.coming.iter().filter(|(_, coming)| gone(&coming.name));
-        for key in coming.map(|(key, _)| *key).collect::<Vec<_>>() {
-            let Some(coming) = self.incoming.forget_coming(key) else { continue };
-            steps.extend(coming.receive.map(|receive| receive.step));
-            coming.staging.into_iter().for_each(|staging| site.out.unstage(staging));
+        let inbound = self.incoming.inbound.iter().filter(|(_, inbound)| gone(&inbound.name));
+        for key in inbound.map(|(key, _)| *key).collect::<Vec<_>>() {
+            let Some(inbound) = self.incoming.remove_inbound(key) else { continue };
+            steps.extend(inbound.receive.map(|receive| receive.step));
+            inbound.staging.into_iter().for_each(|staging| site.out.unstage(staging));
         }
         steps.extend(self.outgoing.extract(gone).into_iter().map(|message| message.step));
         steps
@@ -565,13 +574,13 @@ impl Transfer {
     }
 
     /// Whether `destination` has posted the receive of this message, and its source has not announced it.
-    pub(crate) fn waits_for(&self, name: &Name) -> bool {
+    pub(crate) fn waits_for(&self, name: &MessageName) -> bool {
         self.incoming.matching.has_receive(name) || self.incoming.is_cleared_early(name)
     }
 
     /// A message of a collective that `rank` does not send or receive, though its other end expects it. Valid after
     /// `rank` has passed on all its sends and receives.
-    pub(crate) fn unmet(&self, instance: InstanceId, rank: Rank) -> Option<CollectiveError> {
+    pub(crate) fn unmatched(&self, instance: InstanceId, rank: Rank) -> Option<CollectiveError> {
         let scope = Scope::Instance(instance);
         let block =
             |(destination, expected)| CollectiveError::Block { source_rank: rank, sent: 0, destination, expected };

@@ -12,14 +12,14 @@ mod transfer;
 pub use datagram::{DATAGRAM_HEADER_BYTES, DatagramError, DatagramHeader, MulticastKey, PayloadHash, PayloadHasher};
 pub use frame::{FRAME_HEADER_BYTES, FrameHeader, FrameKind};
 pub use message::{
-    GroupMessage, InstanceMessage, MAX_ASKER, MAX_BLOCKS, MAX_OFFERS, MAX_RANGES, MAX_SOURCES, Message,
+    GroupMessage, InstanceMessage, MAX_ADDRESS, MAX_BLOCKS, MAX_OFFERS, MAX_RANGES, MAX_SOURCES, Message,
     MulticastMessage,
 };
 pub use outboard_call::codec::DecodeError;
 pub use recorded_memory::{MAX_PIECES, RecordedMemory};
 pub use transfer::{
-    Cts, EarlyCts, Few, Fragment, MAX_CTS, MAX_DONE, MAX_PIECES_OF_DATA, Number, Origin, Piece, Rts, Scope,
-    TransferMessage,
+    Cts, DataPiece, EarlyCts, Few, Fragment, MAX_CTS, MAX_DONE, MAX_PIECES_OF_DATA, MessageNumber, OfferOrigin, Rts,
+    Scope, TransferMessage,
 };
 
 /// Version of everything on the wire. Service processes of different versions refuse each other's groups.

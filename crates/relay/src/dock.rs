@@ -8,7 +8,7 @@
 //! |---|---|---|
 //! | stranger | a handshake by the relay key | opening |
 //! | stranger | anything else | closed, counted |
-//! | opening | [`Frame::Open`], and no other relay is served | served |
+//! | opening | [`RelayFrame::Open`], and no other relay is served | served |
 //! | opening | anything else | refused |
 //! | served | the end of the control connection, or of the service process | gone, with its ranks |
 //!
@@ -27,7 +27,7 @@
 //! thread sends output and completion.
 //!
 //! Invariants: no two relays are served at once; calls are posted in order of arrival. The service process accesses
-//! shadows and no other memory, since the dock never proves access to its own memory.
+//! proxy buffers and no other memory, since the dock never proves access to its own memory.
 
 mod call;
 mod delivery;
@@ -45,18 +45,18 @@ use std::thread::JoinHandle;
 use outboard_fabric::limited;
 use outboard_fabric::{Refusals, SharedKey};
 use outboard_service::settings::SettingsError;
-use outboard_service::{DockedRanks, Settings, StartError, random};
+use outboard_service::{DockedRanks, Settings, StartError, random_words};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::net::{AddressFamily, SocketType, sockopt};
 
 use self::entrance::Entrance;
-use self::rank::{End, refused};
-use crate::frame::{Decoder, Frame, SECRET_BYTES};
+use self::rank::{SessionEnd, refuse_with};
+use crate::frame::{Decoder, RelayFrame, SECRET_BYTES};
 use crate::wire::{GREETING_LIMIT, Wire, WireError, lock};
 
 /// The state that all connections of a dock share.
 #[derive(Debug)]
-struct Terms {
+struct DockContext {
     settings: Settings,
     /// The socket at which the service process listens for ranks.
     socket: PathBuf,
@@ -65,9 +65,9 @@ struct Terms {
     served: Mutex<Option<SocketAddr>>,
 }
 
-impl Terms {
-    fn new((settings, socket): (&Settings, &Path), docked: &Arc<DockedRanks>) -> Arc<Terms> {
-        Arc::new(Terms {
+impl DockContext {
+    fn new((settings, socket): (&Settings, &Path), docked: &Arc<DockedRanks>) -> Arc<DockContext> {
+        Arc::new(DockContext {
             settings: settings.clone(),
             socket: socket.to_owned(),
             docked: Arc::clone(docked),
@@ -76,11 +76,11 @@ impl Terms {
         })
     }
 
-    fn closed(&self, from: SocketAddr, why: &dyn Display) {
+    fn count_closed(&self, from: SocketAddr, why: &dyn Display) {
         lock(&self.refusals).note(&from, None, why);
     }
 
-    fn claim(&self, from: SocketAddr) -> Result<(), String> {
+    fn claim_dock(&self, from: SocketAddr) -> Result<(), String> {
         let mut served = lock(&self.served);
         if let Some(other) = *served {
             return Err(format!("this dock serves the relay at {other} and no other beside it; start one more dock"));
@@ -92,8 +92,8 @@ impl Terms {
 
 /// The served relay, as seen by the threads of its ranks.
 #[derive(Debug)]
-struct Relayed {
-    terms: Arc<Terms>,
+struct ServedRelay {
+    context: Arc<DockContext>,
     /// Readable when the relay has ended.
     over: OwnedFd,
 }
@@ -138,8 +138,8 @@ impl Relay {
         let wire = accepted.and_then(|()| Wire::accept(passed, &key)).map_err(|error| no_relay(error.to_string()))?;
         match open(&wire) {
             Ok(()) => Ok(Relay { wire, from }),
-            Err(End::Over) => Err(no_relay("it ended the connection".to_owned())),
-            Err(End::Refused(why)) => {
+            Err(SessionEnd::Over) => Err(no_relay("it ended the connection".to_owned())),
+            Err(SessionEnd::Refused(why)) => {
                 refuse(&wire, from, &why);
                 Err(no_relay(why))
             }
@@ -147,9 +147,9 @@ impl Relay {
     }
 }
 
-fn open(wire: &Wire) -> Result<(), End> {
-    let first = wire.first(&mut Decoder::default(), GREETING_LIMIT, |frame| frame == Frame::Open)?;
-    if first { Ok(()) } else { refused("the first frame of a relay's control connection opens it") }
+fn open(wire: &Wire) -> Result<(), SessionEnd> {
+    let first = wire.first(&mut Decoder::default(), GREETING_LIMIT, |frame| frame == RelayFrame::Open)?;
+    if first { Ok(()) } else { refuse_with("the first frame of a relay's control connection opens it") }
 }
 
 /// The threads of a dock; connections end with the service process.
@@ -176,8 +176,8 @@ impl Dock {
         let local = entrance.address().map_err(failed)?;
         warn_of_anybody(service.0, local);
         tracing::info!(address = %local, "a relay may attach ranks");
-        let terms = Terms::new(service, docked);
-        Dock::start(move |stop| listen(entrance, stop, &terms)).map_err(failed)
+        let context = DockContext::new(service, docked);
+        Dock::start(move |stop| listen(entrance, stop, &context)).map_err(failed)
     }
 
     /// Serves `relay`. `service` are the settings of the service process, and the socket at which ranks attach. `ended`
@@ -191,9 +191,9 @@ impl Dock {
         docked: &Arc<DockedRanks>,
         ended: impl FnOnce() + Send + 'static,
     ) -> Result<Dock, StartError> {
-        let terms = Terms::new(service, docked);
+        let context = DockContext::new(service, docked);
         let serve = move |stop: &Arc<OwnedFd>| {
-            serve(&relay, stop, &terms);
+            serve(&relay, stop, &context);
             ended();
         };
         Dock::start(serve).map_err(|source| StartError::Kernel { what: "serve a relay", source })
@@ -225,7 +225,7 @@ fn warn_of_anybody(settings: &Settings, local: SocketAddr) {
     }
 }
 
-fn listen(mut entrance: Entrance, stop: &Arc<OwnedFd>, terms: &Arc<Terms>) {
+fn listen(mut entrance: Entrance, stop: &Arc<OwnedFd>, context: &Arc<DockContext>) {
     loop {
         let mut fds = [PollFd::new(entrance.listener(), PollFlags::IN), PollFd::new(&**stop, PollFlags::IN)];
         if let Err(errno) = rustix::io::retry_on_intr(|| poll(&mut fds, None)) {
@@ -234,50 +234,51 @@ fn listen(mut entrance: Entrance, stop: &Arc<OwnedFd>, terms: &Arc<Terms>) {
         if !fds[1].revents().is_empty() {
             return;
         }
-        let (to, until) = (Arc::clone(terms), Arc::clone(stop));
-        entrance.accept(terms, stop, move |wire, from| match open(&wire) {
+        let (to, until) = (Arc::clone(context), Arc::clone(stop));
+        entrance.accept(context, stop, move |wire, from| match open(&wire) {
             Ok(()) => serve(&Relay { wire, from }, &until, &to),
-            Err(End::Refused(text)) => refuse(&wire, from, &text),
-            Err(End::Over) => {}
+            Err(SessionEnd::Refused(text)) => refuse(&wire, from, &text),
+            Err(SessionEnd::Over) => {}
         });
     }
 }
 
 /// Serves a relay until it ends or `stop` is readable. Refuses the relay if another one is served.
-fn serve(relay: &Relay, stop: &Arc<OwnedFd>, terms: &Arc<Terms>) {
+fn serve(relay: &Relay, stop: &Arc<OwnedFd>, context: &Arc<DockContext>) {
     let Relay { wire, from } = relay;
-    if let Err(text) = terms.claim(*from) {
+    if let Err(text) = context.claim_dock(*from) {
         return refuse(wire, *from, &text);
     }
-    let relayed = eventfd(0, EventfdFlags::CLOEXEC).map(|over| Relayed { terms: Arc::clone(terms), over });
-    let served = match relayed.map(Arc::new) {
-        Ok(relayed) => {
-            let served = ranks(relay, stop, &relayed);
+    let served_relay = eventfd(0, EventfdFlags::CLOEXEC).map(|over| ServedRelay { context: Arc::clone(context), over });
+    let served = match served_relay.map(Arc::new) {
+        Ok(served_relay) => {
+            let served = ranks(relay, stop, &served_relay);
             // A write to a counter at its maximum fails, and such a counter wakes the threads as well.
-            let _ = rustix::io::write(&relayed.over, &1u64.to_ne_bytes());
+            let _ = rustix::io::write(&served_relay.over, &1u64.to_ne_bytes());
             served
         }
-        Err(errno) => refused(format!("the service process cannot make an eventfd: {errno}")),
+        Err(errno) => refuse_with(format!("the service process cannot make an eventfd: {errno}")),
     };
     // The next relay may connect before this one has read the reason of its refusal.
-    *lock(&terms.served) = None;
+    *lock(&context.served) = None;
     match served {
-        Err(End::Refused(text)) => refuse(wire, *from, &text),
-        Err(End::Over) | Ok(()) => tracing::info!(%from, "a relay has ended"),
+        Err(SessionEnd::Refused(text)) => refuse(wire, *from, &text),
+        Err(SessionEnd::Over) | Ok(()) => tracing::info!(%from, "a relay has ended"),
     }
     wire.end();
 }
 
 /// Accepts the ranks of a relay as long as its control connection lasts.
-fn ranks(Relay { wire, from }: &Relay, stop: &Arc<OwnedFd>, relayed: &Arc<Relayed>) -> Result<(), End> {
-    let no_port = |error: &dyn Display| End::Refused(format!("the service process cannot listen for ranks: {error}"));
+fn ranks(Relay { wire, from }: &Relay, stop: &Arc<OwnedFd>, served_relay: &Arc<ServedRelay>) -> Result<(), SessionEnd> {
+    let no_port =
+        |error: &dyn Display| SessionEnd::Refused(format!("the service process cannot listen for ranks: {error}"));
     let secret = secret().map_err(|errno| no_port(&errno))?;
     let mut at = wire.stream().local_addr().map_err(|error| no_port(&error))?;
     at.set_port(0);
     let key = SharedKey::of(&secret);
     let mut entrance = Entrance::listen(at, key, "dock-rank").map_err(|error| no_port(&error))?;
     let port = entrance.address().map_err(|error| no_port(&error))?.port();
-    wire.send(&Frame::Opened { port, secret })?;
+    wire.send(&RelayFrame::Opened { port, secret })?;
     tracing::info!(%from, port, "a relay is served");
     let mut decoder = Decoder::default();
     loop {
@@ -287,7 +288,7 @@ fn ranks(Relay { wire, from }: &Relay, stop: &Arc<OwnedFd>, relayed: &Arc<Relaye
             PollFd::new(&**stop, PollFlags::IN),
         ];
         if let Err(errno) = rustix::io::retry_on_intr(|| poll(&mut fds, None)) {
-            return refused(format!("the service process cannot wait: {errno}"));
+            return refuse_with(format!("the service process cannot wait: {errno}"));
         }
         let [rank, control, stopped] = [0, 1, 2].map(|at| !fds[at].revents().is_empty());
         if stopped {
@@ -296,25 +297,25 @@ fn ranks(Relay { wire, from }: &Relay, stop: &Arc<OwnedFd>, relayed: &Arc<Relaye
         if control {
             wire.fill(&mut decoder)?;
             if decoder.next().map_err(WireError::from)?.is_some() {
-                return refused("a control connection that is open carries nothing more");
+                return refuse_with("a control connection that is open carries nothing more");
             }
         }
         if rank {
-            let relayed = Arc::clone(relayed);
-            let terms = Arc::clone(&relayed.terms);
-            entrance.accept(&terms, stop, move |wire, from| rank::serve(wire, from, &relayed));
+            let served_relay = Arc::clone(served_relay);
+            let context = Arc::clone(&served_relay.context);
+            entrance.accept(&context, stop, move |wire, from| rank::serve(wire, from, &served_relay));
         }
     }
 }
 
 fn secret() -> Result<[u8; SECRET_BYTES], rustix::io::Errno> {
-    let words = random::<{ SECRET_BYTES / 8 }>()?;
+    let words = random_words::<{ SECRET_BYTES / 8 }>()?;
     Ok(std::array::from_fn(|at| words[at / 8].to_le_bytes()[at % 8]))
 }
 
 fn refuse(wire: &Wire, from: SocketAddr, text: &str) {
     limited!(warn, %from, text, "a relay is refused");
-    if let Err(error) = wire.send(&Frame::Refused { text }) {
+    if let Err(error) = wire.send(&RelayFrame::Refused { text }) {
         tracing::debug!(%from, %error, "a relay does not hear why it is refused");
     }
     wire.end();

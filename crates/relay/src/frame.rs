@@ -1,18 +1,18 @@
 //! The stream between a host relay and a service process on another machine: frames and their codec.
 //!
 //! A frame is `length (u32), kind (u8), body`, little-endian; the length counts the bytes behind it, [`MOST_BYTES`] at
-//! most. The first frame of a control connection is [`Frame::Open`], which carries magic and version. The first frame
-//! of a rank's connection is [`Frame::Greeting`]. The dock's last frame may be [`Frame::Refused`]. Requests and replies
-//! of the attach socket cross in that socket's encoding, without descriptors. The content of descriptors (control
-//! region, offers, recordings) crosses in separate frames.
+//! most. The first frame of a control connection is [`RelayFrame::Open`], which carries magic and version. The first
+//! frame of a rank's connection is [`RelayFrame::Greeting`]. The dock's last frame may be [`RelayFrame::Refused`].
+//! Requests and replies of the attach socket cross in that socket's encoding, without descriptors. The content of
+//! descriptors (control region, offers, recordings) crosses in separate frames.
 //!
 //! Invariants: no input makes the decoder panic or hold more than one frame of the largest size. A decoded frame
 //! encodes to the same bytes. This module does no IO.
 
 use outboard_call::codec::{DecodeError, Reader, Writer};
-use outboard_fabric::secured::{Forged, Sealed, Unsealing};
+use outboard_fabric::secured::{ForgedRecord, RecordReader, SealedRecord};
 use outboard_service::topology::Seat;
-use outboard_shm::ring::{ENTRY_WORDS, Words};
+use outboard_shm::ring::{ENTRY_WORDS, EntryWords};
 use outboard_shm::status::Status;
 
 /// Version of the frames; both ends must have the same.
@@ -32,7 +32,7 @@ const MAGIC: u32 = u32::from_le_bytes(*b"OBRL");
 /// One frame. Offsets and lengths are bytes. A `slot` is a completion word of the rank, which identifies its call in
 /// flight. A `token` identifies a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Frame<'a> {
+pub(crate) enum RelayFrame<'a> {
     /// Relay, first on its control connection.
     Open,
     /// Dock, the answer to `Open`: the port where ranks of this relay connect, and a secret that only this relay has.
@@ -40,20 +40,20 @@ pub(crate) enum Frame<'a> {
     /// Relay, first on a rank's connection: the rank's process on its host, and its seat (SP-1).
     Greeting { pid: u32, seat: Seat },
     /// Relay: a request of the attach socket that has no descriptors.
-    Request(&'a [u8]),
+    AttachRequest(&'a [u8]),
     /// Relay: the request to make a group; its `ranks` offers follow.
     CreateGroup { token: u64, ranks: u32, rank: u32 },
     /// Relay: more content of the last request, which was in shared memory: offers or a recording.
     Handed(&'a [u8]),
-    /// Relay: a submission as it lay in the ring, with meaningless addresses. [`Frame::Data`] follows with the rank's
-    /// `input` bytes, then `table` bytes. The rank receives `output` bytes.
-    Call { words: Words, input: u64, table: u64, output: u64 },
+    /// Relay: a submission as it lay in the ring, with meaningless addresses. [`RelayFrame::Data`] follows with the
+    /// rank's `input` bytes, then `table` bytes. The rank receives `output` bytes.
+    Call { words: EntryWords, input: u64, table: u64, output: u64 },
     /// Relay: the missing bytes of the last call cannot be read; the call must fail on all ranks.
     Unreadable { slot: u32 },
     /// Both: bytes of a call, at most [`DATA_BYTES`], from `offset` of its input and table, or of its output.
     Data { slot: u32, offset: u64, bytes: &'a [u8] },
     /// Service process: a reply of the attach socket.
-    Reply(&'a [u8]),
+    AttachReply(&'a [u8]),
     /// Service process: the call has ended; all of its output was sent before.
     Complete { slot: u32, status: Status },
     /// Relay: the request to store a recording of this many encoded bytes, which follow (GP-5).
@@ -73,31 +73,31 @@ pub(crate) enum FrameError {
     Field(#[from] DecodeError),
 }
 
-impl Frame<'_> {
+impl RelayFrame<'_> {
     /// Appends the frame to `out`. Texts are cut; no piece of memory may be longer than [`DATA_BYTES`].
     pub(crate) fn encode(&self, out: &mut Vec<u8>) {
         let start = out.len();
         let mut w = Writer::new(out);
         w.u32(0);
         match self {
-            Frame::Open => w.u8(1).u32(MAGIC).u16(VERSION),
-            Frame::Opened { port, secret } => w.u8(12).u16(*port).bytes(secret),
-            Frame::Greeting { pid, seat } => {
+            RelayFrame::Open => w.u8(1).u32(MAGIC).u16(VERSION),
+            RelayFrame::Opened { port, secret } => w.u8(12).u16(*port).bytes(secret),
+            RelayFrame::Greeting { pid, seat } => {
                 seat.encode(w.u8(13).u32(*pid));
                 &mut w
             }
-            Frame::Request(bytes) => w.u8(2).bytes(bytes),
-            Frame::CreateGroup { token, ranks, rank } => w.u8(3).u64(*token).u32(*ranks).u32(*rank),
-            Frame::Call { words, input, table, output } => {
+            RelayFrame::AttachRequest(bytes) => w.u8(2).bytes(bytes),
+            RelayFrame::CreateGroup { token, ranks, rank } => w.u8(3).u64(*token).u32(*ranks).u32(*rank),
+            RelayFrame::Call { words, input, table, output } => {
                 words.iter().chain([input, table, output]).fold(w.u8(5), |w, word| w.u64(*word))
             }
-            Frame::Handed(bytes) => w.u8(4).bytes(bytes),
-            Frame::Unreadable { slot } => w.u8(6).u32(*slot),
-            Frame::Data { slot, offset, bytes } => w.u8(7).u32(*slot).u64(*offset).bytes(bytes),
-            Frame::Reply(bytes) => w.u8(8).bytes(bytes),
-            Frame::Complete { slot, status } => w.u8(9).u32(*slot).u32(status.code().cast_unsigned()),
-            Frame::Refused { text } => w.u8(10).text(text, TEXT_BYTES),
-            Frame::Record { token, group, recording, bytes } => {
+            RelayFrame::Handed(bytes) => w.u8(4).bytes(bytes),
+            RelayFrame::Unreadable { slot } => w.u8(6).u32(*slot),
+            RelayFrame::Data { slot, offset, bytes } => w.u8(7).u32(*slot).u64(*offset).bytes(bytes),
+            RelayFrame::AttachReply(bytes) => w.u8(8).bytes(bytes),
+            RelayFrame::Complete { slot, status } => w.u8(9).u32(*slot).u32(status.code().cast_unsigned()),
+            RelayFrame::Refused { text } => w.u8(10).text(text, TEXT_BYTES),
+            RelayFrame::Record { token, group, recording, bytes } => {
                 w.u8(11).u64(*token).u64(*group).u32(*recording).u64(*bytes)
             }
         };
@@ -107,7 +107,7 @@ impl Frame<'_> {
     }
 }
 
-fn decode(frame: &[u8]) -> Result<Frame<'_>, FrameError> {
+fn decode(frame: &[u8]) -> Result<RelayFrame<'_>, FrameError> {
     let mut r = Reader::new(frame);
     let decoded = match r.u8()? {
         1 => {
@@ -118,29 +118,29 @@ fn decode(frame: &[u8]) -> Result<Frame<'_>, FrameError> {
             if theirs != VERSION {
                 return Err(FrameError::Version { theirs });
             }
-            Frame::Open
+            RelayFrame::Open
         }
-        2 => Frame::Request(rest(&mut r, DATA_BYTES)?),
-        3 => Frame::CreateGroup { token: r.u64()?, ranks: r.u32()?, rank: r.u32()? },
-        4 => Frame::Handed(rest(&mut r, DATA_BYTES)?),
+        2 => RelayFrame::AttachRequest(rest(&mut r, DATA_BYTES)?),
+        3 => RelayFrame::CreateGroup { token: r.u64()?, ranks: r.u32()?, rank: r.u32()? },
+        4 => RelayFrame::Handed(rest(&mut r, DATA_BYTES)?),
         5 => {
             let mut words = [0; ENTRY_WORDS];
             for word in &mut words {
                 *word = r.u64()?;
             }
-            Frame::Call { words, input: r.u64()?, table: r.u64()?, output: r.u64()? }
+            RelayFrame::Call { words, input: r.u64()?, table: r.u64()?, output: r.u64()? }
         }
-        6 => Frame::Unreadable { slot: r.u32()? },
-        7 => Frame::Data { slot: r.u32()?, offset: r.u64()?, bytes: rest(&mut r, DATA_BYTES)? },
-        8 => Frame::Reply(rest(&mut r, DATA_BYTES)?),
+        6 => RelayFrame::Unreadable { slot: r.u32()? },
+        7 => RelayFrame::Data { slot: r.u32()?, offset: r.u64()?, bytes: rest(&mut r, DATA_BYTES)? },
+        8 => RelayFrame::AttachReply(rest(&mut r, DATA_BYTES)?),
         9 => {
             let (slot, status) = (r.u32()?, Status::from_code(r.u32()?.cast_signed()));
-            Frame::Complete { slot, status: status.ok_or(DecodeError::Value("status"))? }
+            RelayFrame::Complete { slot, status: status.ok_or(DecodeError::Value("status"))? }
         }
-        10 => Frame::Refused { text: r.text(TEXT_BYTES)? },
-        11 => Frame::Record { token: r.u64()?, group: r.u64()?, recording: r.u32()?, bytes: r.u64()? },
-        12 => Frame::Opened { port: r.u16()?, secret: r.array()? },
-        13 => Frame::Greeting { pid: r.u32()?, seat: Seat::decode(&mut r)? },
+        10 => RelayFrame::Refused { text: r.text(TEXT_BYTES)? },
+        11 => RelayFrame::Record { token: r.u64()?, group: r.u64()?, recording: r.u32()?, bytes: r.u64()? },
+        12 => RelayFrame::Opened { port: r.u16()?, secret: r.array()? },
+        13 => RelayFrame::Greeting { pid: r.u32()?, seat: Seat::decode(&mut r)? },
         _ => return Err(DecodeError::Value("kind").into()),
     };
     r.end()?;
@@ -163,7 +163,7 @@ pub(crate) struct Decoder {
 impl Decoder {
     /// Opens a record behind the bytes that have arrived. After [`Decoder::next`] has returned `None` there is room for
     /// every record that [`READ`] bytes complete.
-    pub(crate) fn take(&mut self, sealed: Sealed<'_>) -> Result<(), Forged> {
+    pub(crate) fn take(&mut self, sealed: SealedRecord<'_>) -> Result<(), ForgedRecord> {
         let length = sealed.len();
         sealed.open(&mut self.room()[..length])?;
         self.filled(length);
@@ -175,7 +175,7 @@ impl Decoder {
             self.bytes.copy_within(self.start..self.end, 0);
             (self.start, self.end) = (0, self.end - self.start);
         }
-        self.bytes.resize(LENGTH_BYTES + MOST_BYTES + Unsealing::MOST + READ, 0);
+        self.bytes.resize(LENGTH_BYTES + MOST_BYTES + RecordReader::MAX_PLAIN + READ, 0);
         &mut self.bytes[self.end..]
     }
 
@@ -185,7 +185,7 @@ impl Decoder {
     }
 
     /// The next whole frame; `None` until more bytes arrive. After an error the stream is unusable.
-    pub(crate) fn next(&mut self) -> Result<Option<Frame<'_>>, FrameError> {
+    pub(crate) fn next(&mut self) -> Result<Option<RelayFrame<'_>>, FrameError> {
         let Some((length, _)) = self.bytes[self.start..self.end].split_first_chunk() else { return Ok(None) };
         let length = u32::from_le_bytes(*length) as usize;
         if length > MOST_BYTES {
@@ -203,7 +203,7 @@ impl Decoder {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use outboard_service::topology::Place;
+    use outboard_service::topology::CpuBinding;
     use proptest::prelude::*;
 
     fn text() -> impl Strategy<Value = String> {
@@ -211,32 +211,32 @@ mod tests {
     }
 
     /// Content for any frame: numbers, bytes, a text.
-    fn parts() -> impl Strategy<Value = (u8, [u64; 3], u32, Words, Vec<u8>, String)> {
+    fn parts() -> impl Strategy<Value = (u8, [u64; 3], u32, EntryWords, Vec<u8>, String)> {
         let bytes = proptest::collection::vec(any::<u8>(), 0..600);
-        (0..13u8, any::<[u64; 3]>(), any::<u32>(), any::<Words>(), bytes, text())
+        (0..13u8, any::<[u64; 3]>(), any::<u32>(), any::<EntryWords>(), bytes, text())
     }
 
     fn frame<'a>(
-        (kind, numbers, slot, words, bytes, text): &'a (u8, [u64; 3], u32, Words, Vec<u8>, String),
-    ) -> Frame<'a> {
+        (kind, numbers, slot, words, bytes, text): &'a (u8, [u64; 3], u32, EntryWords, Vec<u8>, String),
+    ) -> RelayFrame<'a> {
         let (&[input, table, output], &slot) = (numbers, slot);
         match kind {
-            0 => Frame::Greeting {
+            0 => RelayFrame::Greeting {
                 pid: slot,
-                seat: Seat { node: text.as_str().into(), place: Place { socket: None, core: Some(slot / 2) } },
+                seat: Seat { node: text.as_str().into(), place: CpuBinding { socket: None, core: Some(slot / 2) } },
             },
-            1 => Frame::Request(bytes),
-            2 => Frame::CreateGroup { token: input, ranks: slot, rank: table as u32 },
-            3 => Frame::Handed(bytes),
-            4 => Frame::Call { words: *words, input, table, output },
-            5 => Frame::Unreadable { slot },
-            6 => Frame::Data { slot, offset: input, bytes },
-            7 => Frame::Reply(bytes),
-            8 => Frame::Complete { slot, status: Status::RankLost },
-            9 => Frame::Record { token: input, group: table, recording: slot, bytes: output },
-            10 => Frame::Open,
-            11 => Frame::Opened { port: slot as u16, secret: [table as u8; SECRET_BYTES] },
-            _ => Frame::Refused { text },
+            1 => RelayFrame::AttachRequest(bytes),
+            2 => RelayFrame::CreateGroup { token: input, ranks: slot, rank: table as u32 },
+            3 => RelayFrame::Handed(bytes),
+            4 => RelayFrame::Call { words: *words, input, table, output },
+            5 => RelayFrame::Unreadable { slot },
+            6 => RelayFrame::Data { slot, offset: input, bytes },
+            7 => RelayFrame::AttachReply(bytes),
+            8 => RelayFrame::Complete { slot, status: Status::RankLost },
+            9 => RelayFrame::Record { token: input, group: table, recording: slot, bytes: output },
+            10 => RelayFrame::Open,
+            11 => RelayFrame::Opened { port: slot as u16, secret: [table as u8; SECRET_BYTES] },
+            _ => RelayFrame::Refused { text },
         }
     }
 
@@ -284,7 +284,7 @@ mod tests {
     #[test]
     fn the_largest_piece_fits_and_longer_frames_are_refused() {
         let mut stream = Vec::new();
-        Frame::Data { slot: 1, offset: u64::MAX, bytes: &vec![7; DATA_BYTES] }.encode(&mut stream);
+        RelayFrame::Data { slot: 1, offset: u64::MAX, bytes: &vec![7; DATA_BYTES] }.encode(&mut stream);
         assert_eq!(feed(&stream, &[4096]), Ok(stream));
         let long = (MOST_BYTES as u32 + 1).to_le_bytes();
         assert_eq!(feed(&long, &[4]), Err(FrameError::Field(DecodeError::Value("length"))));
@@ -294,7 +294,7 @@ mod tests {
     #[test]
     fn another_version_is_named() {
         let mut stream = Vec::new();
-        Frame::Open.encode(&mut stream);
+        RelayFrame::Open.encode(&mut stream);
         stream[9] = 9;
         assert_eq!(feed(&stream, &[64]), Err(FrameError::Version { theirs: 9 }));
         stream[5] = 0;

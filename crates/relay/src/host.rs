@@ -19,7 +19,7 @@
 //! rank's processor for these copies alone.
 
 mod control;
-mod relayed;
+mod relayed_rank;
 mod requests;
 
 use std::collections::HashMap;
@@ -31,68 +31,69 @@ use std::time::{Duration, Instant};
 
 use outboard_fabric::limited;
 use outboard_service::daemon::raise_descriptor_limit;
-use outboard_service::topology::{self, Place, Seat, Topology};
+use outboard_service::topology::{self, CpuBinding, CpuTopology, Seat};
 use outboard_service::{
-    NamedSocket, Poller, Process, Refused, Settings, StartError, Token, Trigger, admit, dismiss, pin, tell,
+    NamedSocket, PinnedProcess, Poller, RefusedRequest, Settings, StartError, Trigger, WakeToken, admit, pin_process,
+    reject_process, send_error,
 };
-use outboard_shm::attach::message::Message;
-use outboard_shm::attach::{Channel, ChannelError, Hello, Received, Reply, Request, Welcome};
-use outboard_shm::closer::REFUSALS;
+use outboard_shm::attach::message::AttachMessage;
+use outboard_shm::attach::{AttachChannel, AttachReply, AttachRequest, ChannelError, Hello, ReceivedMessage, Welcome};
+use outboard_shm::closer::REFUSAL_CLOSER;
 use outboard_shm::control::ServiceSide;
 use outboard_shm::memory::MOST_RANGES;
 use outboard_shm::status::Status;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
 
-use self::control::Control;
-use self::relayed::Relayed;
-use crate::frame::{Decoder, Frame};
-use crate::session::Session;
+use self::control::ControlConnection;
+use self::relayed_rank::RelayedRank;
+use crate::frame::{Decoder, RelayFrame};
+use crate::session::RelaySession;
 use crate::wire::{ANSWER_LIMIT, Wire};
 
 /// The error for a service process that breaks the protocol.
-const NONSENSE: &str = "it answers what was not asked";
+const UNEXPECTED_ANSWER: &str = "it answers what was not asked";
 
 /// The service process, and the settings of this relay.
 #[derive(Debug)]
-struct Terms {
+struct RelayContext {
     settings: Settings,
     service: SocketAddr,
-    control: Control,
+    control: ControlConnection,
     /// This host's name.
     node: Arc<str>,
-    topology: Topology,
+    topology: CpuTopology,
 }
 
 /// Held by each call in flight: when the last one is dropped, the pipe ends.
-pub(super) type Counted = Arc<PipeWriter>;
+pub(super) type InFlightGuard = Arc<PipeWriter>;
 
 /// The calls of all ranks that have not ended.
 #[derive(Debug)]
-pub(super) struct Flights {
+pub(super) struct CallsInFlight {
     held: Weak<PipeWriter>,
     /// Their ranks, and some that are gone.
-    ranks: Mutex<Vec<Weak<Session>>>,
+    ranks: Mutex<Vec<Weak<RelaySession>>>,
 }
 
-impl Flights {
+impl CallsInFlight {
     /// Adds a rank.
-    fn of(&self, rank: &Arc<Session>) {
+    fn add_rank(&self, rank: &Arc<RelaySession>) {
         let mut ranks = self.ranks.lock().unwrap_or_else(PoisonError::into_inner);
         ranks.retain(|rank| rank.strong_count() > 0);
         ranks.push(Arc::downgrade(rank));
     }
 
     /// Counts each rank as a call until its earlier submissions have been taken.
-    fn look_for_more(&self) {
+    fn count_waiting_submissions(&self) {
         for rank in self.ranks.lock().unwrap_or_else(PoisonError::into_inner).iter().filter_map(Weak::upgrade) {
-            rank.books().looked_for = self.one_more();
+            rank.state().submission_guard = self.count_call();
             rank.ring();
         }
     }
 
     /// Counts one more call; none if the count has ended.
-    fn one_more(&self) -> Option<Counted> {
+    fn count_call(&self) -> Option<InFlightGuard> {
         self.held.upgrade()
     }
 }
@@ -113,46 +114,52 @@ pub fn serve(
     tracing::info!(%service, socket = %socket.path().display(), "relaying");
     ready();
     let (settings, node) = (settings.clone(), topology::node());
-    let terms = Terms { settings, service, control: Control::new(service, key), node, topology: Topology::detect() };
-    accept(&mut socket, terms, stop, stopped)
+    let context = RelayContext {
+        settings,
+        service,
+        control: ControlConnection::new(service, key),
+        node,
+        topology: CpuTopology::detect(),
+    };
+    accept(&mut socket, context, stop, stopped)
         .map_err(|errno| StartError::Kernel { what: "wait for ranks", source: errno.into() })
 }
 
 fn accept(
     socket: &mut NamedSocket,
-    terms: Terms,
+    context: RelayContext,
     stop: BorrowedFd<'_>,
     mut stopped: impl FnMut() -> bool,
 ) -> Result<(), Errno> {
-    let (present, terms) = (Arc::new(()), Arc::new(terms));
+    let (present, context) = (Arc::new(()), Arc::new(context));
     let (none, held) = std::io::pipe().map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
     let held = Arc::new(held);
-    let flights = Arc::new(Flights { held: Arc::downgrade(&held), ranks: Mutex::default() });
-    let mut strangers = Strangers::new()?;
-    strangers.poller.watch(&*socket, Token::Attach, Trigger::Level)?;
-    strangers.poller.watch(stop, Token::Stop, Trigger::Level)?;
+    let calls_in_flight = Arc::new(CallsInFlight { held: Arc::downgrade(&held), ranks: Mutex::default() });
+    let mut pending_ranks = PendingRanks::new()?;
+    pending_ranks.poller.watch(&*socket, WakeToken::Attach, Trigger::Level)?;
+    pending_ranks.poller.watch(stop, WakeToken::Stop, Trigger::Level)?;
     loop {
-        for token in strangers.poller.sleep(None)? {
+        for token in pending_ranks.poller.sleep(None)? {
             match token {
-                Token::Stop if stopped() => {
-                    flights.look_for_more();
+                WakeToken::Stop if stopped() => {
+                    calls_in_flight.count_waiting_submissions();
                     drop(held);
-                    strangers.channels.values().for_each(farewell);
-                    drop(strangers);
-                    return drain(socket, (&flights, &none), &terms, stop, stopped);
+                    pending_ranks.channels.values().for_each(farewell);
+                    drop(pending_ranks);
+                    return drain(socket, (&calls_in_flight, &none), &context, stop, stopped);
                 }
-                Token::Attach => match socket.accept() {
+                WakeToken::Attach => match socket.accept() {
                     Ok(None) => {}
-                    Ok(Some(connection)) => strangers.take_in(connection.into()),
+                    Ok(Some(connection)) => pending_ranks.serve_in_thread(connection.into()),
                     Err(errno) => {
                         limited!(error, %errno, "a rank is turned away; raise the limit on descriptors");
-                        socket.turn_away(|connection| REFUSALS.act(move || drop(connection)));
+                        socket.turn_away(|connection| REFUSAL_CLOSER.submit(move || drop(connection)));
                     }
                 },
-                Token::Channel(id) => {
-                    let Some(channel) = strangers.remove(id) else { continue };
+                WakeToken::Channel(id) => {
+                    let Some(channel) = pending_ranks.remove(id) else { continue };
                     match greeted(&channel) {
-                        Ok(greeting) => take_in(channel, greeting, &terms, &present, &flights),
+                        Ok(greeting) => serve_in_thread(channel, greeting, &context, &present, &calls_in_flight),
                         Err(error) => tracing::debug!(%error, "a connection did not greet"),
                     }
                 }
@@ -163,19 +170,19 @@ fn accept(
 }
 
 /// Connections that have not sent a greeting.
-struct Strangers {
+struct PendingRanks {
     poller: Poller,
-    channels: HashMap<u64, Channel>,
+    channels: HashMap<u64, AttachChannel>,
     last: u64,
 }
 
-impl Strangers {
-    fn new() -> Result<Strangers, Errno> {
-        Ok(Strangers { poller: Poller::new()?, channels: HashMap::new(), last: 0 })
+impl PendingRanks {
+    fn new() -> Result<PendingRanks, Errno> {
+        Ok(PendingRanks { poller: Poller::new()?, channels: HashMap::new(), last: 0 })
     }
 
     /// Adds a connection of a user who may attach.
-    fn take_in(&mut self, channel: Channel) {
+    fn serve_in_thread(&mut self, channel: AttachChannel) {
         self.last += 1;
         let user = match channel.peer() {
             Ok(peer) => peer.uid,
@@ -183,16 +190,16 @@ impl Strangers {
         };
         if let Err(text) = admit(rustix::process::geteuid().as_raw(), user) {
             limited!(warn, text, "a process may not attach");
-            return dismiss(channel, text);
+            return reject_process(channel, text);
         }
-        if let Err(errno) = self.poller.watch(&channel, Token::Channel(self.last), Trigger::Level) {
+        if let Err(errno) = self.poller.watch(&channel, WakeToken::Channel(self.last), Trigger::Level) {
             return limited!(error, %errno, "a rank is turned away");
         }
         self.channels.insert(self.last, channel);
     }
 
     /// The connection is readable or has ended.
-    fn remove(&mut self, id: u64) -> Option<Channel> {
+    fn remove(&mut self, id: u64) -> Option<AttachChannel> {
         let channel = self.channels.remove(&id)?;
         self.poller.unwatch(&channel);
         Some(channel)
@@ -200,23 +207,23 @@ impl Strangers {
 }
 
 /// Reports to a rank that it attaches too late.
-fn farewell(rank: &Channel) {
+fn farewell(rank: &AttachChannel) {
     let why = "the relay of this host was told to end and takes no more ranks; attach when it is back";
-    tell(rank, Status::NoService, why.to_owned());
+    send_error(rank, Status::NoService, why.to_owned());
 }
 
 /// Waits until no call is in flight, at most as long as the settings allow, or until another stop. Turns ranks away.
 fn drain(
     socket: &mut NamedSocket,
-    (flights, none): (&Flights, &PipeReader),
-    terms: &Terms,
+    (calls_in_flight, none): (&CallsInFlight, &PipeReader),
+    context: &RelayContext,
     stop: BorrowedFd<'_>,
     mut stopped: impl FnMut() -> bool,
 ) -> Result<(), Errno> {
-    let until = Instant::now() + Duration::from_secs(terms.settings.drain.into());
+    let until = Instant::now() + Duration::from_secs(context.settings.drain.into());
     loop {
         let left = until.saturating_duration_since(Instant::now());
-        let in_flight = flights.held.strong_count();
+        let in_flight = calls_in_flight.held.strong_count();
         if in_flight == 0 {
             return Ok(());
         }
@@ -237,26 +244,32 @@ fn drain(
         }
         match rank.then(|| socket.accept()) {
             Some(Ok(Some(connection))) => farewell(&connection.into()),
-            Some(Err(_)) => socket.turn_away(|connection| REFUSALS.act(move || drop(connection))),
+            Some(Err(_)) => socket.turn_away(|connection| REFUSAL_CLOSER.submit(move || drop(connection))),
             Some(Ok(None)) | None => {}
         }
     }
 }
 
 /// The first message of a process: token, greeting, descriptors.
-type Greeting = (u64, Hello, Vec<OwnedFd>);
+type RankGreeting = (u64, Hello, Vec<OwnedFd>);
 
 /// Serves a rank on its own thread, which holds `present`.
-fn take_in(channel: Channel, greeting: Greeting, terms: &Arc<Terms>, present: &Arc<()>, flights: &Arc<Flights>) {
-    let most = terms.settings.max_ranks;
+fn serve_in_thread(
+    channel: AttachChannel,
+    greeting: RankGreeting,
+    context: &Arc<RelayContext>,
+    present: &Arc<()>,
+    calls_in_flight: &Arc<CallsInFlight>,
+) {
+    let most = context.settings.max_ranks;
     if Arc::strong_count(present) > most as usize {
         let text = format!("{most} ranks are attached through this relay already; raise its --max-ranks");
         limited!(warn, text, "a rank is turned away");
-        return tell(&channel, Status::Resource, text);
+        return send_error(&channel, Status::Resource, text);
     }
-    let (terms, present, flights) = (Arc::clone(terms), Arc::clone(present), Arc::clone(flights));
+    let (context, present, calls_in_flight) = (Arc::clone(context), Arc::clone(present), Arc::clone(calls_in_flight));
     let serve = move || {
-        serve_rank(channel, greeting, &terms, flights);
+        serve_rank(channel, greeting, &context, calls_in_flight);
         drop(present);
     };
     if let Err(error) = std::thread::Builder::new().name("relay-rank".into()).spawn(serve) {
@@ -265,79 +278,91 @@ fn take_in(channel: Channel, greeting: Greeting, terms: &Arc<Terms>, present: &A
 }
 
 /// Serves one rank to its end.
-fn serve_rank(channel: Channel, (token, hello, descriptors): Greeting, terms: &Terms, flights: Arc<Flights>) {
-    match attach(&channel, &hello, descriptors, terms) {
+fn serve_rank(
+    channel: AttachChannel,
+    (token, hello, descriptors): RankGreeting,
+    context: &RelayContext,
+    calls_in_flight: Arc<CallsInFlight>,
+) {
+    match attach(&channel, &hello, descriptors, context) {
         Ok((session, side, welcome, decoder, pidfd)) => {
-            let sent = channel.send(token, &Reply::Welcome(welcome), &side.descriptors());
+            let sent = channel.send(token, &AttachReply::Welcome(welcome), &side.descriptors());
             if sent.is_ok() {
-                Relayed::start(channel, session, (side, flights), decoder, pidfd);
+                RelayedRank::start(channel, session, (side, calls_in_flight), decoder, pidfd);
             }
         }
-        Err(Refused { status, text }) => {
+        Err(RefusedRequest { status, text }) => {
             limited!(warn, pid = hello.pid, text, "a process may not attach");
             // The rank may be gone meanwhile.
-            let _ = channel.send(token, &Reply::Error { status, text }, &[]);
+            let _ = channel.send(token, &AttachReply::Error { status, text }, &[]);
         }
     }
 }
 
 /// The first message of a connection.
-fn greeted(channel: &Channel) -> Result<Greeting, ChannelError> {
-    match channel.receive::<Request>()? {
-        Some(Received { token, message: Request::Hello(hello), descriptors }) => Ok((token, hello, descriptors)),
-        Some(Received { token, .. }) => {
+fn greeted(channel: &AttachChannel) -> Result<RankGreeting, ChannelError> {
+    match channel.receive::<AttachRequest>()? {
+        Some(ReceivedMessage { token, message: AttachRequest::Hello(hello), descriptors }) => {
+            Ok((token, hello, descriptors))
+        }
+        Some(ReceivedMessage { token, .. }) => {
             let text = "the first message of a connection is a greeting".to_owned();
-            channel.send(token, &Reply::Error { status: Status::Protocol, text }, &[])?;
+            channel.send(token, &AttachReply::Error { status: Status::Protocol, text }, &[])?;
             Err(ChannelError::Closed)
         }
         None => Err(ChannelError::Backlogged),
     }
 }
 
-type Attached = (Session, ServiceSide, Welcome, Decoder, Option<OwnedFd>);
+type RankAttachment = (RelaySession, ServiceSide, Welcome, Decoder, Option<OwnedFd>);
 
 /// Finds out how the rank's memory is accessed, and attaches the rank to the service process.
-fn attach(channel: &Channel, hello: &Hello, descriptors: Vec<OwnedFd>, terms: &Terms) -> Result<Attached, Refused> {
-    let Process { pid, seen, pidfd, memory, .. } = pin(channel, hello, descriptors)?;
-    let unreachable = |why: &dyn std::fmt::Display| Refused {
+fn attach(
+    channel: &AttachChannel,
+    hello: &Hello,
+    descriptors: Vec<OwnedFd>,
+    context: &RelayContext,
+) -> Result<RankAttachment, RefusedRequest> {
+    let PinnedProcess { pid, visible_pid, pidfd, memory, .. } = pin_process(channel, hello, descriptors)?;
+    let unreachable = |why: &dyn std::fmt::Display| RefusedRequest {
         status: Status::NoService,
-        text: format!("the service process at {} does not take ranks of this host: {why}", terms.service),
+        text: format!("the service process at {} does not take ranks of this host: {why}", context.service),
     };
-    let wire = terms.control.dial().map_err(|error| unreachable(&error))?;
-    let place = seen.map_or_else(Place::default, |pid| terms.topology.place_of(Some(pid)));
-    let seat = Seat { node: Arc::clone(&terms.node), place };
-    let greeting = Frame::Greeting { pid, seat };
+    let wire = context.control.dial().map_err(|error| unreachable(&error))?;
+    let place = visible_pid.map_or_else(CpuBinding::default, |pid| context.topology.binding_of(Some(pid)));
+    let seat = Seat { node: Arc::clone(&context.node), place };
+    let greeting = RelayFrame::Greeting { pid, seat };
     let (decoder, mut welcome) = greet(&wire, &greeting).map_err(|error| unreachable(&error))?;
     (welcome.tier, welcome.most_ranges) = (memory.tier(), MOST_RANGES);
-    let resource = |text: String| Refused { status: Status::Resource, text };
+    let resource = |text: String| RefusedRequest { status: Status::Resource, text };
     let side = ServiceSide::create().map_err(|error| resource(error.to_string()))?;
     let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
     let bell = bell.map_err(|errno| resource(format!("the relay cannot make an eventfd: {errno}")))?;
-    tracing::info!(pid, tier = %memory.tier(), service = %terms.service, "a rank attached");
-    let session = Session {
-        service: terms.service,
+    tracing::info!(pid, tier = %memory.tier(), service = %context.service, "a rank attached");
+    let session = RelaySession {
+        service: context.service,
         pid,
         wire,
         memory,
         completions: side.completions(),
-        books: Mutex::default(),
+        state: Mutex::default(),
         bell,
     };
     Ok((session, side, welcome, decoder, pidfd))
 }
 
 /// The error is the reason why the service process refuses the rank.
-fn greet(wire: &Wire, greeting: &Frame<'_>) -> Result<(Decoder, Welcome), Box<dyn std::error::Error>> {
+fn greet(wire: &Wire, greeting: &RelayFrame<'_>) -> Result<(Decoder, Welcome), Box<dyn std::error::Error>> {
     wire.send(greeting)?;
     let mut decoder = Decoder::default();
     let answer = wire.first(&mut decoder, ANSWER_LIMIT, |frame| match frame {
         // The codec refuses a tier that only a rank of the same host can have; the caller replaces the tier.
-        Frame::Reply(bytes) => match Reply::decode(bytes) {
-            Ok((_, Reply::Welcome(welcome))) => Ok(welcome),
-            _ => Err(NONSENSE.to_owned()),
+        RelayFrame::AttachReply(bytes) => match AttachReply::decode(bytes) {
+            Ok((_, AttachReply::Welcome(welcome))) => Ok(welcome),
+            _ => Err(UNEXPECTED_ANSWER.to_owned()),
         },
-        Frame::Refused { text } => Err(text.to_owned()),
-        _ => Err(NONSENSE.to_owned()),
+        RelayFrame::Refused { text } => Err(text.to_owned()),
+        _ => Err(UNEXPECTED_ANSWER.to_owned()),
     })?;
     Ok((decoder, answer?))
 }

@@ -2,14 +2,14 @@
 //!
 //! ```text
 //!   host                                         DPU
-//!   rank -- attach socket, ring, memory -- relay == dock -- attach socket, ring, shadows -- conductor
+//!   rank -- attach socket, ring, memory -- relay == dock -- attach socket, ring, buffers -- conductor
 //!                                    TCP, one connection per rank and one of control
 //! ```
 //!
 //! The relay (`host`) serves ranks as a service process of their own host does. The dock (`dock`) attaches to the
 //! service process as ranks of its own host do. The client library does not know that there are two machines, and the
 //! conductor only notifies the dock of writes. Memory is staged: a call's input crosses the link once, after the call,
-//! into a *shadow* (`shadow`) that the service process has mapped. Its output crosses once too: runs worth a frame
+//! into a *proxy buffer* that the service process has mapped. Its output crosses once too: runs worth a frame
 //! while they arrive (`output`), the rest before the completion.
 //!
 //! A recording crosses once (`recording`). Each of its starts is a call like others, whose input is the bytes that its
@@ -18,8 +18,8 @@
 //! A dock serves one relay, and a relay serves one user, so no process has memory of two users.
 //!
 //! Invariants: each rank has its own connection, whose end and flow control are the rank's. The relay always receives,
-//! and never waits for the dock to accept something first, so the two never wait for each other. A shadow holds no
-//! address that another rank could access.
+//! and never waits for the dock to accept something first, so the two never wait for each other. A proxy buffer holds
+//! no address that another rank could access.
 //!
 //! The relay never interprets a collective, and it does not survive the loss of the connection.
 
@@ -30,9 +30,9 @@ mod dock;
 mod frame;
 mod host;
 mod output;
+mod proxy_buffer;
 mod recording;
 mod session;
-mod shadow;
 mod spans;
 mod submission;
 mod wire;

@@ -7,7 +7,7 @@
 use std::sync::{Arc, Mutex, OnceLock};
 
 use outboard_shm::control::RankSide;
-use outboard_shm::memory::{Watch, WritePiece};
+use outboard_shm::memory::{WriteObserver, WritePiece};
 
 use crate::spans::Spans;
 use crate::wire::lock;
@@ -15,7 +15,7 @@ use crate::wire::lock;
 /// Contiguous bytes that are sent before the call has ended.
 const WORTH_A_FRAME: u64 = 128 << 10;
 
-/// Output that has been written to one rank's shadows and not been sent.
+/// Output that has been written to one rank's proxy buffers and not been sent.
 #[derive(Debug, Default)]
 pub(crate) struct Output {
     written: Mutex<Spans>,
@@ -47,7 +47,7 @@ impl Output {
     }
 }
 
-impl Watch for Output {
+impl WriteObserver for Output {
     fn written(&self, batch: &[WritePiece<'_>]) {
         let mut spans = lock(&self.written);
         let longest = batch.iter().map(|piece| {
@@ -69,13 +69,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_worth_a_frame_is_taken_once() {
+    fn output_worth_a_frame_is_taken_once() {
         let output = Output::default();
         let half = vec![1; WORTH_A_FRAME as usize / 2];
         output.take_between(0, 1);
-        Watch::written(&output, &[WritePiece { local: &half, address: 1000 }]);
+        WriteObserver::written(&output, &[WritePiece { local: &half, address: 1000 }]);
         assert!(!output.is_worth_a_frame() && output.take().is_none());
-        Watch::written(&output, &[WritePiece { local: &half, address: 1000 + half.len() as u64 }]);
+        WriteObserver::written(&output, &[WritePiece { local: &half, address: 1000 + half.len() as u64 }]);
         assert_eq!(output.take(), Some((1000, 1000 + WORTH_A_FRAME)));
         assert_eq!(output.take_between(0, u64::MAX), []);
     }

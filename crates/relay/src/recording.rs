@@ -12,15 +12,15 @@ use outboard_plan::{Op, Program};
 use outboard_proto::RecordError;
 use outboard_proto::wire::{DecodeError, RecordedMemory};
 
-use outboard_service::Pieces;
-use outboard_shm::entry::Entry;
+use outboard_service::MemoryPieces;
+use outboard_shm::entry::SubmissionEntry;
 
 use crate::spans::Spans;
 
 /// Group and number of a recording, in the rank's numbering.
 pub(super) type RecordingName = (u64, u32);
 
-pub(super) fn started(entry: &Entry) -> Option<RecordingName> {
+pub(super) fn recording_of(entry: &SubmissionEntry) -> Option<RecordingName> {
     match entry.call.kind {
         CallKind::Tagged(TaggedCall::Recorded { recording }) => Some((entry.group, recording)),
         _ => None,
@@ -37,19 +37,19 @@ pub(super) enum RecordingError {
 
 /// The relay's and the dock's view of a recording.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Recorded {
+pub(super) struct RelayedRecording {
     /// All memory of the rank that the recording names.
-    pub(super) memory: Pieces,
+    pub(super) memory: MemoryPieces,
     /// Ranges of the buffer, in order, that cross with a start.
-    pub(super) reads: Pieces,
+    pub(super) reads: MemoryPieces,
     /// Ranges of the buffer that cross with its end.
-    pub(super) writes: Pieces,
+    pub(super) writes: MemoryPieces,
 }
 
-impl Recorded {
+impl RelayedRecording {
     /// Decodes the rank's encoding of a recording. The service process checks its owner and its other content, and
     /// would refuse it with the same errors.
-    pub(super) fn decode(bytes: &[u8]) -> Result<Recorded, RecordingError> {
+    pub(super) fn decode(bytes: &[u8]) -> Result<RelayedRecording, RecordingError> {
         let RecordedMemory { recording, pieces } = RecordedMemory::decode(bytes)?;
         recording.check(recording.program.rank, recording.program.ranks)?;
         let program = &recording.program;
@@ -57,13 +57,17 @@ impl Recorded {
         for span in program.steps.iter().filter_map(|step| step.op.writes()) {
             written.insert(span.offset, span.offset + span.len);
         }
-        let packed = |spans: &Spans| Pieces::new(spans.iter().map(|(start, end)| (start, end - start)));
-        Ok(Recorded { memory: Pieces::new(pieces), reads: packed(&read_first(program)), writes: packed(&written) })
+        let packed = |spans: &Spans| MemoryPieces::new(spans.iter().map(|(start, end)| (start, end - start)));
+        Ok(RelayedRecording {
+            memory: MemoryPieces::new(pieces),
+            reads: packed(&read_first(program)),
+            writes: packed(&written),
+        })
     }
 
     /// Addresses of these ranges of the buffer in the rank: in a copy of the whole buffer at `copy`, or in place if
     /// `copy` is 0.
-    pub(super) fn located(&self, packed: &Pieces, copy: u64) -> Vec<(u64, u64)> {
+    pub(super) fn located(&self, packed: &MemoryPieces, copy: u64) -> Vec<(u64, u64)> {
         if copy != 0 {
             // An address without memory is refused by the access.
             return packed.iter().map(|(at, bytes)| (copy.wrapping_add(at), bytes)).collect();
@@ -124,7 +128,7 @@ mod tests {
     use outboard_proto::Recording;
 
     /// A recording of pieces of 10, 20 and 30 bytes, encoded and decoded.
-    fn recorded(build: impl FnOnce(&mut ProgramBuilder)) -> Recorded {
+    fn recorded(build: impl FnOnce(&mut ProgramBuilder)) -> RelayedRecording {
         let mut builder = ProgramBuilder::new(Rank(0), 2);
         builder.buffers(0, 60, 0);
         build(&mut builder);
@@ -134,16 +138,16 @@ mod tests {
         let reductions = reductions.map(|_| sum).collect();
         let pieces = vec![(100, 10), (500, 20), (300, 30)];
         let memory = RecordedMemory { recording: Recording { program: program.into(), reductions }, pieces };
-        Recorded::decode(&memory.encode()).expect("can be recorded")
+        RelayedRecording::decode(&memory.encode()).expect("can be recorded")
     }
 
-    fn ranges(packed: &Pieces) -> Vec<(u64, u64)> {
+    fn ranges(packed: &MemoryPieces) -> Vec<(u64, u64)> {
         packed.iter().collect()
     }
 
     /// GP-9: a byte crosses only if a step may read it before it is written.
     #[test]
-    fn what_a_start_writes_before_it_reads_does_not_cross_with_it() {
+    fn bytes_that_a_start_overwrites_before_reading_do_not_cross() {
         let (first, second) = (Span::output(0, 10), Span::output(10, 10));
         let passed_on = recorded(|builder| {
             builder.recv(Rank(1), 0, first, &[]);
@@ -196,12 +200,12 @@ mod tests {
 
     #[test]
     fn damaged_recordings_are_refused() {
-        assert!(matches!(Recorded::decode(&[7; 20]), Err(RecordingError::Decode(_))));
+        assert!(matches!(RelayedRecording::decode(&[7; 20]), Err(RecordingError::Decode(_))));
         let mut builder = ProgramBuilder::new(Rank(0), 2);
         builder.buffers(0, 8, 0);
         builder.send(Rank(1), 0, Span::output(5, 10), &[]);
         let recording = Recording { program: builder.build().into(), reductions: Vec::new() };
         let encoded = RecordedMemory { recording, pieces: vec![(1, 8)] }.encode();
-        assert!(matches!(Recorded::decode(&encoded), Err(RecordingError::Check(_))));
+        assert!(matches!(RelayedRecording::decode(&encoded), Err(RecordingError::Check(_))));
     }
 }

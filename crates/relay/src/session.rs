@@ -8,67 +8,67 @@ use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use outboard_service::Pieces;
-use outboard_shm::attach::message::Message;
-use outboard_shm::attach::{Channel, OFFER_BYTES, Reply, Restaged};
-use outboard_shm::control::Completions;
-use outboard_shm::entry::Entry;
+use outboard_service::MemoryPieces;
+use outboard_shm::attach::message::AttachMessage;
+use outboard_shm::attach::{AttachChannel, AttachReply, OFFER_BYTES, RestagedBuffers};
+use outboard_shm::control::Completer;
+use outboard_shm::entry::SubmissionEntry;
 use outboard_shm::memory::{AccessError, RankMemory, TieredMemory};
 use outboard_shm::status::Status;
 
-use crate::frame::{Decoder, Frame, MOST_HANDED};
-use crate::host::Counted;
-use crate::recording::{Recorded, RecordingName};
+use crate::frame::{Decoder, MOST_HANDED, RelayFrame};
+use crate::host::InFlightGuard;
+use crate::recording::{RecordingName, RelayedRecording};
 use crate::submission::Submission;
 use crate::wire::{Wire, lock};
 
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Membership {
+pub(super) struct RelayedMembership {
     pub(super) ranks: u32,
     pub(super) me: u32,
 }
 
 #[derive(Debug)]
-pub(super) struct Outgoing {
-    pub(super) entry: Entry,
+pub(super) struct OutgoingCall {
+    pub(super) entry: SubmissionEntry,
     pub(super) input: u64,
     pub(super) output: u64,
     pub(super) table: Vec<u8>,
 }
 
 #[derive(Debug)]
-pub(super) struct Kept {
-    pub(super) recorded: Arc<Recorded>,
+pub(super) struct StoredRecording {
+    pub(super) recorded: Arc<RelayedRecording>,
     /// Completion word of the start that has been sent or is about to be.
     pub(super) busy: Option<u32>,
     /// Starts behind that start, at most one for each completion word of the rank.
-    pub(super) behind: VecDeque<Outgoing>,
+    pub(super) waiting_starts: VecDeque<OutgoingCall>,
 }
 
 /// The request behind an outstanding reply.
 #[derive(Debug)]
-pub(super) enum Asked {
+pub(super) enum PendingRequest {
     /// A group of this many ranks, and this rank's number in it.
     CreateGroup(u32, u32),
     /// A recording that becomes known once the service process has stored it, and its encoded bytes.
-    Record(RecordingName, Arc<Recorded>, usize),
+    Record(RecordingName, Arc<RelayedRecording>, usize),
     DestroyGroup(u64),
     Other,
 }
 
-impl Asked {
+impl PendingRequest {
     /// Content bytes of the request, which the dock holds until the service process has taken them.
     fn handed(&self) -> usize {
         match self {
-            Asked::CreateGroup(ranks, _) => *ranks as usize * OFFER_BYTES,
-            Asked::Record(.., bytes) => *bytes,
-            Asked::DestroyGroup(_) | Asked::Other => 0,
+            PendingRequest::CreateGroup(ranks, _) => *ranks as usize * OFFER_BYTES,
+            PendingRequest::Record(.., bytes) => *bytes,
+            PendingRequest::DestroyGroup(_) | PendingRequest::Other => 0,
         }
     }
 }
 
 #[derive(Debug)]
-pub(super) struct InFlight {
+pub(super) struct RelayedCall {
     group: u64,
     instance: u64,
     recording: Option<RecordingName>,
@@ -78,51 +78,51 @@ pub(super) struct InFlight {
     /// The result that waits for the rank's copy.
     ended: Option<Status>,
     /// Counts the call until it is dropped.
-    _counted: Option<Counted>,
+    _counted: Option<InFlightGuard>,
 }
 
-impl InFlight {
+impl RelayedCall {
     pub(super) fn new(
-        entry: &Entry,
+        entry: &SubmissionEntry,
         recording: Option<RecordingName>,
         submission: Submission,
-        counted: Option<Counted>,
-    ) -> InFlight {
+        counted: Option<InFlightGuard>,
+    ) -> RelayedCall {
         let (group, instance) = (entry.group, entry.instance);
-        InFlight { group, instance, recording, submission, held: Vec::new(), ended: None, _counted: counted }
+        RelayedCall { group, instance, recording, submission, held: Vec::new(), ended: None, _counted: counted }
     }
 
-    pub(super) fn input(&self) -> Arc<Pieces> {
+    pub(super) fn input(&self) -> Arc<MemoryPieces> {
         Arc::clone(&self.submission.input)
     }
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Books {
+pub(super) struct RelayState {
     /// Calls by completion word.
-    pub(super) in_flight: HashMap<u32, InFlight>,
-    pub(super) groups: HashMap<u64, Membership>,
-    pub(super) recordings: HashMap<RecordingName, Kept>,
+    pub(super) in_flight: HashMap<u32, RelayedCall>,
+    pub(super) groups: HashMap<u64, RelayedMembership>,
+    pub(super) recordings: HashMap<RecordingName, StoredRecording>,
     /// Recordings whose start has ended while other starts waited.
     pub(super) ended: Vec<RecordingName>,
-    pub(super) asked: HashMap<u64, Asked>,
+    pub(super) pending_requests: HashMap<u64, PendingRequest>,
     /// Failures that the service process does not know, by completion word.
     pub(super) failures: HashMap<u32, (Status, String)>,
     /// Held until the rank's earlier submissions have been taken.
-    pub(super) looked_for: Option<Counted>,
+    pub(super) submission_guard: Option<InFlightGuard>,
     /// The reason why the service process is lost.
     pub(super) lost: Option<String>,
 }
 
-impl Books {
+impl RelayState {
     /// Whether a request may pass this many bytes beside the unanswered requests.
-    pub(super) fn may_hand(&self, bytes: usize) -> bool {
-        self.asked.values().map(Asked::handed).sum::<usize>().saturating_add(bytes) <= MOST_HANDED
+    pub(super) fn may_forward(&self, bytes: usize) -> bool {
+        self.pending_requests.values().map(PendingRequest::handed).sum::<usize>().saturating_add(bytes) <= MOST_HANDED
     }
 
     /// Output of a call in flight cannot be written, so the call fails on this rank alone. The service process, which
     /// decides every other result, has ended the call when the bytes left its machine and cannot know.
-    fn cannot_write(&mut self, slot: u32, error: &AccessError) {
+    fn fail_output(&mut self, slot: u32, error: &AccessError) {
         let group = self.in_flight.get(&slot).and_then(|call| self.groups.get(&call.group));
         let me = group.map_or_else(String::new, |group| format!(" of rank {} of the group", group.me));
         self.failures.insert(slot, (Status::Memory, format!("the receive buffer{me} cannot be written: {error}")));
@@ -131,23 +131,23 @@ impl Books {
 
 /// A relayed rank, shared by its two threads.
 #[derive(Debug)]
-pub(super) struct Session {
+pub(super) struct RelaySession {
     pub(super) service: SocketAddr,
     pub(super) pid: u32,
     pub(super) wire: Wire,
     pub(super) memory: TieredMemory,
-    pub(super) completions: Completions,
-    pub(super) books: Mutex<Books>,
+    pub(super) completions: Completer,
+    pub(super) state: Mutex<RelayState>,
     /// Rung when the connection has ended, when output waits for the rank, and when a recording may start again.
     pub(super) bell: OwnedFd,
 }
 
-impl Session {
-    pub(super) fn books(&self) -> MutexGuard<'_, Books> {
-        lock(&self.books)
+impl RelaySession {
+    pub(super) fn state(&self) -> MutexGuard<'_, RelayState> {
+        lock(&self.state)
     }
 
-    pub(super) fn receive(&self, channel: &Channel, mut decoder: Decoder) {
+    pub(super) fn receive(&self, channel: &AttachChannel, mut decoder: Decoder) {
         let why = loop {
             match self.drain(channel, &mut decoder) {
                 Ok(()) => {}
@@ -158,58 +158,60 @@ impl Session {
             }
         };
         self.wire.end();
-        self.books().lost = Some(why);
+        self.state().lost = Some(why);
         self.ring();
     }
 
-    fn drain(&self, channel: &Channel, decoder: &mut Decoder) -> Result<(), String> {
+    fn drain(&self, channel: &AttachChannel, decoder: &mut Decoder) -> Result<(), String> {
         let nonsense = |what: &str| format!("the service process at {} sent {what}", self.service);
         while let Some(frame) = decoder.next().map_err(|error| nonsense(&error.to_string()))? {
             match frame {
-                Frame::Reply(bytes) => {
-                    let (token, reply) = Reply::decode(bytes).map_err(|error| nonsense(&error.to_string()))?;
+                RelayFrame::AttachReply(bytes) => {
+                    let (token, reply) = AttachReply::decode(bytes).map_err(|error| nonsense(&error.to_string()))?;
                     self.reply(channel, token, &reply);
                 }
-                Frame::Data { slot, offset, bytes } => self.write(slot, offset, bytes),
-                Frame::Complete { slot, status } => self.complete(slot, status),
-                Frame::Refused { text } => {
+                RelayFrame::Data { slot, offset, bytes } => self.write(slot, offset, bytes),
+                RelayFrame::Complete { slot, status } => self.complete(slot, status),
+                RelayFrame::Refused { text } => {
                     return Err(format!("the service process at {} gave this rank up: {text}", self.service));
                 }
-                Frame::Open
-                | Frame::Opened { .. }
-                | Frame::Greeting { .. }
-                | Frame::Request(_)
-                | Frame::CreateGroup { .. }
-                | Frame::Record { .. }
-                | Frame::Handed(_)
-                | Frame::Call { .. }
-                | Frame::Unreadable { .. } => return Err(nonsense("what only relays send")),
+                RelayFrame::Open
+                | RelayFrame::Opened { .. }
+                | RelayFrame::Greeting { .. }
+                | RelayFrame::AttachRequest(_)
+                | RelayFrame::CreateGroup { .. }
+                | RelayFrame::Record { .. }
+                | RelayFrame::Handed(_)
+                | RelayFrame::Call { .. }
+                | RelayFrame::Unreadable { .. } => return Err(nonsense("what only relays send")),
             }
         }
         Ok(())
     }
 
-    fn reply(&self, channel: &Channel, token: u64, reply: &Reply) {
-        let mut books = self.books();
-        match (books.asked.remove(&token), reply) {
-            (Some(Asked::CreateGroup(ranks, me)), Reply::GroupReady(ready)) => {
-                books.groups.insert(ready.group, Membership { ranks, me });
+    fn reply(&self, channel: &AttachChannel, token: u64, reply: &AttachReply) {
+        let mut state = self.state();
+        match (state.pending_requests.remove(&token), reply) {
+            (Some(PendingRequest::CreateGroup(ranks, me)), AttachReply::GroupReady(ready)) => {
+                state.groups.insert(ready.group, RelayedMembership { ranks, me });
             }
-            (Some(Asked::DestroyGroup(group)), Reply::Done) => {
-                books.groups.remove(&group);
-                books.recordings.retain(|name, _| name.0 != group);
+            (Some(PendingRequest::DestroyGroup(group)), AttachReply::Done) => {
+                state.groups.remove(&group);
+                state.recordings.retain(|name, _| name.0 != group);
             }
-            (Some(Asked::Record(name, recorded, _)), Reply::Done) => {
-                books.recordings.insert(name, Kept { recorded, busy: None, behind: VecDeque::new() });
+            (Some(PendingRequest::Record(name, recorded, _)), AttachReply::Done) => {
+                state
+                    .recordings
+                    .insert(name, StoredRecording { recorded, busy: None, waiting_starts: VecDeque::new() });
             }
             _ => {}
         }
-        drop(books);
-        self.answer(channel, token, reply);
+        drop(state);
+        self.send_reply(channel, token, reply);
     }
 
     /// Sends a reply. If it fails, the other thread notices that the rank is gone.
-    pub(super) fn answer(&self, channel: &Channel, token: u64, reply: &Reply) {
+    pub(super) fn send_reply(&self, channel: &AttachChannel, token: u64, reply: &AttachReply) {
         if let Err(error) = channel.send(token, reply, &[]) {
             tracing::debug!(pid = self.pid, %error, "a rank does not take a reply");
         }
@@ -217,21 +219,21 @@ impl Session {
 
     /// Writes output to the rank's memory, or holds it until the rank has copied its buffers.
     fn write(&self, slot: u32, offset: u64, bytes: &[u8]) {
-        let Some(pieces) = self.books().in_flight.get(&slot).map(|call| Arc::clone(&call.submission.output)) else {
+        let Some(pieces) = self.state().in_flight.get(&slot).map(|call| Arc::clone(&call.submission.output)) else {
             return;
         };
         let Err(error) = scatter(&self.memory, &pieces, offset, bytes) else { return };
-        let mut books = self.books();
-        let Some(call) = books.in_flight.get_mut(&slot) else { return };
+        let mut state = self.state();
+        let Some(call) = state.in_flight.get_mut(&slot) else { return };
         let error = match error {
             AccessError::Withdrawn { .. } if Arc::ptr_eq(&call.submission.output, &pieces) => {
                 call.held.push((offset, bytes.to_vec()));
-                drop(books);
+                drop(state);
                 return self.ring();
             }
             // The other thread ends the rank's session.
             AccessError::Gone { .. } => {
-                drop(books);
+                drop(state);
                 return self.ring();
             }
             // The rank has copied its buffers meanwhile.
@@ -239,13 +241,13 @@ impl Session {
             error => Some(error),
         };
         if let Some(error) = error {
-            books.cannot_write(slot, &error);
+            state.fail_output(slot, &error);
         }
     }
 
     fn complete(&self, slot: u32, status: Status) {
-        let mut books = self.books();
-        match books.in_flight.get_mut(&slot) {
+        let mut state = self.state();
+        match state.in_flight.get_mut(&slot) {
             None => return,
             Some(call) if !call.held.is_empty() => {
                 call.ended = Some(status);
@@ -253,17 +255,17 @@ impl Session {
             }
             Some(_) => {}
         }
-        let ended = books.in_flight.remove(&slot);
-        let status = books.failures.get(&slot).map_or(status, |(own, _)| *own);
+        let ended = state.in_flight.remove(&slot);
+        let status = state.failures.get(&slot).map_or(status, |(own, _)| *own);
         let name = ended.as_ref().and_then(|call| call.recording);
         let mut next = false;
-        if let Some((name, kept)) = name.and_then(|name| Some((name, books.recordings.get_mut(&name)?))) {
-            (kept.busy, next) = (None, !kept.behind.is_empty());
+        if let Some((name, stored)) = name.and_then(|name| Some((name, state.recordings.get_mut(&name)?))) {
+            (stored.busy, next) = (None, !stored.waiting_starts.is_empty());
             if next {
-                books.ended.push(name);
+                state.ended.push(name);
             }
         }
-        drop(books);
+        drop(state);
         self.completions.complete(slot, status);
         // The call is counted until the rank has its completion.
         drop(ended);
@@ -273,11 +275,11 @@ impl Session {
     }
 
     /// The rank has copied the buffers of a call (GP-9): writes the held output. Returns false if the call has ended.
-    pub(super) fn restage(&self, restaged: &Restaged) -> bool {
-        let Restaged { group, instance, slot, send, receive } = *restaged;
+    pub(super) fn restage(&self, restaged: &RestagedBuffers) -> bool {
+        let RestagedBuffers { group, instance, slot, send, receive } = *restaged;
         // The lock is held during the write, so that the completion cannot come first.
-        let mut books = self.books();
-        let Some(call) = books.in_flight.get_mut(&slot) else { return false };
+        let mut state = self.state();
+        let Some(call) = state.in_flight.get_mut(&slot) else { return false };
         if (call.group, call.instance) != (group, instance) {
             return false;
         }
@@ -287,9 +289,9 @@ impl Session {
         let written = held.iter().try_for_each(|(offset, bytes)| scatter(&self.memory, output, *offset, bytes));
         let ended = call.ended.take();
         if let Err(error) = written {
-            books.cannot_write(slot, &error);
+            state.fail_output(slot, &error);
         }
-        drop(books);
+        drop(state);
         if let Some(status) = ended {
             self.complete(slot, status);
         }
@@ -304,13 +306,13 @@ impl Session {
 
     /// Ends a call that the service process does not know, or for which it has no reason.
     pub(super) fn fail(&self, slot: u32, status: Status, text: String) {
-        self.books().failures.insert(slot, (status, text));
+        self.state().failures.insert(slot, (status, text));
         self.completions.complete(slot, status);
     }
 }
 
 /// Writes `bytes`, which begin at `offset` of the pieces, and leaves out bytes beyond the pieces.
-fn scatter(memory: &dyn RankMemory, pieces: &Pieces, offset: u64, bytes: &[u8]) -> Result<(), AccessError> {
+fn scatter(memory: &dyn RankMemory, pieces: &MemoryPieces, offset: u64, bytes: &[u8]) -> Result<(), AccessError> {
     let mut left = bytes;
     for (address, count) in pieces.places(offset, bytes.len() as u64) {
         // The counts of the places add up to the length of `bytes` at most.
@@ -324,14 +326,14 @@ fn scatter(memory: &dyn RankMemory, pieces: &Pieces, offset: u64, bytes: &[u8]) 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use outboard_shm::region::Region;
+    use outboard_shm::region::MemfdRegion;
 
     #[test]
     fn output_goes_to_its_pieces_and_nowhere_else() {
-        let region = Region::create("test", 4096).expect("memory");
+        let region = MemfdRegion::create("test", 4096).expect("memory");
         let memory = TieredMemory::default();
         memory.ranges().register(0x1000, 4096, region.fd().try_clone_to_owned().expect("a descriptor")).expect("free");
-        let pieces = Pieces::new([(0x1010, 3), (0x1020, 4), (0x1001, 2)]);
+        let pieces = MemoryPieces::new([(0x1010, 3), (0x1020, 4), (0x1001, 2)]);
         for (offset, bytes) in [(2, &b"cdefgh"[..]), (0, b"ab"), (8, b"i-beyond"), (100, b"far")] {
             scatter(&memory, &pieces, offset, bytes).expect("mapped");
         }
@@ -339,6 +341,6 @@ mod tests {
         region.read(0, &mut seen);
         assert_eq!((&seen[0x10..0x13], &seen[0x20..0x24], &seen[1..3]), (&b"abc"[..], &b"defg"[..], &b"hi"[..]));
         assert_eq!(seen.iter().filter(|byte| **byte != 0).count(), 9);
-        assert!(scatter(&memory, &Pieces::new([(0x9000, 1)]), 0, b"x").is_err());
+        assert!(scatter(&memory, &MemoryPieces::new([(0x9000, 1)]), 0, b"x").is_err());
     }
 }

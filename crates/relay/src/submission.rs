@@ -3,41 +3,41 @@
 use std::sync::Arc;
 
 use outboard_call::{Call, CallError, CallKind, MOST_BYTES, Rank, TaggedCall};
-use outboard_service::{Pieces, Refusal, footprint};
-use outboard_shm::entry::Entry;
+use outboard_service::{MemoryPieces, SubmissionError, footprint};
+use outboard_shm::entry::SubmissionEntry;
 use outboard_shm::memory::RankMemory;
 
-use crate::recording::Recorded;
+use crate::recording::RelayedRecording;
 
 /// A submission on its way to another machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Submission {
     /// The call with input and output apart. Its addresses are meaningless.
-    pub(super) entry: Entry,
+    pub(super) entry: SubmissionEntry,
     /// Pieces that are read, one after another.
-    pub(super) input: Arc<Pieces>,
+    pub(super) input: Arc<MemoryPieces>,
     /// Pieces that are written, one after another.
-    pub(super) output: Arc<Pieces>,
+    pub(super) output: Arc<MemoryPieces>,
     /// Table of blocks, for blocks that lie one after another; empty if there is none.
     pub(super) table: Vec<u8>,
     /// Base addresses of input and output, for the case that the rank copies its buffers.
     bases: (u64, u64),
     /// The recording, if the submission starts one; its pieces lie anywhere.
-    recorded: Option<Arc<Recorded>>,
+    recorded: Option<Arc<RelayedRecording>>,
 }
 
 impl Submission {
     /// Finds the bytes that a submission of rank `me` among `ranks` moves. `recorded` is the recording that it starts,
     /// if any. A table is read from the rank's memory.
     pub(super) fn of(
-        entry: &Entry,
+        entry: &SubmissionEntry,
         (ranks, me): (u32, u32),
-        recorded: Option<Arc<Recorded>>,
+        recorded: Option<Arc<RelayedRecording>>,
         memory: &dyn RankMemory,
-    ) -> Result<Submission, Refusal> {
+    ) -> Result<Submission, SubmissionError> {
         let (entry, call, rank) = (*entry, entry.call, Rank(me));
         if let CallKind::Tagged(TaggedCall::Recorded { recording }) = call.kind {
-            let (recorded, copy) = (recorded.ok_or(Refusal::Recording(recording))?, call.receive);
+            let (recorded, copy) = (recorded.ok_or(SubmissionError::Recording(recording))?, call.receive);
             let sides = [&recorded.reads, &recorded.writes].map(|places| recorded.located(places, copy));
             return Submission::within_space(entry, sides, Vec::new(), (copy, copy), Some(recorded));
         }
@@ -49,25 +49,25 @@ impl Submission {
         let table = packed.iter().flat_map(|number| number.to_le_bytes()).collect();
         // Input that is read in place is carried as input. A block that stays in its place does not move there, either.
         let in_place = call.in_place && footprint.in_place_at.is_none();
-        let entry = Entry { call: Call { in_place, ..call }, ..entry };
+        let entry = SubmissionEntry { call: Call { in_place, ..call }, ..entry };
         Submission::within_space(entry, [input, output], table, bases, None)
     }
 
     /// A collective that moves nothing, and that every service process refuses because its number is never the next.
-    pub(super) fn out_of_turn(entry: &Entry) -> Submission {
-        let entry = Entry { instance: u64::MAX, call: Call::new(CallKind::Barrier), ..*entry };
+    pub(super) fn out_of_turn(entry: &SubmissionEntry) -> Submission {
+        let entry = SubmissionEntry { instance: u64::MAX, call: Call::new(CallKind::Barrier), ..*entry };
         let (input, output) = (Arc::default(), Arc::default());
         Submission { entry, input, output, table: Vec::new(), bases: (0, 0), recorded: None }
     }
 
     /// A submission whose pieces (address and bytes in `sides`), input and output together, fit the address space.
     fn within_space(
-        entry: Entry,
+        entry: SubmissionEntry,
         sides: [Vec<(u64, u64)>; 2],
         table: Vec<u8>,
         bases: (u64, u64),
-        recorded: Option<Arc<Recorded>>,
-    ) -> Result<Submission, Refusal> {
+        recorded: Option<Arc<RelayedRecording>>,
+    ) -> Result<Submission, SubmissionError> {
         let pieces = || sides.iter().flatten();
         let total = pieces().try_fold(0u64, |sum, (_, bytes)| sum.checked_add(*bytes));
         let in_space = pieces().all(|(address, bytes)| address.checked_add(*bytes).is_some());
@@ -75,7 +75,7 @@ impl Submission {
             let (send, receive) = bases;
             return Err(CallError::Range { bytes: total.unwrap_or(u64::MAX), send, receive }.into());
         }
-        let [input, output] = sides.map(|side| Arc::new(Pieces::new(side)));
+        let [input, output] = sides.map(|side| Arc::new(MemoryPieces::new(side)));
         Ok(Submission { entry, input, output, table, bases, recorded })
     }
 
@@ -90,7 +90,7 @@ impl Submission {
                 pieces.iter().map(|(address, bytes)| (address.wrapping_sub(from).wrapping_add(to), bytes)).collect()
             }),
         };
-        [self.input, self.output] = sides.map(|side| Arc::new(Pieces::new(side)));
+        [self.input, self.output] = sides.map(|side| Arc::new(MemoryPieces::new(side)));
         self.bases = (send, receive);
     }
 }
@@ -99,22 +99,22 @@ impl Submission {
 mod tests {
     use super::*;
     use outboard_shm::memory::TieredMemory;
-    use outboard_shm::region::Region;
+    use outboard_shm::region::MemfdRegion;
 
     fn memory(numbers: &[u64]) -> TieredMemory {
-        let region = Region::create("test", 4096).expect("memory");
+        let region = MemfdRegion::create("test", 4096).expect("memory");
         region.write(0, &numbers.iter().flat_map(|number| number.to_le_bytes()).collect::<Vec<u8>>());
         let memory = TieredMemory::default();
         memory.ranges().register(0x1000, 4096, region.fd().try_clone_to_owned().expect("a descriptor")).expect("free");
         memory
     }
 
-    fn of(kind: CallKind, in_place: bool, table: u64, numbers: &[u64]) -> Result<Submission, Refusal> {
+    fn of(kind: CallKind, in_place: bool, table: u64, numbers: &[u64]) -> Result<Submission, SubmissionError> {
         let call = Call { in_place, bytes: 7, send: 0x8000, receive: 0x9000, table, ..Call::new(kind) };
-        Submission::of(&Entry { group: 1, instance: 1, slot: 0, call }, (3, 2), None, &memory(numbers))
+        Submission::of(&SubmissionEntry { group: 1, instance: 1, slot: 0, call }, (3, 2), None, &memory(numbers))
     }
 
-    fn list(pieces: &Pieces) -> Vec<(u64, u64)> {
+    fn list(pieces: &MemoryPieces) -> Vec<(u64, u64)> {
         pieces.iter().collect()
     }
 
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_in_place_is_carried_as_input_and_moves_with_its_buffers() {
+    fn in_place_input_is_carried_and_follows_restaged_buffers() {
         let mut found = of(CallKind::Allgather, true, 0, &[]).expect("fits");
         assert_eq!((list(&found.input), list(&found.output)), (vec![(0x9000 + 14, 7)], vec![(0x9000, 21)]));
         assert!(!found.entry.call.in_place);
@@ -155,14 +155,14 @@ mod tests {
         let found = of(CallKind::Alltoallv, false, 0x1000, &both).expect("readable");
         assert_eq!((list(&found.input), list(&found.output)), (at(0x8000), vec![(0x9000, 1), (0x9000 + 8, 7)]));
         assert_eq!(numbers(&found.table), [3, 0, 7, 0, 3, 3, 1, 0, 7, 0, 1, 1]);
-        assert!(matches!(of(gather, false, 0x9_0000, &blocks), Err(Refusal::Table { .. })));
+        assert!(matches!(of(gather, false, 0x9_0000, &blocks), Err(SubmissionError::Table { .. })));
     }
 
     #[test]
-    fn what_is_read_often_exceeds_the_address_space() {
+    fn repeated_reads_that_exceed_the_address_space_are_refused() {
         let huge = u64::MAX / 3;
         let list = [huge, huge, 7, 0, 0, 0, 0, 0, 7, 0, 0, 0];
         let refused = of(CallKind::Alltoallv, false, 0x1000, &list);
-        assert!(matches!(refused, Err(Refusal::Call(CallError::Range { .. }))), "{refused:?}");
+        assert!(matches!(refused, Err(SubmissionError::Call(CallError::Range { .. }))), "{refused:?}");
     }
 }

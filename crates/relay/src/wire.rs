@@ -11,11 +11,13 @@ use std::net::{Shutdown, TcpStream};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use outboard_fabric::secured::{Forged, Greeting, HandshakeError, Keys, Sealer, Step, Terms, Unsealing};
+use outboard_fabric::secured::{
+    ForgedRecord, Handshake, HandshakeError, HandshakeStep, HandshakeTerms, Keys, RecordReader, Sealer,
+};
 use outboard_fabric::{Identity, SharedKey};
 use rustix::net::sockopt;
 
-use crate::frame::{Decoder, Frame, FrameError, READ};
+use crate::frame::{Decoder, FrameError, READ, RelayFrame};
 
 const PURPOSE: &[u8] = b"outboard relay 1";
 /// Time in which either end must prove the key, and then a relay must greet, whatever else it sends meanwhile.
@@ -36,9 +38,9 @@ pub(crate) enum WireError {
     #[error("the connection broke: {0}")]
     Broken(#[from] io::Error),
     #[error(transparent)]
-    Frame(#[from] FrameError),
+    RelayFrame(#[from] FrameError),
     #[error(transparent)]
-    Forged(#[from] Forged),
+    ForgedRecord(#[from] ForgedRecord),
     #[error("the handshake fails; give relay and daemon the same --relay-key (OUTBOARD_RELAY_KEY), of one release")]
     Handshake,
 }
@@ -53,12 +55,12 @@ impl From<HandshakeError> for WireError {
 #[derive(Debug)]
 pub(crate) struct Wire {
     stream: TcpStream,
-    sending: Mutex<Sending>,
-    receiving: Mutex<Receiving>,
+    sending: Mutex<WireSender>,
+    receiving: Mutex<WireReceiver>,
 }
 
 #[derive(Debug)]
-struct Sending {
+struct WireSender {
     sealer: Sealer,
     /// The bytes of the last frame, plain and sealed.
     plain: Vec<u8>,
@@ -67,22 +69,22 @@ struct Sending {
 }
 
 #[derive(Debug)]
-struct Receiving {
-    unsealing: Unsealing,
+struct WireReceiver {
+    record_reader: RecordReader,
     bytes: Box<[u8]>,
 }
 
-fn terms<'a>(own: &'a Identity, shared: &'a SharedKey) -> Terms<'a> {
-    Terms { own, shared, purpose: PURPOSE, encrypts: true }
+fn terms<'a>(own: &'a Identity, shared: &'a SharedKey) -> HandshakeTerms<'a> {
+    HandshakeTerms { own, shared, purpose: PURPOSE, encrypts: true }
 }
 
 impl Wire {
     pub(crate) fn dial(stream: TcpStream, key: &SharedKey) -> Result<Wire, WireError> {
         let own = Identity::generate();
-        let (greeting, hello) = Greeting::dial(&terms(&own, key), Identity::of(key).public())?;
+        let (handshake, hello) = Handshake::dial(&terms(&own, key), Identity::of(key).public())?;
         (&stream).write_all(&hello)?;
-        match shake(&stream, greeting) {
-            Ok(Step::Welcome(keys)) => Ok(Wire::new(stream, keys)?),
+        match shake(&stream, handshake) {
+            Ok(HandshakeStep::Welcome(keys)) => Ok(Wire::new(stream, keys)?),
             // A dock with another key does not answer.
             Ok(_) | Err(WireError::Ended | WireError::Handshake) => Err(WireError::Handshake),
             Err(error) => Err(error),
@@ -91,12 +93,12 @@ impl Wire {
 
     /// The dock's end of a connection.
     pub(crate) fn accept(stream: TcpStream, key: &SharedKey) -> Result<Wire, WireError> {
-        match shake(&stream, Greeting::listen(&terms(&Identity::of(key), key))?)? {
-            Step::Proven { welcome, keys, .. } => {
+        match shake(&stream, Handshake::listen(&terms(&Identity::of(key), key))?)? {
+            HandshakeStep::Proven { welcome, keys, .. } => {
                 (&stream).write_all(&welcome)?;
                 Ok(Wire::new(stream, keys)?)
             }
-            Step::Wait(_) | Step::Say(..) | Step::Welcome(_) => Err(WireError::Handshake),
+            HandshakeStep::Wait(_) | HandshakeStep::Send(..) | HandshakeStep::Welcome(_) => Err(WireError::Handshake),
         }
     }
 
@@ -110,9 +112,9 @@ impl Wire {
         sockopt::set_tcp_keepcnt(&stream, KEEPALIVE_PROBES)?;
         sockopt::set_tcp_user_timeout(&stream, UNACKNOWLEDGED)?;
         let (plain, gathered, sealed) = (Vec::new(), Vec::new(), Vec::new());
-        let sending = Mutex::new(Sending { sealer: keys.sealer, plain, gathered, sealed });
+        let sending = Mutex::new(WireSender { sealer: keys.sealer, plain, gathered, sealed });
         let bytes = vec![0; READ].into_boxed_slice();
-        let receiving = Mutex::new(Receiving { unsealing: Unsealing::new(keys.opener), bytes });
+        let receiving = Mutex::new(WireReceiver { record_reader: RecordReader::new(keys.opener), bytes });
         Ok(Wire { stream, sending, receiving })
     }
 
@@ -121,9 +123,9 @@ impl Wire {
     }
 
     /// Sends a frame; waits for room. A failure ends the connection, which the reader notices.
-    pub(crate) fn send(&self, frame: &Frame<'_>) -> io::Result<()> {
+    pub(crate) fn send(&self, frame: &RelayFrame<'_>) -> io::Result<()> {
         let mut sending = lock(&self.sending);
-        let Sending { sealer, plain, gathered, sealed } = &mut *sending;
+        let WireSender { sealer, plain, gathered, sealed } = &mut *sending;
         plain.clear();
         sealed.clear();
         frame.encode(plain);
@@ -134,11 +136,11 @@ impl Wire {
     /// Waits for bytes and passes them to the decoder.
     pub(crate) fn fill(&self, decoder: &mut Decoder) -> Result<(), WireError> {
         let mut receiving = lock(&self.receiving);
-        let Receiving { unsealing, bytes } = &mut *receiving;
+        let WireReceiver { record_reader, bytes } = &mut *receiving;
         loop {
             match (&self.stream).read(bytes) {
                 Ok(0) => return Err(WireError::Ended),
-                Ok(count) => return unsealing.take(&bytes[..count], |sealed| Ok(decoder.take(sealed)?)),
+                Ok(count) => return record_reader.take(&bytes[..count], |sealed| Ok(decoder.take(sealed)?)),
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) => return Err(error.into()),
             }
@@ -150,7 +152,7 @@ impl Wire {
         &self,
         decoder: &mut Decoder,
         limit: Duration,
-        take: impl FnOnce(Frame<'_>) -> T,
+        take: impl FnOnce(RelayFrame<'_>) -> T,
     ) -> Result<T, WireError> {
         let until = Instant::now() + limit;
         loop {
@@ -180,7 +182,7 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// Performs the handshake within a time limit.
-fn shake(mut stream: &TcpStream, mut greeting: Greeting) -> Result<Step, WireError> {
+fn shake(mut stream: &TcpStream, mut handshake: Handshake) -> Result<HandshakeStep, WireError> {
     let until = Instant::now() + GREETING_LIMIT;
     loop {
         let left = until.saturating_duration_since(Instant::now());
@@ -188,19 +190,19 @@ fn shake(mut stream: &TcpStream, mut greeting: Greeting) -> Result<Step, WireErr
             return Err(io::Error::from(ErrorKind::TimedOut).into());
         }
         stream.set_read_timeout(Some(left))?;
-        let taken = match stream.read(greeting.room()) {
+        let taken = match stream.read(handshake.room()) {
             Ok(0) => return Err(WireError::Ended),
             Ok(taken) => taken,
             Err(error) if [ErrorKind::Interrupted, ErrorKind::WouldBlock].contains(&error.kind()) => 0,
             Err(error) => return Err(error.into()),
         };
-        greeting = match greeting.advance(taken)? {
-            Step::Wait(greeting) => greeting,
-            Step::Say(greeting, message) => {
+        handshake = match handshake.advance(taken)? {
+            HandshakeStep::Wait(handshake) => handshake,
+            HandshakeStep::Send(handshake, message) => {
                 stream.write_all(&message)?;
-                greeting
+                handshake
             }
-            done @ (Step::Proven { .. } | Step::Welcome(_)) => return Ok(done),
+            done @ (HandshakeStep::Proven { .. } | HandshakeStep::Welcome(_)) => return Ok(done),
         };
     }
 }
@@ -228,8 +230,8 @@ mod tests {
                 std::thread::scope(|scope| {
                     scope.spawn(|| {
                         for slot in 0..20 {
-                            from.send(&Frame::Data { slot, offset: 7, bytes: &bytes }).expect("it is read");
-                            from.send(&Frame::Unreadable { slot }).expect("it is read");
+                            from.send(&RelayFrame::Data { slot, offset: 7, bytes: &bytes }).expect("it is read");
+                            from.send(&RelayFrame::Unreadable { slot }).expect("it is read");
                         }
                     });
                     let mut decoder = Decoder::default();
@@ -242,9 +244,9 @@ mod tests {
                                 continue;
                             }
                             Some(frame) if seen % 2 == 0 => {
-                                assert!(frame == Frame::Data { slot, offset: 7, bytes: &bytes }, "frame {seen}");
+                                assert!(frame == RelayFrame::Data { slot, offset: 7, bytes: &bytes }, "frame {seen}");
                             }
-                            Some(frame) => assert_eq!(frame, Frame::Unreadable { slot }),
+                            Some(frame) => assert_eq!(frame, RelayFrame::Unreadable { slot }),
                         }
                         seen += 1;
                     }
@@ -266,12 +268,12 @@ mod tests {
     fn a_frame_in_the_clear_ends_the_connection() {
         let [relay, dock] = ends(SharedKey::default(), SharedKey::default()).map(|end| end.expect("the same key"));
         let mut plain = Vec::new();
-        Frame::Unreadable { slot: 1 }.encode(&mut plain);
+        RelayFrame::Unreadable { slot: 1 }.encode(&mut plain);
         plain.resize(1 << 16, 0);
         (&relay.stream).write_all(&plain).expect("room");
         let mut decoder = Decoder::default();
         let ended = std::iter::repeat_with(|| dock.fill(&mut decoder)).find_map(Result::err);
-        assert!(matches!(ended, Some(WireError::Forged(_))), "{ended:?}");
+        assert!(matches!(ended, Some(WireError::ForgedRecord(_))), "{ended:?}");
         assert_eq!(decoder.next(), Ok(None));
     }
 }

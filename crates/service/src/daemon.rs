@@ -8,30 +8,31 @@ use std::time::Instant;
 use outboard_fabric::multicast::{Interface, InterfaceError, MulticastSettings};
 use outboard_fabric::ofi::OfiError;
 use outboard_fabric::{
-    Fabric, Identity, Limits, Loopback, Tcp, TcpSettings, Ucx, UcxError, UcxSettings, rdma_device, rdma_is_asked_for,
+    Fabric, FabricLimits, Identity, Loopback, Tcp, TcpSettings, Ucx, UcxError, UcxSettings, rdma_device,
+    rdma_is_asked_for,
 };
 use outboard_proto::SpId;
 use rustix::net::SocketType;
 
 use crate::conductor::Conductor;
-use crate::conductor::engine::Engine;
-use crate::conductor::lifetime::{Leaving, Lifetime};
-use crate::conductor::looking::Looking;
-use crate::conductor::offload::Offload;
-use crate::conductor::outbox::Outbox;
+use crate::conductor::adaptive_polling::AdaptivePolling;
+use crate::conductor::driver::EndpointDriver;
+use crate::conductor::lifetime::{Lifetime, LockedJobDirectory};
+use crate::conductor::offload::OffloadEngine;
 use crate::conductor::poller::Poller;
 use crate::conductor::processor::Processor;
+use crate::conductor::send_queue::SendQueue;
 use crate::datapath::mailbox::Mailbox;
-use crate::datapath::{Datapath, Report};
+use crate::datapath::{Datapath, DatapathReport};
 use crate::ranks::Ranks;
-use crate::ranks::attach::{Host, random};
+use crate::ranks::attach::{HostProperties, random_words};
 use crate::ranks::docked::DockedRanks;
 use crate::settings::{EngineChoice, FabricChoice, Settings, SettingsError};
 use crate::socket::{NamedSocket, SocketError};
 use crate::telemetry::statistics::Statistics;
-use crate::telemetry::trace::Trace;
+use crate::telemetry::trace::TimelineFile;
 use crate::telemetry::turns::Stopwatch;
-use crate::topology::{self, Topology};
+use crate::topology::{self, CpuTopology};
 
 /// Reason why a service process does not start, or had to end.
 #[derive(Debug, thiserror::Error)]
@@ -74,17 +75,17 @@ pub fn run<Kept>(
     // Dropped after the conductor, with which the connections of relayed ranks end.
     let _kept = ready(&conductor.host.docked)?;
     let ended = conductor.run(stopped);
-    let leaving = settings.job_directory.as_deref().and_then(Leaving::begin);
+    let job_directory = settings.job_directory.as_deref().and_then(LockedJobDirectory::begin);
     // Dropping the conductor removes the socket.
     drop(conductor);
-    leaving.into_iter().for_each(Leaving::finish);
+    job_directory.into_iter().for_each(LockedJobDirectory::finish);
     ended.map_err(kernel("sleep"))
 }
 
 fn build(settings: &Settings, attach: NamedSocket) -> Result<Conductor, StartError> {
     let config = settings.resolve()?;
     raise_descriptor_limit();
-    let [seed] = random().map_err(kernel("draw random numbers"))?;
+    let [seed] = random_words().map_err(kernel("draw random numbers"))?;
     let stats = settings.stats.as_deref();
     let statistics_socket = stats.map(|path| NamedSocket::listen(path, SocketType::STREAM)).transpose()?;
     let fabric = fabric(settings)?;
@@ -94,11 +95,11 @@ fn build(settings: &Settings, attach: NamedSocket) -> Result<Conductor, StartErr
     let sends_from = settings.interface.as_deref().and_then(|name| Interface::named(name).ok()?.address().ok());
     let datapath = datapath(settings, (config.multicast, receivers), &mailbox)?;
     let offload = offload(settings)?;
-    let host = Host {
+    let host = HostProperties {
         id: SpId(id),
         place: crate::topology::host::identity().map_err(kernel("tell this host from others"))?,
         node: topology::node(),
-        topology: Topology::detect(),
+        topology: CpuTopology::detect(),
         settings: settings.clone(),
         digest: config.digest(),
         address: Arc::from(fabric.local_address()),
@@ -107,7 +108,7 @@ fn build(settings: &Settings, attach: NamedSocket) -> Result<Conductor, StartErr
         link_rate: config.link_rate,
         docked: Arc::default(),
     };
-    let trace = settings.trace.as_deref().map(|path| Trace::create(path, host.id)).transpose();
+    let trace = settings.trace.as_deref().map(|path| TimelineFile::create(path, host.id)).transpose();
     let trace = trace.map_err(kernel("write the trace"))?;
     tracing::info!(
         service_process = format!("{id:016x}"),
@@ -119,8 +120,8 @@ fn build(settings: &Settings, attach: NamedSocket) -> Result<Conductor, StartErr
         "serving"
     );
     Ok(Conductor {
-        engine: Engine::new(host.id, config, seed, settings.errand_bytes.0),
-        outbox: Outbox::new(fabric),
+        driver: EndpointDriver::new(host.id, config, seed, settings.errand_bytes.0),
+        send_queue: SendQueue::new(fabric),
         fabric_calls: true,
         ranks: Ranks::default(),
         host,
@@ -133,8 +134,8 @@ fn build(settings: &Settings, attach: NamedSocket) -> Result<Conductor, StartErr
         statistics: Statistics::new(),
         trace,
         lifetime: Lifetime::new(settings.exit_when_idle),
-        looking: Looking::new(settings.poll, Instant::now()),
-        processor: Processor::of_this_thread(),
+        adaptive_polling: AdaptivePolling::new(settings.poll, Instant::now()),
+        processor: Processor::for_this_thread(),
         stopwatch: Stopwatch::start(Instant::now()),
     })
 }
@@ -143,7 +144,7 @@ fn build(settings: &Settings, attach: NamedSocket) -> Result<Conductor, StartErr
 fn datapath(
     settings: &Settings,
     (multicast, receivers): (bool, usize),
-    mailbox: &Mailbox<Report>,
+    mailbox: &Mailbox<DatapathReport>,
 ) -> Result<Option<Datapath>, StartError> {
     let Some(interface) = settings.interface.as_ref().filter(|_| multicast) else { return Ok(None) };
     let interface = Interface::named(interface)?;
@@ -153,7 +154,7 @@ fn datapath(
 }
 
 /// The engine beside the service process, if the settings name one.
-fn offload(settings: &Settings) -> Result<Option<Offload>, StartError> {
+fn offload(settings: &Settings) -> Result<Option<OffloadEngine>, StartError> {
     if settings.engine == EngineChoice::ServiceProcess {
         return Ok(None);
     }
@@ -161,7 +162,7 @@ fn offload(settings: &Settings) -> Result<Option<Offload>, StartError> {
         Some(name) => Interface::named(name)?.address()?,
         None => Ipv4Addr::LOCALHOST,
     };
-    Ok(Some(Offload::open(&settings.ofi_provider, at)?))
+    Ok(Some(OffloadEngine::open(&settings.ofi_provider, at)?))
 }
 
 /// Room of the fabric beyond [`Config::peers`](outboard_proto::Config::peers), for peers without a group any more and
@@ -170,7 +171,7 @@ const MORE_PEERS: usize = 1024;
 
 fn fabric(settings: &Settings) -> Result<Box<dyn Fabric>, StartError> {
     let identity = Identity::generate();
-    let limits = Limits { peers: settings.max_peers as usize + MORE_PEERS, ..Limits::default() };
+    let limits = FabricLimits { peers: settings.max_peers as usize + MORE_PEERS, ..FabricLimits::default() };
     let interface = || settings.interface.as_deref().ok_or(StartError::NoInterface(settings.fabric()));
     Ok(match settings.fabric() {
         FabricChoice::Loopback => Box::new(Loopback::new(identity.id()).map_err(kernel("make the loopback fabric"))?),

@@ -31,16 +31,19 @@ mod telemetry;
 pub mod topology;
 
 pub use attach_socket::attach_socket;
-pub use conductor::poller::{Poller, Token, Trigger};
-pub use conductor::{dismiss, tell};
+pub use conductor::poller::{Poller, Trigger, WakeToken};
+pub use conductor::{reject_process, send_error};
 pub use daemon::{StartError, run};
-pub use memory::pieces::Pieces;
-pub use ranks::LOOK;
+pub use memory::pieces::MemoryPieces;
+pub use ranks::MEMORY_CHECK_INTERVAL;
 pub use ranks::admission::admit;
-pub use ranks::attach::{MOST_RECORDED, Process, Refused, pin, random, register, sealed, sealed_recording};
+pub use ranks::attach::{
+    MAX_RECORDING_BYTES, PinnedProcess, RefusedRequest, pin_process, random_words, read_sealed, read_sealed_recording,
+    register_memory,
+};
 pub use ranks::docked::{DockedRank, DockedRanks};
 pub use ranks::offers;
-pub use ranks::submission::{Refusal, footprint};
+pub use ranks::submission::{SubmissionError, footprint};
 pub use settings::Settings;
 pub use socket::{NamedSocket, SocketError};
 pub use telemetry::{statistics, turns};

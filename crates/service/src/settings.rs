@@ -34,7 +34,7 @@ pub const EAGER_BYTES: Size = Size(16 << 10);
 const ERRAND_BYTES: Size = Size(32 << 10);
 /// Fastest link on which the daemon's own thread sends and receives multicast: its datagrams keep half a processor
 /// busy.
-const MOST_ALONE: Rate = Rate::bits_per_second(2_500_000_000);
+const MAX_INLINE_RATE: Rate = Rate::bits_per_second(2_500_000_000);
 /// Link rate assumed if the interface reports none.
 const FALLBACK_RATE: Rate = Rate::bits_per_second(1_000_000_000);
 
@@ -341,7 +341,7 @@ impl Settings {
     /// Threads that receive multicast on a link of this rate in bit/s.
     #[must_use]
     pub fn receivers(&self, link_rate: u64) -> usize {
-        usize::from(self.receivers.unwrap_or(u16::from(link_rate > MOST_ALONE.in_bits_per_second())))
+        usize::from(self.receivers.unwrap_or(u16::from(link_rate > MAX_INLINE_RATE.in_bits_per_second())))
     }
 
     /// The protocol's configuration, completed from the interface.
@@ -451,8 +451,8 @@ fn interface_mtu(interface: &str) -> Result<u32, SettingsError> {
 
 /// The speed in Mbit/s that the driver reports; virtual interfaces report none or -1.
 fn interface_rate(interface: &str) -> Rate {
-    let told = std::fs::read_to_string(Path::new("/sys/class/net").join(interface).join("speed")).ok();
-    let mbit = told.and_then(|text| text.trim().parse::<u64>().ok()).filter(|&mbit| mbit > 0);
+    let reported = std::fs::read_to_string(Path::new("/sys/class/net").join(interface).join("speed")).ok();
+    let mbit = reported.and_then(|text| text.trim().parse::<u64>().ok()).filter(|&mbit| mbit > 0);
     mbit.map_or(FALLBACK_RATE, |mbit| Rate::bits_per_second(mbit.saturating_mul(1_000_000)))
 }
 

@@ -66,7 +66,7 @@ impl NamedSocket {
             Err(Errno::NAMETOOLONG) => return Err(SocketError::TooLong(path.to_owned())),
             address => address.map_err(kernel("name"))?,
         };
-        let _lock = Lock::take(path)?;
+        let _lock = SocketLock::take(path)?;
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = || rustix::net::socket_with(AddressFamily::UNIX, kind, flags, None).map_err(kernel("open"));
         let probe = socket()?;
@@ -153,19 +153,19 @@ fn listener(probe: &OwnedFd) -> String {
 }
 
 /// The right to make a socket of this name. Dropping it removes its file.
-struct Lock {
+struct SocketLock {
     path: PathBuf,
     /// Holds the lock until it is closed, after the file is removed.
     _file: OwnedFd,
 }
 
-impl Lock {
-    fn take(socket: &Path) -> Result<Lock, SocketError> {
+impl SocketLock {
+    fn take(socket: &Path) -> Result<SocketLock, SocketError> {
         let mut path = socket.as_os_str().to_owned();
         path.push(".lock");
         let path = PathBuf::from(path);
         match outboard_shm::lock::lock(&path, Instant::now() + LOCKED) {
-            Ok(file) => Ok(Lock { path, _file: file }),
+            Ok(file) => Ok(SocketLock { path, _file: file }),
             Err(LockError::Occupied) => Err(SocketError::Occupied(path)),
             Err(LockError::Held) => Err(SocketError::Locked(path)),
             Err(LockError::Kernel(errno)) => Err(SocketError::Kernel { what: "lock", path, errno }),
@@ -173,7 +173,7 @@ impl Lock {
     }
 }
 
-impl Drop for Lock {
+impl Drop for SocketLock {
     fn drop(&mut self) {
         if let Err(errno) = rustix::fs::unlink(&self.path) {
             tracing::warn!(path = %self.path.display(), %errno, "cannot remove the lock");

@@ -1,43 +1,43 @@
 //! Threads for operations that take the kernel long, such as releasing the pages of large memory.
 //!
-//! Invariants: [`Closer::act`] does not wait for the act; a closer has at most `most` threads, and further acts wait
-//! for these threads. A thread ends after `REST` without an act.
+//! Invariants: [`Closer::submit`] does not wait for the task; a closer has at most `most` threads, and further tasks
+//! wait for these threads. A thread ends after `REST` without a task.
 
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Time that a thread waits for the next act.
+/// Time that a thread waits for the next task.
 const REST: Duration = Duration::from_secs(1);
 
 /// Closes large memory. The kernel takes a second for some ten gigabytes.
-pub static MEMORY: Closer = Closer::new(4);
+pub static MEMORY_CLOSER: Closer = Closer::new(4);
 /// Refuses connections of other users. A user who shares an end of a connection can delay its close at will.
-pub static REFUSALS: Closer = Closer::new(64);
+pub static REFUSAL_CLOSER: Closer = Closer::new(64);
 
-type Act = Box<dyn FnOnce() + Send>;
+type CloseTask = Box<dyn FnOnce() + Send>;
 
 pub struct Closer {
     most: usize,
-    state: Mutex<State>,
+    state: Mutex<CloserState>,
     wake: Condvar,
 }
 
-struct State {
-    waiting: VecDeque<Act>,
+struct CloserState {
+    waiting: VecDeque<CloseTask>,
     threads: usize,
     idle: usize,
 }
 
 impl Closer {
     const fn new(most: usize) -> Self {
-        let state = State { waiting: VecDeque::new(), threads: 0, idle: 0 };
+        let state = CloserState { waiting: VecDeque::new(), threads: 0, idle: 0 };
         Closer { most, state: Mutex::new(state), wake: Condvar::new() }
     }
 
-    pub fn act(&'static self, act: impl FnOnce() + Send + 'static) {
+    pub fn submit(&'static self, task: impl FnOnce() + Send + 'static) {
         let mut state = self.state();
-        state.waiting.push_back(Box::new(act));
+        state.waiting.push_back(Box::new(task));
         if state.waiting.len() > state.idle && state.threads < self.most {
             let thread = std::thread::Builder::new().name("closer".to_owned()).spawn(|| self.work());
             state.threads += usize::from(thread.is_ok());
@@ -45,16 +45,16 @@ impl Closer {
         self.wake.notify_one();
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, CloserState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn work(&self) {
         let mut state = self.state();
         loop {
-            if let Some(act) = state.waiting.pop_front() {
+            if let Some(task) = state.waiting.pop_front() {
                 drop(state);
-                act();
+                task();
                 state = self.state();
                 continue;
             }

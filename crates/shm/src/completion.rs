@@ -9,43 +9,43 @@
 //! waiters misleads only itself.
 
 use crate::status::Status;
-use crate::sync::{AtomicU32, Futex, Lines, Ordering, fence};
+use crate::sync::{AtomicU32, CachePadded, Futex, Ordering, fence};
 use std::time::{Duration, Instant};
 
 /// State that all completion words of a rank share.
 #[derive(Debug, Default)]
 #[repr(C)]
 pub struct Epoch {
-    value: Lines<Futex>,
-    waiters: Lines<Waiters>,
+    value: CachePadded<Futex>,
+    waiters: CachePadded<CompletionWaiters>,
 }
 
 /// The sleepers. Each waiter is entered in one of the two fields.
 #[derive(Debug, Default)]
 #[repr(C)]
-struct Waiters {
+struct CompletionWaiters {
     /// Number of waiters for any completion.
-    of_any: AtomicU32,
+    any_waiters: AtomicU32,
     /// The slot of one waiter for one slot, counted from 1; 0 for none.
-    of_one: AtomicU32,
+    single_waiter: AtomicU32,
 }
 
 /// One completion word: 0 while pending, else a [`Status`].
 #[derive(Debug, Default)]
 #[repr(transparent)]
-pub struct Word(AtomicU32);
+pub struct CompletionWord(AtomicU32);
 
 /// A view of a rank's completion words, for either side.
 #[derive(Debug, Clone, Copy)]
-pub struct Board<'a> {
+pub struct CompletionTable<'a> {
     epoch: &'a Epoch,
-    words: &'a [Word],
+    words: &'a [CompletionWord],
 }
 
-impl<'a> Board<'a> {
+impl<'a> CompletionTable<'a> {
     /// A view of the board made of these parts.
-    pub fn new(epoch: &'a Epoch, words: &'a [Word]) -> Self {
-        Board { epoch, words }
+    pub fn new(epoch: &'a Epoch, words: &'a [CompletionWord]) -> Self {
+        CompletionTable { epoch, words }
     }
 
     /// Service process: stores the result of the request that owns `slot` and wakes the rank if it sleeps.
@@ -66,16 +66,16 @@ impl<'a> Board<'a> {
     fn wake(&self, slot: Option<u32>) {
         self.epoch.value.0.word().fetch_add(1, Ordering::Release);
         fence(Ordering::SeqCst);
-        if self.concerns(slot) {
+        if self.has_waiter_for(slot) {
             self.epoch.value.0.wake_all();
         }
     }
 
     /// Whether a waiter waits for the completion of `slot`, or without a slot, whether there is any waiter.
-    fn concerns(&self, slot: Option<u32>) -> bool {
-        let Waiters { of_any, of_one } = &self.epoch.waiters.0;
-        let alone = of_one.load(Ordering::Relaxed);
-        of_any.load(Ordering::Relaxed) != 0 || (alone != 0 && slot.is_none_or(|slot| alone == slot + 1))
+    fn has_waiter_for(&self, slot: Option<u32>) -> bool {
+        let CompletionWaiters { any_waiters, single_waiter } = &self.epoch.waiters.0;
+        let alone = single_waiter.load(Ordering::Relaxed);
+        any_waiters.load(Ordering::Relaxed) != 0 || (alone != 0 && slot.is_none_or(|slot| alone == slot + 1))
     }
 
     /// Rank: makes the word of `slot` pending, before the request is submitted.
@@ -96,11 +96,12 @@ impl<'a> Board<'a> {
     /// announcement.
     pub fn wait(&self, slot: Option<u32>, limit: Option<Duration>, mut done: impl FnMut() -> bool) -> bool {
         let deadline = limit.and_then(|limit| Instant::now().checked_add(limit));
-        let Waiters { of_any, of_one } = &self.epoch.waiters.0;
-        let enter = |slot: u32| of_one.compare_exchange(0, slot + 1, Ordering::Relaxed, Ordering::Relaxed).is_ok();
+        let CompletionWaiters { any_waiters, single_waiter } = &self.epoch.waiters.0;
+        let enter =
+            |slot: u32| single_waiter.compare_exchange(0, slot + 1, Ordering::Relaxed, Ordering::Relaxed).is_ok();
         let alone = slot.is_some_and(enter);
         if !alone {
-            of_any.fetch_add(1, Ordering::Relaxed);
+            any_waiters.fetch_add(1, Ordering::Relaxed);
         }
         fence(Ordering::SeqCst);
         let outcome = loop {
@@ -115,9 +116,9 @@ impl<'a> Board<'a> {
             self.epoch.value.0.wait(epoch, left);
         };
         if alone {
-            of_one.store(0, Ordering::Relaxed);
+            single_waiter.store(0, Ordering::Relaxed);
         } else {
-            of_any.fetch_sub(1, Ordering::Relaxed);
+            any_waiters.fetch_sub(1, Ordering::Relaxed);
         }
         outcome
     }
@@ -127,53 +128,59 @@ impl<'a> Board<'a> {
 mod tests {
     use super::*;
 
-    fn words(count: usize) -> Vec<Word> {
-        (0..count).map(|_| Word::default()).collect()
+    fn words(count: usize) -> Vec<CompletionWord> {
+        (0..count).map(|_| CompletionWord::default()).collect()
     }
 
     #[test]
-    fn words_are_four_bytes_and_the_epoch_has_lines_of_its_own() {
-        assert_eq!(size_of::<Word>(), 4);
+    fn words_are_four_bytes_and_the_epoch_has_separate_cache_lines() {
+        assert_eq!(size_of::<CompletionWord>(), 4);
         assert_eq!(size_of::<Epoch>(), 256);
     }
 
     #[test]
     fn a_result_is_seen_once_stored_and_gone_once_armed() {
         let (epoch, words) = (Epoch::default(), words(2));
-        let board = Board::new(&epoch, &words);
-        assert_eq!(board.result(1), None);
-        board.complete(1, Status::RankLost);
-        assert_eq!(board.result(1), Some(Status::RankLost));
-        assert_eq!(board.result(0), None);
-        board.arm(1);
-        assert_eq!(board.result(1), None);
+        let completion_table = CompletionTable::new(&epoch, &words);
+        assert_eq!(completion_table.result(1), None);
+        completion_table.complete(1, Status::RankLost);
+        assert_eq!(completion_table.result(1), Some(Status::RankLost));
+        assert_eq!(completion_table.result(0), None);
+        completion_table.arm(1);
+        assert_eq!(completion_table.result(1), None);
     }
 
     #[test]
     fn a_wait_ends_at_its_limit() {
         let (epoch, words) = (Epoch::default(), words(1));
-        let board = Board::new(&epoch, &words);
-        assert!(!board.wait(None, Some(Duration::from_millis(1)), || board.result(0).is_some()));
+        let completion_table = CompletionTable::new(&epoch, &words);
+        assert!(!completion_table.wait(None, Some(Duration::from_millis(1)), || completion_table.result(0).is_some()));
     }
 
     #[test]
-    fn a_completion_concerns_those_who_wait_for_its_word_or_for_any() {
+    fn a_completion_wakes_waiters_for_its_word_or_for_any() {
         let (epoch, words) = (Epoch::default(), words(3));
-        let board = Board::new(&epoch, &words);
-        let concerned = || [board.concerns(Some(0)), board.concerns(Some(1)), board.concerns(None)];
+        let completion_table = CompletionTable::new(&epoch, &words);
+        let concerned = || {
+            [
+                completion_table.has_waiter_for(Some(0)),
+                completion_table.has_waiter_for(Some(1)),
+                completion_table.has_waiter_for(None),
+            ]
+        };
         let now = Some(Duration::ZERO);
         assert_eq!(concerned(), [false; 3]);
-        board.wait(Some(0), now, || {
+        completion_table.wait(Some(0), now, || {
             assert_eq!(concerned(), [true, false, true]);
             // There is one field for waiters of one word: the second such waiter waits for any.
-            board.wait(Some(1), now, || {
+            completion_table.wait(Some(1), now, || {
                 assert_eq!(concerned(), [true; 3]);
                 false
             });
             assert_eq!(concerned(), [true, false, true]);
             false
         });
-        board.wait(None, now, || {
+        completion_table.wait(None, now, || {
             assert_eq!(concerned(), [true; 3]);
             false
         });
@@ -183,13 +190,15 @@ mod tests {
     #[test]
     fn sleepers_wake_when_their_word_completes() {
         let (epoch, words) = (Epoch::default(), words(3));
-        let board = Board::new(&epoch, &words);
+        let completion_table = CompletionTable::new(&epoch, &words);
         std::thread::scope(|scope| {
             for slot in 0..3 {
-                scope.spawn(move || assert!(board.wait(Some(slot), None, || board.result(slot).is_some())));
+                scope.spawn(move || {
+                    assert!(completion_table.wait(Some(slot), None, || completion_table.result(slot).is_some()))
+                });
             }
             for slot in 0..3 {
-                board.complete(slot, Status::Ok);
+                completion_table.complete(slot, Status::Ok);
             }
         });
     }
@@ -198,31 +207,34 @@ mod tests {
 #[cfg(all(test, loom))]
 mod loom_tests {
     use super::*;
-    use crate::ring::{Ring, RingState, Slot, Wake};
-    use crate::sync::explore;
+    use crate::ring::{Ring, RingSlot, RingState, WakeAction};
+    use crate::sync::check_model;
     use loom::cell::UnsafeCell;
     use loom::sync::Arc;
 
     #[derive(Default)]
-    struct Shared {
+    struct CompletionModel {
         epoch: Epoch,
-        words: [Word; 2],
+        words: [CompletionWord; 2],
     }
 
-    fn slept_through(sleepers: u32, of_one: bool) {
-        explore(move || {
-            let shared = Arc::new(Shared::default());
+    fn slept_through(sleepers: u32, single_waiter: bool) {
+        check_model(move || {
+            let shared = Arc::new(CompletionModel::default());
             let threads: Vec<_> = (0..sleepers)
                 .map(|slot| {
                     let shared = shared.clone();
                     loom::thread::spawn(move || {
-                        let board = Board::new(&shared.epoch, &shared.words);
-                        assert!(board.wait(of_one.then_some(slot), None, || board.result(slot).is_some()));
+                        let completion_table = CompletionTable::new(&shared.epoch, &shared.words);
+                        assert!(
+                            completion_table
+                                .wait(single_waiter.then_some(slot), None, || completion_table.result(slot).is_some())
+                        );
                     })
                 })
                 .collect();
             for slot in 0..sleepers {
-                Board::new(&shared.epoch, &shared.words).complete(slot, Status::Ok);
+                CompletionTable::new(&shared.epoch, &shared.words).complete(slot, Status::Ok);
             }
             for thread in threads {
                 thread.join().unwrap();
@@ -245,39 +257,40 @@ mod loom_tests {
     /// A whole request, twice by the same word: the rank arms, submits and sleeps. The service process takes, writes
     /// the rank's memory and completes. The rank sees the written bytes, and no result of the round before.
     #[test]
-    fn loom_a_word_is_used_again_and_what_was_written_before_it_is_seen() {
+    fn loom_a_reused_word_publishes_earlier_writes() {
         const ROUNDS: u64 = 2;
         #[derive(Default)]
-        struct Region {
-            board: Shared,
+        struct RequestModel {
+            completion_table: CompletionModel,
             state: RingState,
-            slots: [Slot; 2],
+            slots: [RingSlot; 2],
             /// Written only by the service process while a request is in flight.
             memory: UnsafeCell<u64>,
         }
-        explore(|| {
-            let region = Arc::new(Region::default());
+        check_model(|| {
+            let region = Arc::new(RequestModel::default());
             let serving = region.clone();
             let service = loom::thread::spawn(move || {
-                let board = Board::new(&serving.board.epoch, &serving.board.words);
+                let completion_table =
+                    CompletionTable::new(&serving.completion_table.epoch, &serving.completion_table.words);
                 let mut head = 0;
                 while head < ROUNDS {
-                    match Ring::new(&serving.state, &serving.slots).take(&mut head) {
+                    match Ring::new(&serving.state, &serving.slots).pop(&mut head) {
                         Some(words) => {
                             // SAFETY: the rank does not read before the request is complete.
                             serving.memory.with_mut(|memory| unsafe { *memory = words[0] });
-                            board.complete(0, Status::Ok);
+                            completion_table.complete(0, Status::Ok);
                         }
                         None => loom::thread::yield_now(),
                     }
                 }
             });
-            let board = Board::new(&region.board.epoch, &region.board.words);
+            let completion_table = CompletionTable::new(&region.completion_table.epoch, &region.completion_table.words);
             for round in 1..=ROUNDS {
-                board.arm(0);
+                completion_table.arm(0);
                 let pushed = Ring::new(&region.state, &region.slots).push(&[round]);
-                assert_eq!(pushed, Ok(Wake::Awake), "the service process of this test does not sleep");
-                assert!(board.wait(Some(0), None, || board.result(0).is_some()));
+                assert_eq!(pushed, Ok(WakeAction::Awake), "the service process of this test does not sleep");
+                assert!(completion_table.wait(Some(0), None, || completion_table.result(0).is_some()));
                 // SAFETY: the request is complete, the next not submitted.
                 region.memory.with(|memory| assert_eq!(unsafe { *memory }, round));
             }

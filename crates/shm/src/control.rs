@@ -1,4 +1,4 @@
-//! The control region of an attached rank: header, submission ring, completion words and errands in one memfd.
+//! The control region of an attached rank: header, submission ring, completion words and rank copies in one memfd.
 //!
 //! The service process makes the region and passes its descriptor at attach. Layout, version [`LAYOUT_VERSION`],
 //! little-endian, offsets in bytes:
@@ -9,8 +9,8 @@
 //! | 64 | the tier of memory access, 0 until it changes after the attach (u32) |
 //! | 4096 | [`RingState`] |
 //! | 4352 | [`Epoch`] |
-//! | 4608 | [`errand::State`] |
-//! | 4864 | errands, 64 bytes each |
+//! | 4608 | [`rank_copy::RankCopyState`] |
+//! | 4864 | rank copies, 64 bytes each |
 //! | 8960 | ring slots, 128 bytes each |
 //! | after these | completion words, 4 bytes each |
 //!
@@ -19,12 +19,12 @@
 use outboard_call::MOST_IN_FLIGHT;
 use outboard_call::codec::DecodeError;
 
-use crate::completion::{Board, Epoch, Word};
-use crate::entry::Entry;
-use crate::errand::{self, ERRANDS, Errand, Report, Table};
+use crate::completion::{CompletionTable, CompletionWord, Epoch};
+use crate::entry::SubmissionEntry;
 use crate::memory::Tier;
-use crate::region::{Region, RegionError};
-use crate::ring::{Full, Ring, RingState, Slot, Wake};
+use crate::rank_copy::{self, CopyOutcome, RANK_COPIES, RankCopy, RankCopyTable};
+use crate::region::{MemfdRegion, RegionError};
+use crate::ring::{Ring, RingFull, RingSlot, RingState, WakeAction};
 use crate::status::Status;
 use crate::sync::{AtomicU32, Ordering};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -43,9 +43,9 @@ const MAGIC: u64 = u64::from_le_bytes(*b"OUTBOARD");
 const TIER_AT: usize = 64;
 const RING_STATE_AT: usize = 4096;
 const EPOCH_AT: usize = RING_STATE_AT + size_of::<RingState>();
-const ERRAND_STATE_AT: usize = EPOCH_AT + size_of::<Epoch>();
-const ERRANDS_AT: usize = ERRAND_STATE_AT + size_of::<errand::State>();
-const SLOTS_AT: usize = ERRANDS_AT + ERRANDS * size_of::<errand::Place>();
+const RANK_COPY_STATE_AT: usize = EPOCH_AT + size_of::<Epoch>();
+const RANK_COPIES_AT: usize = RANK_COPY_STATE_AT + size_of::<rank_copy::RankCopyState>();
+const SLOTS_AT: usize = RANK_COPIES_AT + RANK_COPIES * size_of::<rank_copy::RankCopySlot>();
 const MOST_SLOTS: u32 = 1 << 16;
 
 #[derive(Debug, thiserror::Error)]
@@ -64,20 +64,20 @@ pub enum ControlError {
 
 /// Position and sizes of the parts of a control region, from which views are made.
 #[derive(Debug, Clone, Copy)]
-struct Parts {
+struct ControlParts {
     start: NonNull<u8>,
     capacity: u32,
     words: u32,
 }
 
 fn region_bytes(capacity: u32, words: u32) -> usize {
-    SLOTS_AT + capacity as usize * size_of::<Slot>() + words as usize * size_of::<Word>()
+    SLOTS_AT + capacity as usize * size_of::<RingSlot>() + words as usize * size_of::<CompletionWord>()
 }
 
-impl Parts {
+impl ControlParts {
     /// # Safety
-    /// At `start`, aligned as a [`Slot`], [`region_bytes`] initialised bytes live for `'a`. While a view lives they are
-    /// accessed by atomics or by other processes only.
+    /// At `start`, aligned as a [`RingSlot`], [`region_bytes`] initialised bytes live for `'a`. While a view lives they
+    /// are accessed by atomics or by other processes only.
     unsafe fn ring<'a>(self) -> Ring<'a> {
         let (start, slots) = (self.start.as_ptr(), self.capacity as usize);
         // SAFETY: both ranges lie within the bytes that the caller guarantees; the types are made of atomics, valid for
@@ -85,7 +85,7 @@ impl Parts {
         unsafe {
             Ring::new(
                 &*start.add(RING_STATE_AT).cast::<RingState>(),
-                std::slice::from_raw_parts(start.add(SLOTS_AT).cast::<Slot>(), slots),
+                std::slice::from_raw_parts(start.add(SLOTS_AT).cast::<RingSlot>(), slots),
             )
         }
     }
@@ -99,42 +99,42 @@ impl Parts {
 
     /// # Safety
     /// As for [`Self::ring`].
-    unsafe fn table<'a>(self) -> Table<'a> {
+    unsafe fn table<'a>(self) -> RankCopyTable<'a> {
         let start = self.start.as_ptr();
         // SAFETY: as for the ring.
         unsafe {
-            Table::new(
-                &*start.add(ERRAND_STATE_AT).cast::<errand::State>(),
-                std::slice::from_raw_parts(start.add(ERRANDS_AT).cast::<errand::Place>(), ERRANDS),
+            RankCopyTable::new(
+                &*start.add(RANK_COPY_STATE_AT).cast::<rank_copy::RankCopyState>(),
+                std::slice::from_raw_parts(start.add(RANK_COPIES_AT).cast::<rank_copy::RankCopySlot>(), RANK_COPIES),
             )
         }
     }
 
     /// # Safety
     /// As for [`Self::ring`].
-    unsafe fn board<'a>(self) -> Board<'a> {
+    unsafe fn completion_table<'a>(self) -> CompletionTable<'a> {
         let start = self.start.as_ptr();
-        let words_at = SLOTS_AT + self.capacity as usize * size_of::<Slot>();
+        let words_at = SLOTS_AT + self.capacity as usize * size_of::<RingSlot>();
         // SAFETY: as for the ring.
         unsafe {
-            Board::new(
+            CompletionTable::new(
                 &*start.add(EPOCH_AT).cast::<Epoch>(),
-                std::slice::from_raw_parts(start.add(words_at).cast::<Word>(), self.words as usize),
+                std::slice::from_raw_parts(start.add(words_at).cast::<CompletionWord>(), self.words as usize),
             )
         }
     }
 }
 
 #[derive(Debug)]
-struct Control {
-    region: Region,
+struct ControlRegion {
+    region: MemfdRegion,
     capacity: u32,
     words: u32,
 }
 
-impl Control {
-    fn parts(&self) -> Parts {
-        Parts { start: self.region.start(), capacity: self.capacity, words: self.words }
+impl ControlRegion {
+    fn parts(&self) -> ControlParts {
+        ControlParts { start: self.region.start(), capacity: self.capacity, words: self.words }
     }
 
     fn ring(&self) -> Ring<'_> {
@@ -143,9 +143,9 @@ impl Control {
         unsafe { self.parts().ring() }
     }
 
-    fn board(&self) -> Board<'_> {
+    fn completion_table(&self) -> CompletionTable<'_> {
         // SAFETY: as for the ring.
-        unsafe { self.parts().board() }
+        unsafe { self.parts().completion_table() }
     }
 
     fn tier(&self) -> &AtomicU32 {
@@ -153,7 +153,7 @@ impl Control {
         unsafe { self.parts().tier() }
     }
 
-    fn table(&self) -> Table<'_> {
+    fn table(&self) -> RankCopyTable<'_> {
         // SAFETY: as for the ring.
         unsafe { self.parts().table() }
     }
@@ -162,7 +162,7 @@ impl Control {
 /// The service process's end of a rank's control region. It has one owner, which holds the ring's position.
 #[derive(Debug)]
 pub struct ServiceSide {
-    control: Arc<Control>,
+    control: Arc<ControlRegion>,
     /// Shared with the rank. It is watched edge-triggered (`EPOLLET`) and never read, which saves a system call.
     doorbell: OwnedFd,
     head: u64,
@@ -170,7 +170,7 @@ pub struct ServiceSide {
 
 /// Completes a rank's requests; for any thread of the service process.
 #[derive(Debug, Clone)]
-pub struct Completions(Arc<Control>);
+pub struct Completer(Arc<ControlRegion>);
 
 impl ServiceSide {
     /// Makes the control region and the doorbell for one rank.
@@ -178,7 +178,7 @@ impl ServiceSide {
     /// # Errors
     /// [`ControlError::Region`] or [`ControlError::Doorbell`] if memory or descriptors are exhausted.
     pub fn create() -> Result<ServiceSide, ControlError> {
-        let region = Region::create("outboard-control", region_bytes(RING_CAPACITY, COMPLETION_WORDS))?;
+        let region = MemfdRegion::create("outboard-control", region_bytes(RING_CAPACITY, COMPLETION_WORDS))?;
         let mut header = [0; 20];
         header[..8].copy_from_slice(&MAGIC.to_le_bytes());
         header[8..12].copy_from_slice(&LAYOUT_VERSION.to_le_bytes());
@@ -187,7 +187,7 @@ impl ServiceSide {
         region.write(0, &header);
         let flags = rustix::event::EventfdFlags::CLOEXEC | rustix::event::EventfdFlags::NONBLOCK;
         let doorbell = rustix::event::eventfd(0, flags).map_err(ControlError::Doorbell)?;
-        let control = Arc::new(Control { region, capacity: RING_CAPACITY, words: COMPLETION_WORDS });
+        let control = Arc::new(ControlRegion { region, capacity: RING_CAPACITY, words: COMPLETION_WORDS });
         Ok(ServiceSide { control, doorbell, head: 0 })
     }
 
@@ -202,12 +202,12 @@ impl ServiceSide {
     }
 
     /// The next submission, or `None`. A malformed submission is removed and returned as an error.
-    pub fn take(&mut self) -> Option<Result<Entry, DecodeError>> {
-        let words = self.control.ring().take(&mut self.head)?;
-        Some(Entry::decode(&words, self.control.words))
+    pub fn pop(&mut self) -> Option<Result<SubmissionEntry, DecodeError>> {
+        let words = self.control.ring().pop(&mut self.head)?;
+        Some(SubmissionEntry::decode(&words, self.control.words))
     }
 
-    /// Raises the sleeping flag. `true`: the ring is empty, the doorbell will ring. `false`: [`take`](Self::take)
+    /// Raises the sleeping flag. `true`: the ring is empty, the doorbell will ring. `false`: [`pop`](Self::pop)
     /// again.
     #[must_use]
     pub fn prepare_sleep(&self) -> bool {
@@ -222,52 +222,52 @@ impl ServiceSide {
     /// Announces the new tier of memory access to the rank, and wakes the rank if it sleeps.
     pub fn announce_tier(&self, tier: Tier) {
         self.control.tier().store(tier.code(), Ordering::Release);
-        self.control.board().announce();
+        self.control.completion_table().announce();
     }
 
     /// A handle that completes this rank's requests.
-    pub fn completions(&self) -> Completions {
-        Completions(self.control.clone())
+    pub fn completions(&self) -> Completer {
+        Completer(self.control.clone())
     }
 
-    /// A handle that gives this rank errands.
-    pub fn errands(&self) -> Errands {
-        Errands(self.control.clone())
+    /// A handle that offers copies to this rank.
+    pub fn rank_copies(&self) -> RankCopies {
+        RankCopies(self.control.clone())
     }
 }
 
-/// Gives a rank errands (SP-6); for one thread of the service process.
+/// Offers copies to a rank (SP-6); for one thread of the service process.
 #[derive(Debug, Clone)]
-pub struct Errands(Arc<Control>);
+pub struct RankCopies(Arc<ControlRegion>);
 
-impl Errands {
-    pub fn table(&self) -> Table<'_> {
+impl RankCopies {
+    pub fn table(&self) -> RankCopyTable<'_> {
         self.0.table()
     }
 
-    /// Offers the errands written to these places, one bit each, and wakes the rank if it sleeps. Check
-    /// [`Table::waited_for`] afterwards.
-    pub fn offer(&self, places: u64) {
-        self.0.table().offer(places);
-        self.0.board().announce();
+    /// Offers the copies written to these slots, one bit each, and wakes the rank if it sleeps. Check
+    /// [`RankCopyTable::has_waiters`] afterwards.
+    pub fn offer(&self, slots: u64) {
+        self.0.table().offer(slots);
+        self.0.completion_table().announce();
     }
 }
 
-impl Completions {
+impl Completer {
     /// Stores the result of the request that owns `slot` and wakes the rank if it sleeps. Everything written to the
     /// rank's memory before is visible to the rank that sees the result.
     ///
     /// # Panics
     /// If `slot` did not come from a decoded entry of this rank.
     pub fn complete(&self, slot: u32, status: Status) {
-        self.0.board().complete(slot, status);
+        self.0.completion_table().complete(slot, status);
     }
 }
 
 /// A rank's end of its control region; for any of its threads.
 #[derive(Debug)]
 pub struct RankSide {
-    control: Control,
+    control: ControlRegion,
     /// The eventfd that wakes a sleeping service process.
     doorbell: OwnedFd,
 }
@@ -284,7 +284,7 @@ impl RankSide {
         if size < SLOTS_AT {
             return Err(ControlError::Malformed("size"));
         }
-        let region = Region::attach(region, size)?;
+        let region = MemfdRegion::attach(region, size)?;
         region.keep_from_children()?;
         let word = |at| {
             let mut bytes = [0; 4];
@@ -306,7 +306,7 @@ impl RankSide {
         if words == 0 || words > MOST_SLOTS || region_bytes(capacity, words) != size {
             return Err(ControlError::Malformed("number of completion words"));
         }
-        Ok(RankSide { control: Control { region, capacity, words }, doorbell })
+        Ok(RankSide { control: ControlRegion { region, capacity, words }, doorbell })
     }
 
     /// Number of completion words: requests that can be in flight.
@@ -318,51 +318,51 @@ impl RankSide {
     /// been made pending by [`arm`](Self::arm).
     ///
     /// # Errors
-    /// [`Full`] when the service process is a whole ring behind.
-    pub fn post(&self, entry: &Entry) -> Result<(), Full> {
+    /// [`RingFull`] when the service process is a whole ring behind.
+    pub fn post(&self, entry: &SubmissionEntry) -> Result<(), RingFull> {
         let wake = self.control.ring().push(&entry.encode())?;
-        self.ring_if(wake);
+        self.ring_doorbell(wake);
         Ok(())
     }
 
-    fn ring_if(&self, wake: Wake) {
-        if wake == Wake::Ring {
+    fn ring_doorbell(&self, wake: WakeAction) {
+        if wake == WakeAction::Ring {
             // Fails only if the counter is at its maximum, and then the bell is readable already.
             let _ = rustix::io::write(&self.doorbell, &1u64.to_ne_bytes());
         }
     }
 
-    /// A thread starts to wait, and takes errands until [`Self::leave`].
-    pub fn enter(&self) {
-        self.control.table().enter();
+    /// A thread starts to wait, and claims copies until [`Self::end_wait`].
+    pub fn begin_wait(&self) {
+        self.control.table().begin_wait();
     }
 
     /// A thread stops waiting.
-    pub fn leave(&self) {
-        if self.control.table().leave() {
-            self.ring_if(self.control.ring().wake());
+    pub fn end_wait(&self) {
+        if self.control.table().end_wait() {
+            self.ring_doorbell(self.control.ring().wake());
         }
     }
 
-    pub fn has_errands(&self) -> bool {
+    pub fn has_copy_offers(&self) -> bool {
         self.control.table().has_offers()
     }
 
-    /// Takes an errand, to be reported by its place.
-    pub fn take_errand(&self) -> Option<(u32, Errand)> {
-        self.control.table().take()
+    /// Claims a copy, to be reported by its slot.
+    pub fn claim_copy(&self) -> Option<(u32, RankCopy)> {
+        self.control.table().claim()
     }
 
-    /// Reports the end of an errand that was taken.
-    pub fn report(&self, place: u32, report: Report) {
-        if self.control.table().report(place, report) {
-            self.ring_if(self.control.ring().wake());
+    /// Reports the end of a copy that was claimed.
+    pub fn report(&self, slot: u32, report: CopyOutcome) {
+        if self.control.table().report(slot, report) {
+            self.ring_doorbell(self.control.ring().wake());
         }
     }
 
     /// Clears all offers, because the service process is gone.
-    pub fn refuse_errands(&self) {
-        self.control.table().refuse_all();
+    pub fn clear_copy_offers(&self) {
+        self.control.table().clear_offers();
     }
 
     /// The current tier of memory access, if it has changed since the attach.
@@ -372,23 +372,23 @@ impl RankSide {
 
     /// Makes the completion word of `slot` pending.
     pub fn arm(&self, slot: u32) {
-        self.control.board().arm(slot);
+        self.control.completion_table().arm(slot);
     }
 
     /// The result in `slot`, or `None` while pending.
     pub fn result(&self, slot: u32) -> Option<Status> {
-        self.control.board().result(slot)
+        self.control.completion_table().result(slot)
     }
 
     /// Makes threads in [`wait`](Self::wait) check their condition again.
     pub fn nudge(&self) {
-        self.control.board().announce();
+        self.control.completion_table().announce();
     }
 
     /// Sleeps until `done` holds or `limit` has passed; returns the last result of `done`. With `slot` it is called
     /// again only after that request has ended, or an announcement.
     pub fn wait(&self, slot: Option<u32>, limit: Option<Duration>, done: impl FnMut() -> bool) -> bool {
-        self.control.board().wait(slot, limit, done)
+        self.control.completion_table().wait(slot, limit, done)
     }
 }
 
@@ -406,9 +406,9 @@ mod tests {
         (service, rank)
     }
 
-    fn entry(slot: u32) -> Entry {
+    fn entry(slot: u32) -> SubmissionEntry {
         let call = Call { bytes: 16, send: 4096, receive: 8192, ..Call::new(CallKind::Allgather) };
-        Entry { group: 1, instance: 1, slot, call }
+        SubmissionEntry { group: 1, instance: 1, slot, call }
     }
 
     fn rung(service: &ServiceSide) -> bool {
@@ -419,46 +419,48 @@ mod tests {
     #[test]
     fn offsets_are_aligned_and_as_documented() {
         assert_eq!((RING_STATE_AT, EPOCH_AT, SLOTS_AT), (4096, 4352, 8960));
-        assert_eq!((ERRAND_STATE_AT, ERRANDS_AT), (4608, 4864));
+        assert_eq!((RANK_COPY_STATE_AT, RANK_COPIES_AT), (4608, 4864));
         assert_eq!(region_bytes(1024, 1024), 8960 + 131_072 + 4096);
-        for at in [RING_STATE_AT, EPOCH_AT, ERRAND_STATE_AT, ERRANDS_AT, SLOTS_AT] {
-            assert_eq!(at % align_of::<Slot>(), 0);
+        for at in [RING_STATE_AT, EPOCH_AT, RANK_COPY_STATE_AT, RANK_COPIES_AT, SLOTS_AT] {
+            assert_eq!(at % align_of::<RingSlot>(), 0);
         }
     }
 
     /// The views work on heap memory here, so that Miri checks their accesses.
     #[test]
-    fn submissions_completions_and_errands_cross_raw_memory() {
+    fn submissions_completions_and_rank_copies_cross_raw_memory() {
         let (capacity, words) = (4, 4);
-        let layout = Layout::from_size_align(region_bytes(capacity, words), align_of::<Slot>()).unwrap();
+        let layout = Layout::from_size_align(region_bytes(capacity, words), align_of::<RingSlot>()).unwrap();
         // SAFETY: the layout has a size above zero.
         let start = NonNull::new(unsafe { alloc_zeroed(layout) }).unwrap();
-        let parts = Parts { start, capacity, words };
+        let parts = ControlParts { start, capacity, words };
         // SAFETY: aligned, zeroed, freed below, and accessed through these views alone.
-        let (ring, board, table) = unsafe { (parts.ring(), parts.board(), parts.table()) };
-        let errand = Errand { pid: 1, source: 2, target: 3, bytes: 4, mark: 5, nonce: [6; 16] };
-        table.write(63, &errand);
+        let (ring, completion_table, table) = unsafe { (parts.ring(), parts.completion_table(), parts.table()) };
+        let rank_copy = RankCopy { pid: 1, source: 2, target: 3, bytes: 4, mark: 5, nonce: [6; 16] };
+        table.write(63, &rank_copy);
         table.offer(1 << 63);
         std::thread::scope(|scope| {
             scope.spawn(move || {
                 for round in 0..20 {
                     let slot = round % words;
-                    board.arm(slot);
+                    completion_table.arm(slot);
                     let _ = ring.push(&entry(slot).encode()).unwrap();
-                    assert!(board.wait(Some(slot), None, || board.result(slot) == Some(Status::Ok)));
+                    assert!(
+                        completion_table.wait(Some(slot), None, || completion_table.result(slot) == Some(Status::Ok))
+                    );
                 }
-                assert_eq!(table.take(), Some((63, errand)));
-                assert!(table.report(63, Report::Done));
+                assert_eq!(table.claim(), Some((63, rank_copy)));
+                assert!(table.report(63, CopyOutcome::Done));
             });
             let mut head = 0;
             while head < 20 {
-                match ring.take(&mut head).map(|taken| Entry::decode(&taken, words)) {
-                    Some(taken) => board.complete(taken.unwrap().slot, Status::Ok),
+                match ring.pop(&mut head).map(|taken| SubmissionEntry::decode(&taken, words)) {
+                    Some(taken) => completion_table.complete(taken.unwrap().slot, Status::Ok),
                     None => std::thread::yield_now(),
                 }
             }
         });
-        assert_eq!(table.reported(63), Some(Report::Done));
+        assert_eq!(table.outcome(63), Some(CopyOutcome::Done));
         // SAFETY: allocated above with this layout; the views are not used any more.
         unsafe { dealloc(start.as_ptr(), layout) };
     }
@@ -470,13 +472,13 @@ mod tests {
         rank.arm(7);
         rank.post(&entry(7)).unwrap();
         assert!(!rung(&service), "an awake service process is not rung");
-        assert_eq!(service.take(), Some(Ok(entry(7))));
-        assert_eq!(service.take(), None);
+        assert_eq!(service.pop(), Some(Ok(entry(7))));
+        assert_eq!(service.pop(), None);
         assert!(service.prepare_sleep());
         rank.post(&entry(8)).unwrap();
         assert!(rung(&service));
         service.stay_awake();
-        assert_eq!(service.take(), Some(Ok(entry(8))));
+        assert_eq!(service.pop(), Some(Ok(entry(8))));
         assert_eq!(rank.result(7), None);
         let completions = service.completions();
         std::thread::scope(|scope| {
@@ -503,11 +505,11 @@ mod tests {
         let (mut service, rank) = both();
         rank.post(&entry(COMPLETION_WORDS)).unwrap();
         rank.post(&entry(0)).unwrap();
-        assert_eq!(service.take().unwrap(), Err(DecodeError::Value("slot")));
-        assert_eq!(service.take(), Some(Ok(entry(0))));
+        assert_eq!(service.pop().unwrap(), Err(DecodeError::Value("slot")));
+        assert_eq!(service.pop(), Some(Ok(entry(0))));
         let size = rank.control.region.bytes();
         rank.control.region.write(0, &vec![0xff; size]);
-        assert_eq!(service.take(), None);
+        assert_eq!(service.pop(), None);
         service.completions().complete(0, Status::Ok);
     }
 

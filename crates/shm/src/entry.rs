@@ -6,14 +6,14 @@
 use outboard_call::codec::DecodeError;
 use outboard_call::{CALL_WORDS, Call};
 
-use crate::ring::{ENTRY_WORDS, Words};
+use crate::ring::{ENTRY_WORDS, EntryWords};
 
 /// Words in front of the call: group, instance, slot.
 const HEAD_WORDS: usize = 3;
 
 /// A rank's request to its service process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Entry {
+pub struct SubmissionEntry {
     /// The group, by the identifier that the service process gave this rank.
     pub group: u64,
     /// Number of this collective among the rank's collectives on the group, from 1. A recording or a message has any
@@ -26,9 +26,9 @@ pub struct Entry {
     pub call: Call,
 }
 
-impl Entry {
+impl SubmissionEntry {
     /// The entry as it lies in the ring.
-    pub fn encode(&self) -> Words {
+    pub fn encode(&self) -> EntryWords {
         let mut words = [0; ENTRY_WORDS];
         words[..HEAD_WORDS].copy_from_slice(&[self.group, self.instance, self.slot.into()]);
         words[HEAD_WORDS..][..CALL_WORDS].copy_from_slice(&self.call.encode());
@@ -36,7 +36,7 @@ impl Entry {
     }
 
     /// The entry in `words`; `slots` is the number of completion words that the rank has.
-    pub fn decode(words: &Words, slots: u32) -> Result<Entry, DecodeError> {
+    pub fn decode(words: &EntryWords, slots: u32) -> Result<SubmissionEntry, DecodeError> {
         let [group, instance, slot, call @ .., _, _, _, _, _, _] = *words;
         let slot = u32::try_from(slot).ok().filter(|slot| *slot < slots).ok_or(DecodeError::Value("slot"))?;
         if instance == 0 {
@@ -45,7 +45,7 @@ impl Entry {
         if words[HEAD_WORDS + CALL_WORDS..].iter().any(|spare| *spare != 0) {
             return Err(DecodeError::Value("spare word"));
         }
-        Ok(Entry { group, instance, slot, call: Call::decode(call)? })
+        Ok(SubmissionEntry { group, instance, slot, call: Call::decode(call)? })
     }
 }
 
@@ -59,17 +59,17 @@ mod tests {
     fn an_entry_survives_the_ring_and_bad_fields_are_named() {
         let kind = CallKind::Scatterv { root: Rank(7) };
         let call = Call { in_place: true, bytes: 9, send: 0x5000, receive: 0x6000, table: 0x7000, ..Call::new(kind) };
-        let entry = Entry { group: 3, instance: u64::MAX, slot: 9, call };
+        let entry = SubmissionEntry { group: 3, instance: u64::MAX, slot: 9, call };
         let words = entry.encode();
-        assert_eq!(Entry::decode(&words, 10), Ok(entry));
-        assert_eq!(Entry::decode(&words, 9), Err(DecodeError::Value("slot")));
+        assert_eq!(SubmissionEntry::decode(&words, 10), Ok(entry));
+        assert_eq!(SubmissionEntry::decode(&words, 9), Err(DecodeError::Value("slot")));
         let bad = [(1, 0, "instance"), (2, 1 << 32, "slot"), (9, 1, "spare word"), (14, 1, "spare word")];
         for (word, value, field) in
             bad.into_iter().chain([(3, 6, "call kind"), (3, 2 << 8 | 1, "flags"), (4, 1 << 32, "tag")])
         {
             let mut bad = words;
             bad[word] = value;
-            assert_eq!(Entry::decode(&bad, 10), Err(DecodeError::Value(field)));
+            assert_eq!(SubmissionEntry::decode(&bad, 10), Err(DecodeError::Value(field)));
         }
     }
 }

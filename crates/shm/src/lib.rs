@@ -3,7 +3,7 @@
 //! - [`region`]: memfd regions, sealed so that a mapping can never fault.
 //! - [`ring`]: the submission ring, rank to service process.
 //! - [`completion`]: completion words and their futex, service process to rank.
-//! - [`errand`]: copies that the service process leaves to a rank that waits.
+//! - [`rank_copy`]: copies that the service process leaves to a rank that waits.
 //! - [`control`]: the first three in one region with a versioned header, as each side sees it.
 //! - [`entry`]: the entries that a rank submits.
 //! - [`memory`]: reading and writing a rank's memory without its CPU (SP-4), in tiers.
@@ -20,8 +20,8 @@
 #![allow(missing_docs, reason = "names speak for themselves inside; programs are written against the client crate")]
 
 pub mod completion;
-pub mod errand;
 mod foreign;
+pub mod rank_copy;
 pub mod ring;
 pub mod status;
 mod sync;

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// Interval at which a held lock is tried again, since a holder that is stopped must not block others for ever.
-const LOOK: Duration = Duration::from_millis(5);
+const RETRY_INTERVAL: Duration = Duration::from_millis(5);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum LockError {
@@ -47,7 +47,7 @@ pub fn lock(path: &Path, until: Instant) -> Result<OwnedFd, LockError> {
                 return Ok(file);
             }
             Ok(()) => {}
-            Err(Errno::WOULDBLOCK | Errno::INTR) if Instant::now() < until => std::thread::sleep(LOOK),
+            Err(Errno::WOULDBLOCK | Errno::INTR) if Instant::now() < until => std::thread::sleep(RETRY_INTERVAL),
             Err(Errno::WOULDBLOCK | Errno::INTR) => return Err(LockError::Held),
             Err(errno) => return Err(errno.into()),
         }
@@ -60,7 +60,7 @@ mod tests {
 
     #[test]
     #[cfg_attr(miri, ignore = "locks files")]
-    fn one_holds_it_at_a_time_and_only_the_file_that_has_the_name() {
+    fn one_process_holds_a_lock_and_only_the_named_file_counts() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("lock");
         let held = lock(&path, Instant::now()).unwrap();

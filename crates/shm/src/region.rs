@@ -1,8 +1,8 @@
 //! Shared memory regions: sealed memfds, so that no process can remove pages under a mapping.
 //!
-//! Invariants: a [`Region`] maps exactly `len` bytes of a file that can neither shrink nor grow and that lies in the
-//! kernel's own tmpfs. So no access to the mapping raises SIGBUS. Another process may change its bytes at any moment:
-//! they are accessed through raw pointers, never as references, except for atomics.
+//! Invariants: a [`MemfdRegion`] maps exactly `len` bytes of a file that can neither shrink nor grow and that lies in
+//! the kernel's own tmpfs. So no access to the mapping raises SIGBUS. Another process may change its bytes at any
+//! moment: they are accessed through raw pointers, never as references, except for atomics.
 
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::io::Errno;
@@ -33,24 +33,24 @@ pub enum RegionError {
 
 /// A mapped, sealed memfd.
 #[derive(Debug)]
-pub struct Region {
+pub struct MemfdRegion {
     start: NonNull<u8>,
     len: usize,
     fd: OwnedFd,
 }
 
 // SAFETY: the mapping belongs to the process, not to a thread, and is accessed through raw pointers and atomics only.
-unsafe impl Send for Region {}
+unsafe impl Send for MemfdRegion {}
 // SAFETY: as above; methods that copy bytes take raw addresses and never form references.
-unsafe impl Sync for Region {}
+unsafe impl Sync for MemfdRegion {}
 
-impl Region {
+impl MemfdRegion {
     /// Makes a zeroed region of `len` bytes, seals its size and maps it.
     ///
     /// # Errors
     /// [`RegionError::Kernel`] if memory, descriptors or address space are exhausted, or `len` is 0.
-    pub fn create(name: &str, len: usize) -> Result<Region, RegionError> {
-        Region::map(sealed(name, len)?, len)
+    pub fn create(name: &str, len: usize) -> Result<MemfdRegion, RegionError> {
+        MemfdRegion::map(sealed(name, len)?, len)
     }
 
     /// Maps a region that another process made, after checking that it has `len` bytes and cannot shrink. Core dumps
@@ -58,9 +58,9 @@ impl Region {
     ///
     /// # Errors
     /// [`RegionError::Untrusted`] or [`RegionError::Size`] for any other file, [`RegionError::Kernel`] as above.
-    pub fn attach(fd: OwnedFd, len: usize) -> Result<Region, RegionError> {
-        Region::check(&fd, len as u64)?;
-        let region = Region::map(fd, len)?;
+    pub fn attach(fd: OwnedFd, len: usize) -> Result<MemfdRegion, RegionError> {
+        MemfdRegion::check(&fd, len as u64)?;
+        let region = MemfdRegion::map(fd, len)?;
         // If the advice fails, dumps are larger, and nothing else changes.
         // SAFETY: the whole of our own mapping; the advice does not change its content.
         let _ = unsafe { rustix::mm::madvise(region.start.as_ptr().cast(), len, Advice::LinuxDontDump) };
@@ -72,7 +72,7 @@ impl Region {
         check_seals(fd.as_fd(), len, size_seals())
     }
 
-    fn map(fd: OwnedFd, len: usize) -> Result<Region, RegionError> {
+    fn map(fd: OwnedFd, len: usize) -> Result<MemfdRegion, RegionError> {
         let kernel = |errno| RegionError::Kernel { what: "map", bytes: len as u64, errno };
         // SAFETY: a fresh mapping at an address of the kernel's choice touches no memory that Rust knows of.
         let start = unsafe {
@@ -80,7 +80,7 @@ impl Region {
         }
         .map_err(kernel)?;
         let start = NonNull::new(start.cast()).ok_or(kernel(Errno::NOMEM))?;
-        Ok(Region { start, len, fd })
+        Ok(MemfdRegion { start, len, fd })
     }
 
     /// Keeps the mapping out of children that this process forks.
@@ -135,7 +135,7 @@ impl Region {
     }
 }
 
-impl Drop for Region {
+impl Drop for MemfdRegion {
     fn drop(&mut self) {
         // SAFETY: the mapping is ours and without borrowers: views take a reference to the region.
         let _ = unsafe { rustix::mm::munmap(self.start.as_ptr().cast(), self.len) };
@@ -160,10 +160,10 @@ fn check_seals(fd: BorrowedFd<'_>, len: u64, wanted: SealFlags) -> Result<(), Re
     Ok(())
 }
 
-/// A zeroed, unmapped memfd of `len` bytes with a sealed size, which [`Region::attach`] accepts in another process.
+/// A zeroed, unmapped memfd of `len` bytes with a sealed size. [`MemfdRegion::attach`] accepts it in another process.
 ///
 /// # Errors
-/// As for [`Region::create`].
+/// As for [`MemfdRegion::create`].
 pub fn sealed(name: &str, len: usize) -> Result<OwnedFd, RegionError> {
     let kernel = |what| move |errno| RegionError::Kernel { what, bytes: len as u64, errno };
     let fd =
@@ -209,8 +209,8 @@ mod tests {
     #[test]
     #[cfg_attr(miri, ignore = "maps a memfd")]
     fn two_mappings_share_bytes() {
-        let mine = Region::create("test", 8192).unwrap();
-        let theirs = Region::attach(mine.fd().try_clone_to_owned().unwrap(), 8192).unwrap();
+        let mine = MemfdRegion::create("test", 8192).unwrap();
+        let theirs = MemfdRegion::attach(mine.fd().try_clone_to_owned().unwrap(), 8192).unwrap();
         mine.write(5000, b"hello");
         let mut bytes = [0; 5];
         theirs.read(5000, &mut bytes);
@@ -219,7 +219,7 @@ mod tests {
     }
 
     /// Whether a core dump would leave the region out.
-    fn is_kept_from_dumps(region: &Region) -> bool {
+    fn is_kept_from_dumps(region: &MemfdRegion) -> bool {
         let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
         let start = format!("{:x}-", region.start().as_ptr().addr());
         let mut lines = maps.lines().skip_while(|line| !line.starts_with(&start));
@@ -228,16 +228,16 @@ mod tests {
 
     #[test]
     #[cfg_attr(miri, ignore = "reads /proc")]
-    fn core_dumps_have_own_regions_and_leave_out_those_of_others() {
-        let mine = Region::create("test", 8192).unwrap();
-        let theirs = Region::attach(mine.fd().try_clone_to_owned().unwrap(), 8192).unwrap();
+    fn core_dumps_include_own_regions_and_omit_attached_ones() {
+        let mine = MemfdRegion::create("test", 8192).unwrap();
+        let theirs = MemfdRegion::attach(mine.fd().try_clone_to_owned().unwrap(), 8192).unwrap();
         assert!(is_kept_from_dumps(&theirs) && !is_kept_from_dumps(&mine));
     }
 
     #[test]
     #[cfg_attr(miri, ignore = "needs memfd_create")]
     fn a_mapping_may_stay_when_its_region_goes() {
-        let region = Region::create("test", 4096).unwrap();
+        let region = MemfdRegion::create("test", 4096).unwrap();
         let start = region.start();
         region.write(0, b"stays");
         region.leave_mapped();
@@ -250,17 +250,17 @@ mod tests {
     fn unsealed_foreign_and_short_files_are_refused() {
         let unsealed = rustix::fs::memfd_create("test", MemfdFlags::ALLOW_SEALING).unwrap();
         rustix::fs::ftruncate(&unsealed, 4096).unwrap();
-        assert!(matches!(Region::attach(unsealed, 4096), Err(RegionError::Untrusted(_))));
+        assert!(matches!(MemfdRegion::attach(unsealed, 4096), Err(RegionError::Untrusted(_))));
 
         let mut file = tempfile::tempfile().unwrap();
         file.write_all(&[0; 4096]).unwrap();
-        assert!(matches!(Region::attach(file.into(), 4096), Err(RegionError::Untrusted(_))));
+        assert!(matches!(MemfdRegion::attach(file.into(), 4096), Err(RegionError::Untrusted(_))));
 
         let (pipe, _end) = rustix::pipe::pipe().unwrap();
-        assert!(matches!(Region::attach(pipe, 4096), Err(RegionError::Untrusted(_))));
+        assert!(matches!(MemfdRegion::attach(pipe, 4096), Err(RegionError::Untrusted(_))));
 
-        let short = Region::create("test", 4096).unwrap().fd().try_clone_to_owned().unwrap();
-        assert!(matches!(Region::attach(short, 8192), Err(RegionError::Size { actual: 4096, .. })));
+        let short = MemfdRegion::create("test", 4096).unwrap().fd().try_clone_to_owned().unwrap();
+        assert!(matches!(MemfdRegion::attach(short, 8192), Err(RegionError::Size { actual: 4096, .. })));
     }
 
     #[test]
@@ -271,7 +271,7 @@ mod tests {
         assert!(rustix::io::pwrite(&fd, b"x", 0).is_err());
         assert_eq!(unseal(fd.try_clone().unwrap(), content.len()).unwrap(), content);
         assert!(matches!(unseal(fd, 9_999), Err(RegionError::Size { .. })));
-        let writable = Region::create("test", 4096).unwrap().fd().try_clone_to_owned().unwrap();
+        let writable = MemfdRegion::create("test", 4096).unwrap().fd().try_clone_to_owned().unwrap();
         assert!(matches!(unseal(writable, 4096), Err(RegionError::Untrusted(_))));
     }
 }

@@ -15,19 +15,19 @@
 //! ring again. One of the two sees the other (loom: `no_wake_up_is_lost`). The producer that lowers the flag rings.
 //! Nothing here makes a system call or waits.
 
-use crate::sync::{AtomicU32, AtomicU64, Lines, Ordering, fence};
+use crate::sync::{AtomicU32, AtomicU64, CachePadded, Ordering, fence};
 use std::cmp::Ordering::{Equal, Greater, Less};
 
 /// Words of an entry; with the turn a slot is 128 bytes. Loom pays for each atomic, and one word is as good as 15.
 pub const ENTRY_WORDS: usize = if cfg!(loom) { 1 } else { 15 };
 
 /// An entry as it lies in the ring.
-pub type Words = [u64; ENTRY_WORDS];
+pub type EntryWords = [u64; ENTRY_WORDS];
 
 /// One place of the ring.
 #[derive(Debug, Default)]
 #[repr(C, align(128))]
-pub struct Slot {
+pub struct RingSlot {
     turn: AtomicU64,
     words: [AtomicU64; ENTRY_WORDS],
 }
@@ -36,21 +36,21 @@ pub struct Slot {
 #[derive(Debug, Default)]
 #[repr(C)]
 pub struct RingState {
-    ticket: Lines<AtomicU64>,
-    sleeping: Lines<AtomicU32>,
+    ticket: CachePadded<AtomicU64>,
+    sleeping: CachePadded<AtomicU32>,
 }
 
 /// The ring is full: the service process has not taken its entries yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("submission ring full: the service process has not taken its {capacity} entries; test or wait for requests")]
-pub struct Full {
+pub struct RingFull {
     pub capacity: usize,
 }
 
 /// Action of a producer after its push.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use = "a sleeping consumer stays asleep unless the doorbell is rung"]
-pub enum Wake {
+pub enum WakeAction {
     /// The consumer sleeps, and this producer must ring.
     Ring,
     /// The consumer is awake, or another producer rings.
@@ -61,7 +61,7 @@ pub enum Wake {
 #[derive(Debug, Clone, Copy)]
 pub struct Ring<'a> {
     state: &'a RingState,
-    slots: &'a [Slot],
+    slots: &'a [RingSlot],
 }
 
 impl<'a> Ring<'a> {
@@ -69,25 +69,25 @@ impl<'a> Ring<'a> {
     ///
     /// # Panics
     /// If the number of slots is not a power of two.
-    pub fn new(state: &'a RingState, slots: &'a [Slot]) -> Self {
+    pub fn new(state: &'a RingState, slots: &'a [RingSlot]) -> Self {
         assert!(slots.len().is_power_of_two(), "{} slots", slots.len());
         Ring { state, slots }
     }
 
-    fn place(&self, position: u64) -> (&'a Slot, u64) {
+    fn slot_at(&self, position: u64) -> (&'a RingSlot, u64) {
         let capacity = self.slots.len() as u64;
         let round = position / capacity;
         (&self.slots[(position % capacity) as usize], round.wrapping_mul(2))
     }
 
     /// Producer: appends an entry. Never blocks; lock-free among producers.
-    pub fn push(&self, words: &Words) -> Result<Wake, Full> {
+    pub fn push(&self, words: &EntryWords) -> Result<WakeAction, RingFull> {
         let mut position = self.state.ticket.0.load(Ordering::Relaxed);
         let (slot, free) = loop {
-            let (slot, free) = self.place(position);
+            let (slot, free) = self.slot_at(position);
             match slot.turn.load(Ordering::Acquire).cmp(&free) {
                 Less => {
-                    return Err(Full { capacity: self.slots.len() });
+                    return Err(RingFull { capacity: self.slots.len() });
                 }
                 Greater => position = self.state.ticket.0.load(Ordering::Relaxed),
                 Equal => match self.state.ticket.0.compare_exchange_weak(
@@ -109,19 +109,19 @@ impl<'a> Ring<'a> {
     }
 
     /// Producer: wakes the consumer, if it sleeps, for something that was left for it.
-    pub fn wake(&self) -> Wake {
+    pub fn wake(&self) -> WakeAction {
         fence(Ordering::SeqCst);
         let sleeping = &self.state.sleeping.0;
         if sleeping.load(Ordering::Relaxed) != 0 && sleeping.swap(0, Ordering::AcqRel) != 0 {
-            Wake::Ring
+            WakeAction::Ring
         } else {
-            Wake::Awake
+            WakeAction::Awake
         }
     }
 
     /// Consumer: copies the entry at `head` out and advances `head`; `None` if no entry is published there.
-    pub fn take(&self, head: &mut u64) -> Option<Words> {
-        let (slot, free) = self.place(*head);
+    pub fn pop(&self, head: &mut u64) -> Option<EntryWords> {
+        let (slot, free) = self.slot_at(*head);
         if slot.turn.load(Ordering::Acquire) != free + 1 {
             return None;
         }
@@ -140,7 +140,7 @@ impl<'a> Ring<'a> {
         // A swap, not a store: it is ordered among the producers' swaps, on which the proof rests.
         self.state.sleeping.0.swap(1, Ordering::Relaxed);
         fence(Ordering::SeqCst);
-        let (slot, free) = self.place(head);
+        let (slot, free) = self.slot_at(head);
         if slot.turn.load(Ordering::Acquire) == free + 1 {
             self.stay_awake();
             return false;
@@ -158,11 +158,11 @@ impl<'a> Ring<'a> {
 mod tests {
     use super::*;
 
-    fn ring(capacity: usize) -> (RingState, Vec<Slot>) {
-        (RingState::default(), (0..capacity).map(|_| Slot::default()).collect())
+    fn ring(capacity: usize) -> (RingState, Vec<RingSlot>) {
+        (RingState::default(), (0..capacity).map(|_| RingSlot::default()).collect())
     }
 
-    fn entry(value: u64) -> Words {
+    fn entry(value: u64) -> EntryWords {
         let mut words = [0; ENTRY_WORDS];
         words[0] = value;
         words[ENTRY_WORDS - 1] = !value;
@@ -171,7 +171,7 @@ mod tests {
 
     #[test]
     fn a_slot_is_two_cache_lines() {
-        assert_eq!(size_of::<Slot>(), 128);
+        assert_eq!(size_of::<RingSlot>(), 128);
         assert_eq!(size_of::<RingState>(), 256);
     }
 
@@ -181,11 +181,11 @@ mod tests {
         let ring = Ring::new(&state, &slots);
         let mut head = 0;
         for value in 0..50 {
-            assert_eq!(ring.push(&entry(value)), Ok(Wake::Awake));
-            assert_eq!(ring.push(&entry(value + 1000)), Ok(Wake::Awake));
-            assert_eq!(ring.take(&mut head), Some(entry(value)));
-            assert_eq!(ring.take(&mut head), Some(entry(value + 1000)));
-            assert_eq!(ring.take(&mut head), None);
+            assert_eq!(ring.push(&entry(value)), Ok(WakeAction::Awake));
+            assert_eq!(ring.push(&entry(value + 1000)), Ok(WakeAction::Awake));
+            assert_eq!(ring.pop(&mut head), Some(entry(value)));
+            assert_eq!(ring.pop(&mut head), Some(entry(value + 1000)));
+            assert_eq!(ring.pop(&mut head), None);
         }
     }
 
@@ -196,11 +196,11 @@ mod tests {
         let mut head = 0;
         assert!(ring.push(&entry(1)).is_ok());
         assert!(ring.push(&entry(2)).is_ok());
-        assert_eq!(ring.push(&entry(3)), Err(Full { capacity: 2 }));
-        assert_eq!(ring.take(&mut head), Some(entry(1)));
+        assert_eq!(ring.push(&entry(3)), Err(RingFull { capacity: 2 }));
+        assert_eq!(ring.pop(&mut head), Some(entry(1)));
         assert!(ring.push(&entry(3)).is_ok());
-        assert_eq!(ring.take(&mut head), Some(entry(2)));
-        assert_eq!(ring.take(&mut head), Some(entry(3)));
+        assert_eq!(ring.pop(&mut head), Some(entry(2)));
+        assert_eq!(ring.pop(&mut head), Some(entry(3)));
     }
 
     #[test]
@@ -209,14 +209,14 @@ mod tests {
         let ring = Ring::new(&state, &slots);
         let mut head = 0;
         assert!(ring.prepare_sleep(head));
-        assert_eq!(ring.push(&entry(1)), Ok(Wake::Ring));
-        assert_eq!(ring.push(&entry(2)), Ok(Wake::Awake));
+        assert_eq!(ring.push(&entry(1)), Ok(WakeAction::Ring));
+        assert_eq!(ring.push(&entry(2)), Ok(WakeAction::Awake));
         assert!(!ring.prepare_sleep(head), "entries are waiting");
-        assert!(ring.take(&mut head).is_some());
-        assert!(ring.take(&mut head).is_some());
+        assert!(ring.pop(&mut head).is_some());
+        assert!(ring.pop(&mut head).is_some());
         assert!(ring.prepare_sleep(head));
         ring.stay_awake();
-        assert_eq!(ring.push(&entry(3)), Ok(Wake::Awake));
+        assert_eq!(ring.push(&entry(3)), Ok(WakeAction::Awake));
     }
 
     /// MC-9: several threads of a rank post at once. No entry is lost or doubled, and each thread's entries keep their
@@ -239,7 +239,7 @@ mod tests {
             }
             let (mut head, mut next) = (0, [0; THREADS as usize]);
             while head < THREADS * each {
-                let Some(words) = ring.take(&mut head) else {
+                let Some(words) = ring.pop(&mut head) else {
                     std::thread::yield_now();
                     continue;
                 };
@@ -255,20 +255,20 @@ mod tests {
 #[cfg(all(test, loom))]
 mod loom_tests {
     use super::*;
-    use crate::sync::explore;
+    use crate::sync::check_model;
     use loom::sync::{Arc, Condvar, Mutex};
 
     #[derive(Default)]
-    struct Shared {
+    struct RingModel {
         state: RingState,
-        slots: [Slot; 2],
+        slots: [RingSlot; 2],
         bell: Mutex<bool>,
         rung: Condvar,
     }
 
-    impl Shared {
+    impl RingModel {
         fn push(&self, value: u64) {
-            if Ring::new(&self.state, &self.slots).push(&[value]) == Ok(Wake::Ring) {
+            if Ring::new(&self.state, &self.slots).push(&[value]) == Ok(WakeAction::Ring) {
                 *self.bell.lock().unwrap() = true;
                 self.rung.notify_one();
             }
@@ -287,8 +287,8 @@ mod loom_tests {
     }
 
     fn drained(producers: u64) {
-        explore(move || {
-            let shared = Arc::new(Shared::default());
+        check_model(move || {
+            let shared = Arc::new(RingModel::default());
             let threads: Vec<_> = (1..=producers)
                 .map(|value| {
                     let shared = shared.clone();
@@ -297,7 +297,7 @@ mod loom_tests {
                 .collect();
             let (mut head, mut sum) = (0, 0);
             while head < producers {
-                match Ring::new(&shared.state, &shared.slots).take(&mut head) {
+                match Ring::new(&shared.state, &shared.slots).pop(&mut head) {
                     Some(words) => sum += words[0],
                     None => shared.sleep(head),
                 }
@@ -321,9 +321,9 @@ mod loom_tests {
 
     /// The consumer is also woken by another event, as by its timers, and lowers the flag while the producer reads it.
     #[test]
-    fn loom_no_wake_up_is_lost_by_one_that_wakes_for_other_reasons() {
-        explore(|| {
-            let shared = Arc::new(Shared::default());
+    fn loom_no_wake_up_is_lost_by_a_wake_without_a_push() {
+        check_model(|| {
+            let shared = Arc::new(RingModel::default());
             let (pushing, waking) = (shared.clone(), shared.clone());
             let producer = loom::thread::spawn(move || pushing.push(1));
             let timer = loom::thread::spawn(move || {
@@ -332,7 +332,7 @@ mod loom_tests {
             });
             let ring = || Ring::new(&shared.state, &shared.slots);
             let mut head = 0;
-            while ring().take(&mut head).is_none() {
+            while ring().pop(&mut head).is_none() {
                 shared.sleep(head);
                 ring().stay_awake();
             }
@@ -345,8 +345,8 @@ mod loom_tests {
     #[test]
     fn loom_slots_are_used_again() {
         const ENTRIES: u64 = 3;
-        explore(|| {
-            let shared = Arc::new(Shared::default());
+        check_model(|| {
+            let shared = Arc::new(RingModel::default());
             let pushing = shared.clone();
             let producer = loom::thread::spawn(move || {
                 for value in 1..=ENTRIES {
@@ -357,7 +357,7 @@ mod loom_tests {
             });
             let mut head = 0;
             while head < ENTRIES {
-                match Ring::new(&shared.state, &shared.slots).take(&mut head) {
+                match Ring::new(&shared.state, &shared.slots).pop(&mut head) {
                     Some(words) => assert_eq!(words, [head], "in order, each once"),
                     None => loom::thread::yield_now(),
                 }

@@ -82,11 +82,11 @@ impl Futex {
 /// Keeps its content on separate cache lines (two, since prefetchers fetch pairs).
 #[derive(Debug, Default)]
 #[repr(C, align(128))]
-pub(crate) struct Lines<T>(pub(crate) T);
+pub(crate) struct CachePadded<T>(pub(crate) T);
 
 /// Makes loom explore every order of steps with at most three preemptions.
 #[cfg(all(test, loom))]
-pub(crate) fn explore(story: impl Fn() + Send + Sync + 'static) {
+pub(crate) fn check_model(story: impl Fn() + Send + Sync + 'static) {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(3);
     model.check(story);

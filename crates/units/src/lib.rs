@@ -28,63 +28,63 @@ pub struct Size(pub u64);
 #[allow(missing_docs, reason = "the messages are the documentation")]
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum UnitError {
-    #[error("`{text}` is no {what}; write for instance `{example}`")]
-    Form { text: String, what: &'static str, example: &'static str },
+    #[error("`{text}` is no {quantity}; write for instance `{example}`")]
+    Syntax { text: String, quantity: &'static str, example: &'static str },
     #[error("`{text}` is no whole number of {smallest} below 2^64")]
     Range { text: String, smallest: &'static str },
     #[error("a rate of 0 bit/s carries nothing; give that of the slowest link")]
-    Nothing,
+    ZeroRate,
 }
 
-struct Units {
-    what: &'static str,
+struct UnitTable {
+    quantity: &'static str,
     example: &'static str,
     smallest: &'static str,
     /// Name, short name and factor, the largest first; the last has factor 1.
     names: &'static [(&'static str, &'static str, u64)],
-    without: Option<&'static str>,
-    zero: bool,
+    default_unit: Option<&'static str>,
+    zero_allowed: bool,
     /// Whether values are shown with decimals; sizes in powers of two are not.
     decimals: bool,
 }
 
-const DURATIONS: Units = Units {
-    what: "duration",
+const DURATIONS: UnitTable = UnitTable {
+    quantity: "duration",
     example: "12.5 us",
     smallest: "nanoseconds",
     names: &[("s", "s", 1_000_000_000), ("ms", "ms", 1_000_000), ("us", "us", 1_000), ("ns", "ns", 1)],
-    without: None,
-    zero: true,
+    default_unit: None,
+    zero_allowed: true,
     decimals: true,
 };
-const RATES: Units = Units {
-    what: "rate",
+const RATES: UnitTable = UnitTable {
+    quantity: "rate",
     example: "940 mbit",
     smallest: "bits per second",
     names: &[("gbit", "gbit", 1_000_000_000), ("mbit", "mbit", 1_000_000), ("kbit", "kbit", 1_000), ("bit", "bit", 1)],
-    without: Some("bit"),
-    zero: false,
+    default_unit: Some("bit"),
+    zero_allowed: false,
     decimals: true,
 };
-const SIZES: Units = Units {
-    what: "size",
+const SIZES: UnitTable = UnitTable {
+    quantity: "size",
     example: "64 KiB",
     smallest: "bytes",
     names: &[("GiB", "G", 1 << 30), ("MiB", "M", 1 << 20), ("KiB", "K", 1 << 10), ("B", "", 1)],
-    without: Some("B"),
-    zero: true,
+    default_unit: Some("B"),
+    zero_allowed: true,
     decimals: false,
 };
 
-impl Units {
+impl UnitTable {
     fn factor(&self, unit: &str) -> Option<u64> {
-        let unit = if unit.is_empty() { self.without? } else { unit };
+        let unit = if unit.is_empty() { self.default_unit? } else { unit };
         let known = |name: &str| name.eq_ignore_ascii_case(unit);
         self.names.iter().find(|(name, short, _)| known(name) || known(short)).map(|(.., factor)| *factor)
     }
 
     fn parse(&self, text: &str) -> Result<u64, UnitError> {
-        let form = || UnitError::Form { text: text.to_owned(), what: self.what, example: self.example };
+        let form = || UnitError::Syntax { text: text.to_owned(), quantity: self.quantity, example: self.example };
         let range = || UnitError::Range { text: text.to_owned(), smallest: self.smallest };
         let trimmed = text.trim();
         let unit_at = trimmed.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(trimmed.len());
@@ -105,7 +105,7 @@ impl Units {
             return Err(range());
         }
         match u64::try_from(scaled / scale).map_err(|_| range())? {
-            0 if !self.zero => Err(UnitError::Nothing),
+            0 if !self.zero_allowed => Err(UnitError::ZeroRate),
             value => Ok(value),
         }
     }
@@ -130,7 +130,7 @@ impl Duration {
     }
 
     fn in_unit(text: &str, unit: &'static str) -> Result<std::time::Duration, UnitError> {
-        let nanoseconds = Units { without: Some(unit), ..DURATIONS }.parse(text)?;
+        let nanoseconds = UnitTable { default_unit: Some(unit), ..DURATIONS }.parse(text)?;
         Ok(std::time::Duration::from_nanos(nanoseconds))
     }
 
@@ -162,7 +162,7 @@ impl Rate {
     }
 }
 
-macro_rules! read_and_shown {
+macro_rules! text_forms {
     ($($quantity:ident by $units:ident),*) => {$(
         impl FromStr for $quantity {
             type Err = UnitError;
@@ -180,14 +180,14 @@ macro_rules! read_and_shown {
     )*};
 }
 
-read_and_shown!(Duration by DURATIONS, Rate by RATES, Size by SIZES);
+text_forms!(Duration by DURATIONS, Rate by RATES, Size by SIZES);
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn quantities_are_read_as_people_write_them() {
+    fn quantities_parse_in_all_spellings() {
         assert_eq!("12.5 us".parse(), Ok(Duration(12_500)));
         assert_eq!("3ms".parse(), Ok(Duration(3_000_000)));
         assert_eq!("0 ns".parse(), Ok(Duration(0)));
@@ -216,16 +216,16 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_quantity_is_refused_with_an_example() {
+    fn invalid_quantity_is_rejected_with_an_example() {
         for text in ["", ".", "KiB", "-1 KiB", "+1", ". KiB", "1.2.3 KiB", "1 kb", "1T", "1e3 B"] {
             let refused = text.parse::<Size>().unwrap_err();
-            assert!(matches!(refused, UnitError::Form { .. }), "{text}: {refused}");
+            assert!(matches!(refused, UnitError::Syntax { .. }), "{text}: {refused}");
             assert!(refused.to_string().contains("64 KiB"), "{refused}");
         }
         for text in ["0.3 B", "18446744073709551616 B", "17179869184 GiB", "1.0000000001 GiB"] {
             assert!(matches!(text.parse::<Size>(), Err(UnitError::Range { .. })), "{text}");
         }
-        assert_eq!("0 gbit".parse::<Rate>(), Err(UnitError::Nothing));
+        assert_eq!("0 gbit".parse::<Rate>(), Err(UnitError::ZeroRate));
         assert!("12".parse::<Duration>().is_err(), "nobody says of what");
         for text in ["", "-1", "soon", "nan", "1e300"] {
             assert!(Duration::seconds(text).is_err(), "{text}");
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn the_short_form_has_no_blank() {
+    fn short_form_has_no_blank() {
         assert_eq!(
             format!("{:#} {:#} {:#} {:#}", Size(0), Size(1448), Size(65_536), Rate(2_500_000_000)),
             "0 1448 64K 2.5gbit"
@@ -243,7 +243,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn what_is_shown_is_read_back(value: u64) {
+        fn displayed_quantity_parses_to_the_same_value(value: u64) {
             proptest::prop_assert_eq!(Duration(value).to_string().parse(), Ok(Duration(value)));
             proptest::prop_assert_eq!(Rate(value.max(1)).to_string().parse(), Ok(Rate(value.max(1))));
             proptest::prop_assert_eq!(Size(value).to_string().parse(), Ok(Size(value)));

@@ -5,9 +5,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use outboard_call::{Call, CallKind};
-use outboard_shm::attach::{Channel, Hello, Reply, Request};
+use outboard_shm::attach::{AttachChannel, AttachReply, AttachRequest, Hello};
 use outboard_shm::control::{LAYOUT_VERSION, RankSide};
-use outboard_shm::entry::Entry;
+use outboard_shm::entry::SubmissionEntry;
 use outboard_shm::memory::{MemoryDescriptor, Probe, Tier};
 use outboard_shm::status::Status;
 
@@ -19,8 +19,8 @@ const BLOCK: usize = 64;
 const SLOT: u32 = 0;
 const OWED_SLOT: u32 = 1;
 
-pub(super) struct Honest {
-    channel: Channel,
+pub(super) struct HonestRank {
+    channel: AttachChannel,
     side: RankSide,
     /// Allgathers of the honest group so far.
     pub(super) rounds: u64,
@@ -32,42 +32,42 @@ pub(super) struct Honest {
     owed_output: Box<[u8; 2 * BLOCK]>,
 }
 
-impl Honest {
-    pub(super) fn attach(socket: &Path) -> Honest {
-        let channel = Channel::connect(socket).expect("the daemon listens");
+impl HonestRank {
+    pub(super) fn attach(socket: &Path) -> HonestRank {
+        let channel = AttachChannel::connect(socket).expect("the daemon listens");
         let mut probe = Box::new(Probe::new().expect("random bytes"));
         let probe_address = (&raw const *probe).addr() as u64;
         let (layout_version, nonce) = (LAYOUT_VERSION, probe.nonce());
         let hello = Hello { layout_version, pid: std::process::id(), probe_address, nonce, descriptor: true };
         let memory = MemoryDescriptor::of_this_process().expect("our own");
-        channel.send(1, &Request::Hello(hello), &[memory.as_fd()]).expect("sent");
+        channel.send(1, &AttachRequest::Hello(hello), &[memory.as_fd()]).expect("sent");
         assert!(channel.wait(LIMIT).expect("poll"), "an honest rank is welcomed");
-        let mut received = channel.receive::<Reply>().expect("a reply").expect("it waits");
-        let Reply::Welcome(welcome) = received.message else { panic!("a welcome, not {:?}", received.message) };
+        let mut received = channel.receive::<AttachReply>().expect("a reply").expect("it waits");
+        let AttachReply::Welcome(welcome) = received.message else { panic!("a welcome, not {:?}", received.message) };
         assert!(welcome.tier == Tier::CrossMemory && probe.answered(), "the daemon reaches its own process");
         let doorbell = received.descriptors.pop().expect("two descriptors");
         let region = received.descriptors.pop().expect("two descriptors");
         let side = RankSide::attach(region, doorbell).expect("a control region");
         let blank = || Box::new([0; 2 * BLOCK]);
         let (input, output, owed_output) = (Box::new([0; BLOCK]), blank(), blank());
-        Honest { channel, side, rounds: 0, owed: 0, owing: false, token: 1, input, output, owed_output }
+        HonestRank { channel, side, rounds: 0, owed: 0, owing: false, token: 1, input, output, owed_output }
     }
 
-    pub(super) fn say(&mut self, request: &Request, descriptors: &[BorrowedFd<'_>]) {
+    pub(super) fn send(&mut self, request: &AttachRequest, descriptors: &[BorrowedFd<'_>]) {
         self.token += 1;
         self.channel.send(self.token, request, descriptors).expect("sent");
     }
 
-    pub(super) fn hear(&mut self) -> Reply {
+    pub(super) fn receive(&mut self) -> AttachReply {
         assert!(self.channel.wait(LIMIT).expect("poll"), "an honest rank is answered");
-        let received = self.channel.receive::<Reply>().expect("a reply").expect("it waits");
+        let received = self.channel.receive::<AttachReply>().expect("a reply").expect("it waits");
         assert_eq!(received.token, self.token, "the answer to what was asked");
         received.message
     }
 
-    pub(super) fn ask(&mut self, request: &Request, descriptors: &[BorrowedFd<'_>]) -> Reply {
-        self.say(request, descriptors);
-        self.hear()
+    pub(super) fn request(&mut self, request: &AttachRequest, descriptors: &[BorrowedFd<'_>]) -> AttachReply {
+        self.send(request, descriptors);
+        self.receive()
     }
 
     /// Posts the next allgather of the honest group, as its rank `me`.
@@ -80,7 +80,7 @@ impl Honest {
     }
 
     /// Checks that the allgather brought the contributions of the round after `round`.
-    pub(super) fn gathered(&mut self, round: u64) {
+    pub(super) fn check_gather(&mut self, round: u64) {
         assert_eq!(self.result(SLOT), Status::Ok, "an honest allgather succeeds");
         for (block, me) in self.output.chunks(BLOCK).zip(0..) {
             assert!(block.iter().all(|found| *found == byte(round + 1, me)), "block {me} of round {round}: {block:?}");
@@ -100,7 +100,7 @@ impl Honest {
     }
 
     /// The hostile rank is gone: the call that it owed must have ended, well or not.
-    pub(super) fn collect_debts(&mut self) {
+    pub(super) fn await_owed_call(&mut self) {
         if self.owing {
             self.result(OWED_SLOT);
         }
@@ -109,7 +109,7 @@ impl Honest {
     fn post(&self, (group, instance, slot): (u64, u64, u32), send: u64, receive: u64) {
         let call = Call { bytes: BLOCK as u64, send, receive, ..Call::new(CallKind::Allgather) };
         self.side.arm(slot);
-        self.side.post(&Entry { group, instance, slot, call }).expect("room in the ring");
+        self.side.post(&SubmissionEntry { group, instance, slot, call }).expect("room in the ring");
     }
 
     fn result(&self, slot: u32) -> Status {
@@ -121,7 +121,7 @@ impl Honest {
     }
 
     pub(super) fn detach(mut self) {
-        assert_eq!(self.ask(&Request::Detach, &[]), Reply::Done, "an honest rank may go");
+        assert_eq!(self.request(&AttachRequest::Detach, &[]), AttachReply::Done, "an honest rank may go");
     }
 }
 

@@ -5,8 +5,8 @@
 
 use std::fmt::Debug;
 
-use crate::engine::{Engine, Order};
-use crate::profile::{ProfileError, Table};
+use crate::engine::{NicEngine, NicOrder};
+use crate::profile::{ProfileError, ProfileTable};
 
 /// Processors, memory, bus and link of a machine: the table `[machine]` of a profile.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -34,7 +34,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    pub(crate) fn read(table: &mut Table<'_, '_>) -> Result<Machine, ProfileError> {
+    pub(crate) fn read(table: &mut ProfileTable<'_, '_>) -> Result<Machine, ProfileError> {
         let (time, rate) = ("ns", "GB/s");
         Ok(Machine {
             send: table.cost("send", time)?,
@@ -53,7 +53,7 @@ impl Machine {
 
 /// Nanoseconds that a part of a NIC takes for one piece of work.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Work {
+pub struct WorkTime {
     /// Nanoseconds in which the part does nothing else.
     pub busy: f64,
     /// Nanoseconds from the end of `busy` until the work is done.
@@ -61,7 +61,7 @@ pub struct Work {
 }
 
 /// Costs of the NICs of an engine. An operation without a cost of its own costs nothing.
-pub trait Costs<E: Engine>: Copy + Debug {
+pub trait EngineCosts<E: NicEngine>: Copy + Debug {
     /// Nanoseconds of the processor for one post.
     fn post(&self, machine: &Machine, post: &E::Post) -> f64;
 
@@ -71,16 +71,16 @@ pub trait Costs<E: Engine>: Copy + Debug {
     }
 
     /// Cost of sending a packet; `contexts` counts the contexts of all engines of the NIC.
-    fn send(&self, _packet: &E::Packet, _contexts: usize) -> Work {
-        Work::default()
+    fn send(&self, _packet: &E::Packet, _contexts: usize) -> WorkTime {
+        WorkTime::default()
     }
 
-    fn receive(&self, _packet: &E::Packet, _contexts: usize) -> Work {
-        Work::default()
+    fn receive(&self, _packet: &E::Packet, _contexts: usize) -> WorkTime {
+        WorkTime::default()
     }
 
     /// Nanoseconds of the NIC for an order on memory that it carries out itself.
-    fn order(&self, _order: &Order) -> f64 {
+    fn order(&self, _order: &NicOrder) -> f64 {
         0.0
     }
 

@@ -6,20 +6,20 @@ use std::sync::Arc;
 use outboard_plan::{Buffer, Program, Rank, Reduction, Span};
 use thiserror::Error;
 
-use crate::engine::{Failure, Node, Place, Port, Region};
+use crate::engine::{AddressSpace, JobFailure, MemorySegment, NodeId, Port};
 
 /// The reason why an engine rejects a call of a job.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum JobError {
     #[error("job {job} has failed: {failure}; close it")]
-    Failed { job: u8, failure: Failure },
+    Failed { job: u8, failure: JobFailure },
     #[error("{calls} calls of job {job} at once: {most} may be in flight; wait for some")]
     Calls { job: u8, calls: usize, most: usize },
 }
 
 /// A call of a process that posts its program unchanged.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Post {
+pub struct ProgramPost {
     pub job: u8,
     pub program: Arc<Program>,
     /// Addresses in the memory of the process at which input, output and scratch begin.
@@ -28,33 +28,33 @@ pub struct Post {
 }
 
 /// State of each port in its jobs, by job and port.
-pub(crate) type Members<M> = BTreeMap<(u8, u16), M>;
+pub(crate) type JobMembers<M> = BTreeMap<(u8, u16), M>;
 
-pub(crate) fn enter<M>(members: &mut Members<M>, job: u8, port: Port, member: M) {
+pub(crate) fn insert_member<M>(members: &mut JobMembers<M>, job: u8, port: Port, member: M) {
     assert!(members.insert((job, port.0), member).is_none(), "job {job} is open on {port} already");
 }
 
 #[derive(Debug)]
-pub(crate) struct Membership {
+pub(crate) struct JobMembership {
     pub(crate) rank: Rank,
     /// Ports of all ranks, by rank.
-    ports: Vec<(Node, Port)>,
+    ports: Vec<(NodeId, Port)>,
     /// The reason why all further calls fail.
-    pub(crate) failed: Option<Failure>,
+    pub(crate) failed: Option<JobFailure>,
 }
 
-impl Membership {
-    pub(crate) fn new(own: (Node, Port), ports: Vec<(Node, Port)>) -> Self {
+impl JobMembership {
+    pub(crate) fn new(own: (NodeId, Port), ports: Vec<(NodeId, Port)>) -> Self {
         let rank = ports.iter().position(|member| *member == own).expect("a job names all of its members");
-        Membership { rank: Rank(rank as u32), ports, failed: None }
+        JobMembership { rank: Rank(rank as u32), ports, failed: None }
     }
 
-    pub(crate) fn port_of(&self, rank: Rank) -> (Node, Port) {
+    pub(crate) fn port_of(&self, rank: Rank) -> (NodeId, Port) {
         self.ports[rank.0 as usize]
     }
 
     /// The nodes of all other ranks, each node once.
-    pub(crate) fn other_nodes(&self) -> Vec<Node> {
+    pub(crate) fn other_nodes(&self) -> Vec<NodeId> {
         let others = self.ports.iter().zip(0..).filter(|(_, rank)| Rank(*rank) != self.rank);
         others.map(|((node, _), _)| *node).collect::<BTreeSet<_>>().into_iter().collect()
     }
@@ -64,12 +64,12 @@ impl Membership {
     }
 
     /// Whether to accept a packet about the rank `peer`: a job that has failed here rejects all packets.
-    pub(crate) fn hears(&self, peer: Rank, from: Node) -> bool {
+    pub(crate) fn accepts_from(&self, peer: Rank, from: NodeId) -> bool {
         assert_eq!(self.port_of(peer).0, from, "a packet about {peer}");
         self.failed.is_none()
     }
 
-    pub(crate) fn needs(&self, node: Node) -> bool {
+    pub(crate) fn involves(&self, node: NodeId) -> bool {
         self.failed.is_none() && self.ports.iter().any(|(other, _)| *other == node)
     }
 
@@ -83,13 +83,13 @@ impl Membership {
     }
 
     /// The place of a span of a call whose buffers begin at `memory`, with `unit` bytes for each byte of the plan.
-    pub(crate) fn place(&self, memory: [u64; 3], span: Span, unit: u64) -> Place {
+    pub(crate) fn place(&self, memory: [u64; 3], span: Span, unit: u64) -> MemorySegment {
         let base = match span.buffer {
             Buffer::Input => memory[0],
             Buffer::Output => memory[1],
             Buffer::Scratch => memory[2],
         };
         let (_, port) = self.port_of(self.rank);
-        Place { region: Region::Host(port), address: base + span.offset * unit, len: span.len * unit }
+        MemorySegment { region: AddressSpace::Host(port), address: base + span.offset * unit, len: span.len * unit }
     }
 }

@@ -1,7 +1,7 @@
 //! NICs that progress collectives themselves. A host posts the lowered form of a plan. Its NIC carries the plan out
 //! with the NICs of the other hosts until it writes the completion.
 //!
-//! Each kind is a machine with the interface of [`Engine`]: posts, packets and time go in; orders on memory, packets
+//! Each kind is a machine with the interface of [`NicEngine`]: posts, packets and time go in; orders on memory, packets
 //! and completions come out. [`triggered`] is InfiniBand with CORE-Direct, [`ordered`] the order-triggered NIC of the
 //! Tianhe network, [`datapath`] the accelerator that receives multicast. [`host`] is the baseline for comparison:
 //! processes that progress plans themselves.
@@ -23,5 +23,7 @@ pub mod profile;
 mod registered;
 pub mod triggered;
 
-pub use engine::{Completion, Engine, Failure, Node, Order, Output, Place, Port, Region, Worker};
+pub use engine::{
+    AddressSpace, Executor, JobCompletion, JobFailure, MemorySegment, NicEngine, NicOrder, NodeId, Output, Port,
+};
 pub use job::JobError;

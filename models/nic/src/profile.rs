@@ -27,7 +27,7 @@ use crate::{datapath, ordered, triggered};
 
 /// A number of a profile.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Number {
+pub struct ProfileNumber {
     pub table: &'static str,
     pub key: &'static str,
     pub value: f64,
@@ -41,11 +41,11 @@ pub struct Profile {
     pub about: String,
     /// Processors, memory, bus and link.
     pub machine: Option<Machine>,
-    pub triggered: Option<triggered::Costs>,
-    pub ordered: Option<ordered::Costs>,
-    pub datapath: Option<datapath::Costs>,
+    pub triggered: Option<triggered::TriggeredCosts>,
+    pub ordered: Option<ordered::OrderedCosts>,
+    pub datapath: Option<datapath::DatapathCosts>,
     /// All numbers, in the order of their tables and keys.
-    pub numbers: Vec<Number>,
+    pub numbers: Vec<ProfileNumber>,
 }
 
 /// The place at which a text is not a valid profile, and the fault.
@@ -55,25 +55,25 @@ pub struct ProfileError {
     pub file: String,
     /// Counted from 1.
     pub line: usize,
-    pub fault: Fault,
+    pub fault: ProfileFault,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-pub enum Fault {
+pub enum ProfileFault {
     #[error("{0}")]
     Syntax(String),
-    #[error("{what} `{key}`: there is {known}")]
-    Unknown { what: &'static str, key: String, known: String },
+    #[error("{kind} `{key}`: there is {known}")]
+    Unknown { kind: &'static str, key: String, known: String },
     #[error("[{table}] lacks `{key}`, in {unit}: a table has all of its keys")]
     Missing { table: &'static str, key: &'static str, unit: &'static str },
     #[error("`{key}` is {value}: it has to be {wanted}")]
-    Value { key: String, value: String, wanted: Wanted },
+    Value { key: String, value: String, wanted: ExpectedValue },
     #[error("`{key}` has no source: name the paper and the place, or begin with fitted or assumed")]
     Source { key: String },
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Wanted {
+pub enum ExpectedValue {
     /// The text of `name` or `about`.
     Text,
     /// A table at the top level.
@@ -88,15 +88,15 @@ pub enum Wanted {
     Count,
 }
 
-impl fmt::Display for Wanted {
+impl fmt::Display for ExpectedValue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Wanted::Text => "a text",
-            Wanted::Table => "a table",
-            Wanted::Sourced => "{ value = NUMBER, source = TEXT }",
-            Wanted::Rate => "finite and above 0",
-            Wanted::Cost => "finite and at least 0",
-            Wanted::Count => "a whole number from 1 to 4294967295",
+            ExpectedValue::Text => "a text",
+            ExpectedValue::Table => "a table",
+            ExpectedValue::Sourced => "{ value = NUMBER, source = TEXT }",
+            ExpectedValue::Rate => "finite and above 0",
+            ExpectedValue::Cost => "finite and at least 0",
+            ExpectedValue::Count => "a whole number from 1 to 4294967295",
         })
     }
 }
@@ -127,10 +127,10 @@ impl Profile {
 
     /// Reads the profile in `text`, the contents of `file`.
     pub fn read(file: &str, text: &str) -> Result<Profile, ProfileError> {
-        let reader = Reader { file, text };
+        let reader = ProfileReader { file, text };
         let root = DeTable::parse(text).map_err(|error| {
             let at = error.span().map_or(0, |span| span.start);
-            reader.error(at, Fault::Syntax(error.message().to_owned()))
+            reader.error(at, ProfileFault::Syntax(error.message().to_owned()))
         })?;
         let mut profile = Profile {
             name: String::new(),
@@ -150,15 +150,18 @@ impl Profile {
                 "about" => profile.about = reader.text_of("about", value)?,
                 "machine" => profile.machine = Some(reader.table("machine", value, numbers, Machine::read)?),
                 "triggered" => {
-                    profile.triggered = Some(reader.table("triggered", value, numbers, triggered::Costs::read)?);
+                    profile.triggered =
+                        Some(reader.table("triggered", value, numbers, triggered::TriggeredCosts::read)?);
                 }
-                "ordered" => profile.ordered = Some(reader.table("ordered", value, numbers, ordered::Costs::read)?),
+                "ordered" => {
+                    profile.ordered = Some(reader.table("ordered", value, numbers, ordered::OrderedCosts::read)?)
+                }
                 "datapath" => {
-                    profile.datapath = Some(reader.table("datapath", value, numbers, datapath::Costs::read)?)
+                    profile.datapath = Some(reader.table("datapath", value, numbers, datapath::DatapathCosts::read)?)
                 }
                 other => {
                     let known = "name, about, [machine], [triggered], [ordered], [datapath]".to_owned();
-                    let fault = Fault::Unknown { what: "table or key", key: other.to_owned(), known };
+                    let fault = ProfileFault::Unknown { kind: "table or key", key: other.to_owned(), known };
                     return Err(reader.error(key.span().start, fault));
                 }
             }
@@ -169,44 +172,44 @@ impl Profile {
 
 /// The text that is being read.
 #[derive(Clone, Copy)]
-struct Reader<'a> {
+struct ProfileReader<'a> {
     file: &'a str,
     text: &'a str,
 }
 
-type Value<'a> = Spanned<DeValue<'a>>;
+type TomlValue<'a> = Spanned<DeValue<'a>>;
 
-impl Reader<'_> {
-    fn error(&self, at: usize, fault: Fault) -> ProfileError {
+impl ProfileReader<'_> {
+    fn error(&self, at: usize, fault: ProfileFault) -> ProfileError {
         let before = self.text.as_bytes().iter().take(at);
         let line = 1 + before.filter(|byte| **byte == b'\n').count();
         ProfileError { file: self.file.to_owned(), line, fault }
     }
 
-    fn wrong(&self, key: &str, value: &Value<'_>, wanted: Wanted) -> ProfileError {
+    fn value_error(&self, key: &str, value: &TomlValue<'_>, wanted: ExpectedValue) -> ProfileError {
         let shown = self.text.get(value.span()).unwrap_or_default().to_owned();
-        self.error(value.span().start, Fault::Value { key: key.to_owned(), value: shown, wanted })
+        self.error(value.span().start, ProfileFault::Value { key: key.to_owned(), value: shown, wanted })
     }
 
-    fn text_of(&self, key: &str, value: &Value<'_>) -> Result<String, ProfileError> {
-        let text = value.get_ref().as_str().ok_or_else(|| self.wrong(key, value, Wanted::Text))?;
+    fn text_of(&self, key: &str, value: &TomlValue<'_>) -> Result<String, ProfileError> {
+        let text = value.get_ref().as_str().ok_or_else(|| self.value_error(key, value, ExpectedValue::Text))?;
         Ok(text.to_owned())
     }
 
     fn table<T>(
         &self,
         name: &'static str,
-        value: &Value<'_>,
-        numbers: &mut Vec<Number>,
-        read: impl FnOnce(&mut Table<'_, '_>) -> Result<T, ProfileError>,
+        value: &TomlValue<'_>,
+        numbers: &mut Vec<ProfileNumber>,
+        read: impl FnOnce(&mut ProfileTable<'_, '_>) -> Result<T, ProfileError>,
     ) -> Result<T, ProfileError> {
-        let entries = value.get_ref().as_table().ok_or_else(|| self.wrong(name, value, Wanted::Table))?;
-        let mut table = Table { reader: *self, name, at: value.span().start, entries, numbers: Vec::new() };
+        let entries = value.get_ref().as_table().ok_or_else(|| self.value_error(name, value, ExpectedValue::Table))?;
+        let mut table = ProfileTable { reader: *self, name, at: value.span().start, entries, numbers: Vec::new() };
         let read = read(&mut table)?;
         let keys: Vec<&str> = table.numbers.iter().map(|number| number.key).collect();
         if let Some((key, _)) = entries.iter().find(|(key, _)| !keys.contains(&&**key.get_ref())) {
             let (at, key) = (key.span().start, key.get_ref().to_string());
-            return Err(self.error(at, Fault::Unknown { what: "key", key, known: keys.join(", ") }));
+            return Err(self.error(at, ProfileFault::Unknown { kind: "key", key, known: keys.join(", ") }));
         }
         numbers.append(&mut table.numbers);
         Ok(read)
@@ -214,53 +217,54 @@ impl Reader<'_> {
 }
 
 /// A table whose keys are read one by one.
-pub(crate) struct Table<'a, 'b> {
-    reader: Reader<'a>,
+pub(crate) struct ProfileTable<'a, 'b> {
+    reader: ProfileReader<'a>,
     name: &'static str,
     at: usize,
     entries: &'a DeTable<'b>,
-    numbers: Vec<Number>,
+    numbers: Vec<ProfileNumber>,
 }
 
-impl Table<'_, '_> {
+impl ProfileTable<'_, '_> {
     /// Reads a number that has to be positive.
     pub(crate) fn rate(&mut self, key: &'static str, unit: &'static str) -> Result<f64, ProfileError> {
-        self.number(key, unit, Wanted::Rate, |value| value > 0.0)
+        self.number(key, unit, ExpectedValue::Rate, |value| value > 0.0)
     }
 
     /// Reads a number that may be 0.
     pub(crate) fn cost(&mut self, key: &'static str, unit: &'static str) -> Result<f64, ProfileError> {
-        self.number(key, unit, Wanted::Cost, |value| value >= 0.0)
+        self.number(key, unit, ExpectedValue::Cost, |value| value >= 0.0)
     }
 
     pub(crate) fn count(&mut self, key: &'static str, unit: &'static str) -> Result<u32, ProfileError> {
         let whole = |value: f64| (1.0..=f64::from(u32::MAX)).contains(&value) && value.fract() == 0.0;
-        Ok(self.number(key, unit, Wanted::Count, whole)? as u32)
+        Ok(self.number(key, unit, ExpectedValue::Count, whole)? as u32)
     }
 
     fn number(
         &mut self,
         key: &'static str,
         unit: &'static str,
-        wanted: Wanted,
+        wanted: ExpectedValue,
         is: impl Fn(f64) -> bool,
     ) -> Result<f64, ProfileError> {
         let (reader, table) = (self.reader, self.name);
-        let missing = || reader.error(self.at, Fault::Missing { table, key, unit });
+        let missing = || reader.error(self.at, ProfileFault::Missing { table, key, unit });
         let entry = self.entries.get(key).ok_or_else(missing)?;
-        let sourced = entry.get_ref().as_table().ok_or_else(|| reader.wrong(key, entry, Wanted::Sourced))?;
+        let sourced =
+            entry.get_ref().as_table().ok_or_else(|| reader.value_error(key, entry, ExpectedValue::Sourced))?;
         if let Some((other, _)) = sourced.iter().find(|(other, _)| !matches!(&**other.get_ref(), "value" | "source")) {
             let (at, key, known) = (other.span().start, other.get_ref().to_string(), "value, source".to_owned());
-            return Err(reader.error(at, Fault::Unknown { what: "key", key, known }));
+            return Err(reader.error(at, ProfileFault::Unknown { kind: "key", key, known }));
         }
-        let written = sourced.get("value").ok_or_else(|| reader.wrong(key, entry, Wanted::Sourced))?;
+        let written = sourced.get("value").ok_or_else(|| reader.value_error(key, entry, ExpectedValue::Sourced))?;
         let value = float(written.get_ref()).filter(|value| value.is_finite() && is(*value));
-        let value = value.ok_or_else(|| reader.wrong(key, written, wanted))?;
+        let value = value.ok_or_else(|| reader.value_error(key, written, wanted))?;
         let source = sourced.get("source").and_then(|source| source.get_ref().as_str()).unwrap_or_default().trim();
         if source.is_empty() {
-            return Err(reader.error(entry.span().start, Fault::Source { key: key.to_owned() }));
+            return Err(reader.error(entry.span().start, ProfileFault::Source { key: key.to_owned() }));
         }
-        self.numbers.push(Number { table, key, value, unit, source: source.to_owned() });
+        self.numbers.push(ProfileNumber { table, key, value, unit, source: source.to_owned() });
         Ok(value)
     }
 }
@@ -294,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_profile_is_refused_by_its_line() {
+    fn invalid_profile_error_names_its_line() {
         let line = GOOD.lines().position(|line| line.starts_with("gigahertz")).expect("a rate") + 1;
         for value in ["0", "-1.8", "inf", "nan", "\"fast\""] {
             let said = refused(&GOOD.replace("value = 1.8,", &format!("value = {value},")));

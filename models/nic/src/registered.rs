@@ -5,20 +5,20 @@
 use std::collections::BTreeMap;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Part {
+pub(crate) struct RegisteredPart {
     pub(crate) address: u64,
     pub(crate) bytes: u64,
 }
 
 #[derive(Debug)]
-pub(crate) struct Registered {
+pub(crate) struct RegisteredMemory {
     /// Free bytes, by address.
     free: BTreeMap<u64, u64>,
 }
 
-impl Registered {
+impl RegisteredMemory {
     pub(crate) fn new(bytes: u64) -> Self {
-        Registered { free: BTreeMap::from([(0, bytes)]) }
+        RegisteredMemory { free: BTreeMap::from([(0, bytes)]) }
     }
 
     pub(crate) fn left(&self) -> u64 {
@@ -26,19 +26,19 @@ impl Registered {
     }
 
     /// Allocates from the first free part that is large enough.
-    pub(crate) fn take(&mut self, bytes: u64) -> Option<Part> {
+    pub(crate) fn allocate(&mut self, bytes: u64) -> Option<RegisteredPart> {
         if bytes == 0 {
-            return Some(Part { address: 0, bytes });
+            return Some(RegisteredPart { address: 0, bytes });
         }
         let (address, free) = self.free.iter().map(|(at, free)| (*at, *free)).find(|(_, free)| *free >= bytes)?;
         self.free.remove(&address);
         if free > bytes {
             self.free.insert(address + bytes, free - bytes);
         }
-        Some(Part { address, bytes })
+        Some(RegisteredPart { address, bytes })
     }
 
-    pub(crate) fn give_back(&mut self, part: Part) {
+    pub(crate) fn free(&mut self, part: RegisteredPart) {
         if part.bytes == 0 {
             return;
         }
@@ -59,13 +59,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parts_that_are_given_back_become_one_again() {
-        let mut memory = Registered::new(100);
-        let parts: Vec<Part> = [30, 30, 40].map(|bytes| memory.take(bytes).expect("room")).into();
-        assert_eq!((memory.take(1), memory.left()), (None, 0));
+    fn freed_parts_are_merged() {
+        let mut memory = RegisteredMemory::new(100);
+        let parts: Vec<RegisteredPart> = [30, 30, 40].map(|bytes| memory.allocate(bytes).expect("room")).into();
+        assert_eq!((memory.allocate(1), memory.left()), (None, 0));
         for at in [1, 0, 2] {
-            memory.give_back(parts[at]);
+            memory.free(parts[at]);
         }
-        assert_eq!(memory.take(100), Some(Part { address: 0, bytes: 100 }));
+        assert_eq!(memory.allocate(100), Some(RegisteredPart { address: 0, bytes: 100 }));
     }
 }

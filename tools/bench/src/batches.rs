@@ -25,10 +25,10 @@
 //! Never does: giving an MPI library a progress thread for blocking calls, where it would only be in the way.
 
 use crate::job::System;
-use crate::launch::{self, Launching};
+use crate::launch::{self, ProgramLaunch};
 use crate::limit::raw_limit_ms;
-use crate::report::{Cost, Report, Spread, Subject};
-use crate::samples::{self, Found, Launch, Sample, Told};
+use crate::report::{BenchReport, RepetitionCost, SampleSpread, Subject};
+use crate::samples::{self, ItemSamples, LaunchSample, LaunchSamples, RawSample};
 use crate::table::{Column, by_time, or_none, ranks_cell, system_cell, table};
 use crate::{BenchError, BenchOptions, Setup, format_size, run};
 use serde::{Deserialize, Serialize};
@@ -36,7 +36,7 @@ use std::cell::RefCell;
 use std::time::Duration;
 
 /// Everything that one run found.
-pub type BatchReport = Report<BatchRow>;
+pub type BatchReport = BenchReport<BatchRow>;
 
 /// Calls in a row of one system at one size.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -46,7 +46,7 @@ pub struct BatchRow {
     /// The system, and its cluster and ranks.
     #[serde(flatten)]
     pub subject: Subject,
-    /// Bytes of a call ([`Call::bytes`](crate::Call::bytes)).
+    /// Bytes of a call ([`BenchCall::bytes`](crate::BenchCall::bytes)).
     pub bytes_per_rank: u64,
     /// Calls in a row, from one common beginning to the next.
     pub batch_calls: u32,
@@ -57,7 +57,7 @@ pub struct BatchRow {
     /// Cost of a call; for ping-pong of one message, half a round trip. Repetitions are calls; the spread is of
     /// batches.
     #[serde(flatten)]
-    pub cost: Cost,
+    pub cost: RepetitionCost,
     /// Median of each round, per call like `cost`.
     pub round_medians_ms: Vec<f64>,
     /// Calls that service processes carried out, per call: 1 where it was offloaded, 0 where it passed through. `None`
@@ -75,7 +75,7 @@ pub struct BatchRow {
 pub fn run_batches(options: &BenchOptions, ours: &[&dyn System]) -> Result<BatchReport, BenchError> {
     let options = &BenchOptions::new(options.setup.clone(), options.collective, options.sizes.clone());
     options.check()?;
-    let batches = RefCell::new(vec![Batch::default(); options.sizes.len()]);
+    let batches = RefCell::new(vec![CallBatch::default(); options.sizes.len()]);
     run::side_by_side(
         &options.setup,
         ours,
@@ -100,7 +100,7 @@ const BATCH_S: f64 = 2e-3;
 
 /// Fields that this program adds to its line for one size. Times cover every batch, sorted by rank, then by batch.
 #[derive(Clone, Debug, Deserialize)]
-struct SizeLine {
+struct BatchLine {
     bytes_per_rank: u64,
     /// Calls of a batch.
     calls: u32,
@@ -110,7 +110,7 @@ struct SizeLine {
     alone_ns: Vec<f64>,
 }
 
-impl SizeLine {
+impl BatchLine {
     /// Time that a call of the slowest rank adds to the computations, batch by batch.
     fn slowest_ms(&self, batches: u32) -> Vec<f64> {
         let ranks = self.start_ns.iter().zip(&self.end_ns).zip(&self.alone_ns);
@@ -123,18 +123,18 @@ impl SizeLine {
 
 /// A batch of one size; with 0 calls the program finds their number.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-struct Batch {
+struct CallBatch {
     calls: u32,
     /// Computation between post and wait of each call.
     compute: Duration,
 }
 
-impl Batch {
+impl CallBatch {
     /// A batch of the number of calls found. A nonblocking call computes as long as the shortest blocking one took.
-    fn found(told: &Told<SizeLine>, blocking: bool) -> Self {
-        let call_s = told.slowest_ms.iter().copied().fold(f64::INFINITY, f64::min) / 1e3;
+    fn found(raw: &RawSample<BatchLine>, blocking: bool) -> Self {
+        let call_s = raw.slowest_ms.iter().copied().fold(f64::INFINITY, f64::min) / 1e3;
         let compute = if blocking { Duration::ZERO } else { Duration::from_secs_f64(call_s) };
-        Self { calls: told.own.calls, compute }
+        Self { calls: raw.own.calls, compute }
     }
 
     /// Combines what two systems found: the more calls and the shorter computation of the two.
@@ -148,30 +148,30 @@ impl Batch {
 
 /// Launches the program to find how many blocking calls of each size fit in the time of a batch, and how long each
 /// takes. A system that learns from these calls learns nothing about nonblocking ones.
-fn found_batches(options: &BenchOptions, launching: &Launching<'_>) -> Result<Vec<Batch>, BenchError> {
+fn found_batches(options: &BenchOptions, launching: &ProgramLaunch<'_>) -> Result<Vec<CallBatch>, BenchError> {
     let setup = &Setup { repetitions: 1, blocking: true, ..launching.setup.clone() };
-    let unknown = vec![Batch::default(); options.sizes.len()];
-    let launch = measure(options, &Launching { setup, ..*launching }, &unknown)?;
+    let unknown = vec![CallBatch::default(); options.sizes.len()];
+    let launch = measure(options, &ProgramLaunch { setup, ..*launching }, &unknown)?;
     let blocking = launching.setup.blocking;
-    Ok(launch.samples.iter().map(|sample| Batch::found(&sample.told, blocking)).collect())
+    Ok(launch.samples.iter().map(|sample| CallBatch::found(&sample.raw, blocking)).collect())
 }
 
 /// Launches the program and measures all sizes.
 fn measure(
     options: &BenchOptions,
-    launching: &Launching<'_>,
-    batches: &[Batch],
-) -> Result<Launch<SizeLine>, BenchError> {
+    launching: &ProgramLaunch<'_>,
+    batches: &[CallBatch],
+) -> Result<LaunchSamples<BatchLine>, BenchError> {
     let setup = launching.setup;
-    let size = |(bytes, batch): (&u64, &Batch)| format!("{bytes}:{}:{}", batch.calls, batch.compute.as_nanos());
+    let size = |(bytes, batch): (&u64, &CallBatch)| format!("{bytes}:{}:{}", batch.calls, batch.compute.as_nanos());
     let sizes = options.sizes.iter().zip(batches).map(size);
     let own =
         vec![format!("collective={}", options.collective.name()), format!("blocking={}", u8::from(setup.blocking))];
     let called = options.sizes.iter().map(|bytes| (*bytes, true));
-    let key = |line: &SizeLine| (line.bytes_per_rank, line.calls > 0);
+    let key = |line: &BatchLine| (line.bytes_per_rank, line.calls > 0);
     let mut launch = launching.measure(sizes, own, time_limit(options, setup.repetitions), called, key)?;
-    for Sample { told, .. } in &mut launch.samples {
-        told.slowest_ms = told.own.slowest_ms(setup.repetitions);
+    for LaunchSample { raw, .. } in &mut launch.samples {
+        raw.slowest_ms = raw.own.slowest_ms(setup.repetitions);
     }
     Ok(launch)
 }
@@ -187,20 +187,20 @@ fn time_limit(options: &BenchOptions, repetitions: u32) -> Duration {
     launch::time_limit(batches * links_s, batches * own_s)
 }
 
-fn row(options: &BenchOptions, subject: Subject, bytes_per_rank: u64, found: &Found<'_, SizeLine>) -> BatchRow {
-    let batch_calls = found.told().next().map_or(0, |told| told.own.calls);
+fn row(options: &BenchOptions, subject: Subject, bytes_per_rank: u64, found: &ItemSamples<'_, BatchLine>) -> BatchRow {
+    let batch_calls = found.raw_samples().next().map_or(0, |raw| raw.own.calls);
     let in_turn = options.collective.messages_in_turn();
     let calls = options.setup.all_repetitions() * batch_calls * in_turn;
     let cost = found.cost(calls);
-    let of_round = |told: &Told<SizeLine>| Spread::of(&told.slowest_ms).median / f64::from(in_turn);
+    let of_round = |raw: &RawSample<BatchLine>| SampleSpread::of(&raw.slowest_ms).median / f64::from(in_turn);
     BatchRow {
         collective: options.collective.name().to_owned(),
         subject,
         bytes_per_rank,
         batch_calls,
         compute_ms: found.spread(|line| &line.alone_ns).times(1e-6 / f64::from(batch_calls)).median,
-        cost: Cost { time_ms: cost.time_ms.times(1.0 / f64::from(in_turn)), ..cost },
-        round_medians_ms: found.told().map(of_round).collect(),
+        cost: RepetitionCost { time_ms: cost.time_ms.times(1.0 / f64::from(in_turn)), ..cost },
+        round_medians_ms: found.raw_samples().map(of_round).collect(),
         offloaded_calls: found
             .services()
             .map(|counters| counters.completed as f64 / (f64::from(options.setup.ranks()) * f64::from(calls))),
@@ -232,7 +232,7 @@ pub(crate) mod tests {
     use crate::report::tests::{cost, subject, through_json};
 
     /// Two ranks and two batches of ten calls.
-    fn told() -> Told<SizeLine> {
+    fn raw() -> RawSample<BatchLine> {
         let text = r#"{"bytes_per_rank":8,"calls":10,"cpu_s":1.0,"wrong":0,
             "start_ns":[0.0,100e6,1e6,101e6],"end_ns":[50e6,170e6,61e6,161e6],"alone_ns":[30e6,30e6,20e6,35e6]}"#;
         serde_json::from_str(text).unwrap()
@@ -241,32 +241,32 @@ pub(crate) mod tests {
     #[test]
     fn the_computation_does_not_count_in_the_time_of_a_call() {
         // Beyond the computations, one rank's batches take 20 and 40 ms, the other's 40 and 25 ms.
-        assert_eq!(told().own.slowest_ms(2), [4.0, 4.0]);
-        let blocking = SizeLine { alone_ns: vec![0.0; 4], ..told().own };
+        assert_eq!(raw().own.slowest_ms(2), [4.0, 4.0]);
+        let blocking = BatchLine { alone_ns: vec![0.0; 4], ..raw().own };
         assert_eq!(blocking.slowest_ms(2), [6.0, 7.0]);
     }
 
     #[test]
     fn a_nonblocking_call_computes_as_long_as_the_fastest_systems_blocking_one_takes() {
-        let slower = Told { slowest_ms: vec![7.0, 5.0], ..told() };
-        let faster = Told { slowest_ms: vec![3.0], own: SizeLine { calls: 12, ..told().own }, ..told() };
-        let [slower, faster] = [slower, faster].map(|told| Batch::found(&told, false));
-        let (both, compute) = (Batch::default().of_fastest(slower).of_fastest(faster), Duration::from_millis(3));
-        assert_eq!(both, Batch { calls: 12, compute });
+        let slower = RawSample { slowest_ms: vec![7.0, 5.0], ..raw() };
+        let faster = RawSample { slowest_ms: vec![3.0], own: BatchLine { calls: 12, ..raw().own }, ..raw() };
+        let [slower, faster] = [slower, faster].map(|raw| CallBatch::found(&raw, false));
+        let (both, compute) = (CallBatch::default().of_fastest(slower).of_fastest(faster), Duration::from_millis(3));
+        assert_eq!(both, CallBatch { calls: 12, compute });
         assert_eq!(faster.of_fastest(slower), both);
-        let none = Batch::found(&Told { slowest_ms: vec![3.0], ..told() }, true).compute;
+        let none = CallBatch::found(&RawSample { slowest_ms: vec![3.0], ..raw() }, true).compute;
         assert_eq!(none, Duration::ZERO);
     }
 
     pub(crate) fn row(system: &str, bytes_per_rank: u64, us: f64) -> BatchRow {
-        let time_ms = Spread { median: us / 1e3, min: us / 2e3, max: us / 5e2 };
+        let time_ms = SampleSpread { median: us / 1e3, min: us / 2e3, max: us / 5e2 };
         BatchRow {
             collective: "broadcast".into(),
             subject: subject(system),
             bytes_per_rank,
             batch_calls: 10,
             compute_ms: 0.0,
-            cost: Cost { time_ms, ..cost(1.0) },
+            cost: RepetitionCost { time_ms, ..cost(1.0) },
             round_medians_ms: vec![us / 1e3],
             offloaded_calls: None,
         }
@@ -279,7 +279,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn rows_are_grouped_by_size_and_told_in_microseconds() {
+    fn rows_are_grouped_by_size_and_shown_in_microseconds() {
         let mut ours = row("outboard", 8, 120.0);
         ours.offloaded_calls = Some(0.998);
         let rows = vec![row("debian", 1024, 90.0), ours, row("debian", 8, 60.5)];

@@ -8,8 +8,8 @@
 //! [`Overlap::compute_ms`](crate::Overlap)).
 
 use crate::compile::Workshop;
-use crate::control::{ControlLine, ControlSocket, Watch};
-use crate::job::{Process, Running};
+use crate::control::{ControlLine, ControlSocket, LaunchWatch};
+use crate::job::{LoggedProcess, RunningJob};
 use crate::limit::{COMPUTE_WORTH, raw_limit_ms};
 use crate::{BenchError, BenchOptions};
 use rustix::time::ClockId;
@@ -33,7 +33,7 @@ const LIMIT: Duration = Duration::from_secs(600);
 /// The processes that run the loop, asleep between two measurements.
 #[derive(Debug)]
 pub(crate) struct Calibrator {
-    running: Running,
+    running: RunningJob,
     lines: Vec<ControlLine>,
 }
 
@@ -43,15 +43,15 @@ impl Calibrator {
         let program = workshop.calibrator()?;
         let socket = ControlSocket::listen(workshop.path(), "calibration")?;
         let core = if options.setup.comm_core { RANKS_CORE.to_string() } else { "-1".to_owned() };
-        let mut running = Running { ranks: Vec::new(), services: Vec::new(), stats: None };
+        let mut running = RunningJob { ranks: Vec::new(), services: Vec::new(), stats: None };
         for rank in 0..options.setup.ranks() {
             let mut command = Command::new(&program);
             command.arg(socket.path()).arg(&core);
-            let process = Process::start(format!("calibration {rank}"), command, workshop.path())
+            let process = LoggedProcess::start(format!("calibration {rank}"), command, workshop.path())
                 .map_err(|source| BenchError::Launch { system: NAME.to_owned(), source })?;
             running.ranks.push(process);
         }
-        let mut watch = Watch::new(NAME, &mut running, LIMIT);
+        let mut watch = LaunchWatch::new(NAME, &mut running, LIMIT);
         let lines = (0..options.setup.ranks()).map(|_| socket.accept(&mut watch)).collect::<Result<_, _>>()?;
         Ok(Self { running, lines })
     }
@@ -86,7 +86,7 @@ impl Calibrator {
 
     /// Has every process run `units` from the same instant on.
     fn slowest_ms(&mut self, units: u64) -> Result<f64, BenchError> {
-        let mut watch = Watch::new(NAME, &mut self.running, LIMIT);
+        let mut watch = LaunchWatch::new(NAME, &mut self.running, LIMIT);
         let now = rustix::time::clock_gettime(ClockId::Monotonic);
         let start_ns = now.tv_sec * 1_000_000_000 + now.tv_nsec + LEAD_NS;
         for line in &mut self.lines {
@@ -98,7 +98,7 @@ impl Calibrator {
             let elapsed_ns: u64 = answer
                 .strip_prefix("ran ")
                 .and_then(|number| number.parse().ok())
-                .ok_or_else(|| watch.nonsense(&answer))?;
+                .ok_or_else(|| watch.protocol_error(&answer))?;
             slowest_ns = slowest_ns.max(elapsed_ns);
         }
         Ok(slowest_ns as f64 / 1e6)

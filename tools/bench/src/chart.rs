@@ -5,7 +5,7 @@
 
 use std::fmt::Write;
 
-use crate::readme::Table;
+use crate::readme::FigureTable;
 
 /// Pixels: the width of the picture, the left end of the bars, the height of a bar with its gap, the heading of a row.
 const WIDTH: f64 = 760.0;
@@ -24,7 +24,7 @@ type Bars<'a> = Vec<(&'a str, f64)>;
 /// # Panics
 /// If the table has no column `limit`.
 #[must_use]
-pub fn chart(table: &Table) -> String {
+pub fn chart(table: &FigureTable) -> String {
     let limit = table.columns[1..].iter().position(|column| column == "limit").expect("a table with limits");
     let rows: Vec<(&str, Bars<'_>)> = table.rows.iter().filter_map(|row| bars(table, row, limit)).collect();
     let longest = rows.iter().flat_map(|(_, bars)| bars).fold(1.0_f64, |longest, (_, ratio)| longest.max(*ratio));
@@ -54,7 +54,7 @@ pub fn chart(table: &Table) -> String {
 }
 
 /// The bars of one row; `None` where it has no limit.
-fn bars<'a>(table: &'a Table, row: &'a crate::readme::TableRow, limit: usize) -> Option<(&'a str, Bars<'a>)> {
+fn bars<'a>(table: &'a FigureTable, row: &'a crate::readme::TableRow, limit: usize) -> Option<(&'a str, Bars<'a>)> {
     let median = |text: &str| text.split(' ').next()?.parse::<f64>().ok();
     let least = median(&row.figures[limit])?;
     let systems = table.columns[1..].iter().zip(&row.figures).enumerate().filter(|(at, _)| *at != limit);
@@ -75,7 +75,7 @@ mod tests {
             TableRow { name: "first".into(), figures: text(["10.0", "12.5 [1..9]", "40.0"]) },
             TableRow { name: "second".into(), figures: text(["", "1", "2"]) },
         ];
-        let svg = chart(&Table { name: "collectives".into(), columns, rows });
+        let svg = chart(&FigureTable { name: "collectives".into(), columns, rows });
         assert!(svg.contains(">1.25</text>") && svg.contains(">4.00</text>") && !svg.contains("second"), "{svg}");
         assert_eq!(svg.matches("<rect x=").count(), 2);
     }

@@ -2,7 +2,7 @@
 //! also ends when a process ends or the time limit is over.
 
 use crate::BenchError;
-use crate::job::{Process, Running};
+use crate::job::{LoggedProcess, RunningJob};
 use rustix::event::{PollFd, PollFlags};
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -41,7 +41,7 @@ impl ControlSocket {
     }
 
     /// Waits for the next program to connect.
-    pub(crate) fn accept(&self, watch: &mut Watch<'_>) -> Result<ControlLine, BenchError> {
+    pub(crate) fn accept(&self, watch: &mut LaunchWatch<'_>) -> Result<ControlLine, BenchError> {
         loop {
             watch.wait_readable(self.listener.as_fd(), "waiting for its ranks to start")?;
             match self.listener.accept() {
@@ -70,18 +70,18 @@ impl ControlLine {
     }
 
     /// Waits for a line of a program that has more to send. If the program has failed, the error names the cause.
-    pub(crate) fn receive_more(&mut self, watch: &mut Watch<'_>, during: &str) -> Result<String, BenchError> {
+    pub(crate) fn receive_more(&mut self, watch: &mut LaunchWatch<'_>, during: &str) -> Result<String, BenchError> {
         match self.receive(watch, during)? {
             Some(text) => Ok(text),
             None => {
                 watch.wait_end()?;
-                Err(watch.nonsense("the end of the line"))
+                Err(watch.protocol_error("the end of the line"))
             }
         }
     }
 
     /// Waits for a line; `None` when the program has closed its end.
-    pub(crate) fn receive(&mut self, watch: &mut Watch<'_>, during: &str) -> Result<Option<String>, BenchError> {
+    pub(crate) fn receive(&mut self, watch: &mut LaunchWatch<'_>, during: &str) -> Result<Option<String>, BenchError> {
         let mut searched = 0;
         loop {
             if let Some(at) = self.pending[searched..].iter().position(|byte| *byte == b'\n') {
@@ -94,7 +94,7 @@ impl ControlLine {
             match self.stream.read(&mut bytes) {
                 Ok(0) => return Ok(None),
                 Ok(read) if searched + read <= MAX_LINE => self.pending.extend_from_slice(&bytes[..read]),
-                Ok(_) => return Err(watch.nonsense("a line without end")),
+                Ok(_) => return Err(watch.protocol_error("a line without end")),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     watch.wait_readable(self.stream.as_fd(), during)?;
                 }
@@ -107,19 +107,19 @@ impl ControlLine {
 
 /// The processes and the time limit of one launch, checked during every wait.
 #[derive(Debug)]
-pub(crate) struct Watch<'a> {
+pub(crate) struct LaunchWatch<'a> {
     system: &'a str,
-    running: &'a mut Running,
+    running: &'a mut RunningJob,
     started: Instant,
     limit: Duration,
 }
 
-impl<'a> Watch<'a> {
-    pub(crate) fn new(system: &'a str, running: &'a mut Running, limit: Duration) -> Self {
+impl<'a> LaunchWatch<'a> {
+    pub(crate) fn new(system: &'a str, running: &'a mut RunningJob, limit: Duration) -> Self {
         Self { system, running, started: Instant::now(), limit }
     }
 
-    pub(crate) fn running(&mut self) -> &mut Running {
+    pub(crate) fn running(&mut self) -> &mut RunningJob {
         self.running
     }
 
@@ -128,7 +128,7 @@ impl<'a> Watch<'a> {
     }
 
     /// The error for a line that no program sends.
-    pub(crate) fn nonsense(&self, line: &str) -> BenchError {
+    pub(crate) fn protocol_error(&self, line: &str) -> BenchError {
         BenchError::Protocol { system: self.system.to_owned(), line: line.to_owned() }
     }
 
@@ -219,7 +219,7 @@ impl<'a> Watch<'a> {
     }
 }
 
-fn ended(system: &str, process: &Process, status: ExitStatus) -> BenchError {
+fn ended(system: &str, process: &LoggedProcess, status: ExitStatus) -> BenchError {
     BenchError::Ended {
         system: system.to_owned(),
         process: process.name().to_owned(),
@@ -235,15 +235,15 @@ mod tests {
 
     const LONG: Duration = Duration::from_secs(30);
 
-    fn running(script: &str, directory: &Path) -> Running {
+    fn running(script: &str, directory: &Path) -> RunningJob {
         let mut command = Command::new("/bin/sh");
         command.args(["-c", script]);
-        let process = Process::start("a shell on h1", command, directory).unwrap();
-        Running { ranks: vec![process], services: Vec::new(), stats: None }
+        let process = LoggedProcess::start("a shell on h1", command, directory).unwrap();
+        RunningJob { ranks: vec![process], services: Vec::new(), stats: None }
     }
 
     #[test]
-    fn a_program_that_never_calls_fails_or_says_nothing_is_named_with_its_output() {
+    fn silent_or_failed_program_is_named_with_its_output() {
         let error = |script, limit| {
             let directory = tempfile::tempdir().unwrap();
             let socket = ControlSocket::listen(directory.path(), "control").unwrap();
@@ -253,7 +253,7 @@ mod tests {
                 assert!(began.elapsed() < LONG, "the shell says nothing");
                 std::thread::yield_now();
             }
-            socket.accept(&mut Watch::new("mpich", &mut running, limit)).unwrap_err()
+            socket.accept(&mut LaunchWatch::new("mpich", &mut running, limit)).unwrap_err()
         };
         let error_text = |script| error(script, LONG).to_string();
         let late = error("echo busy; exec sleep 1000", Duration::from_millis(10));
@@ -267,12 +267,12 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_ends_between_two_looks_at_it_is_not_waited_for() {
+    fn process_that_ends_between_two_polls_is_noticed() {
         let directory = tempfile::tempdir().unwrap();
         let mut running = running("exit 0", directory.path());
         let ended = PollFd::from_borrowed_fd(running.ranks[0].ended_fd(), PollFlags::IN);
         rustix::event::poll(&mut [ended], None).unwrap();
-        let mut watch = Watch::new("mpich", &mut running, LONG);
+        let mut watch = LaunchWatch::new("mpich", &mut running, LONG);
         // The state in which the check before has found the rank running.
         watch.poll(None, "a test").unwrap();
         assert!(watch.started.elapsed() < watch.limit, "the limit ran out");
@@ -284,7 +284,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let socket = ControlSocket::listen(directory.path(), "control").unwrap();
         let mut running = running("exec sleep 1000", directory.path());
-        let mut watch = Watch::new("mpich", &mut running, LONG);
+        let mut watch = LaunchWatch::new("mpich", &mut running, LONG);
         let mut program = UnixStream::connect(socket.path()).unwrap();
         let mut line = socket.accept(&mut watch).unwrap();
         program.write_all(b"first\nsec").unwrap();

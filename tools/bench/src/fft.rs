@@ -9,15 +9,15 @@
 mod traffic;
 
 use crate::job::System;
-use crate::launch::{Launching, time_limit};
+use crate::launch::{ProgramLaunch, time_limit};
 use crate::options::check_count;
-use crate::report::{Cost, Report, Spread, Subject, passed_through};
-use crate::samples::{self, Found, Launch};
+use crate::report::{BenchReport, RepetitionCost, SampleSpread, Subject, passed_through};
+use crate::samples::{self, ItemSamples, LaunchSamples};
 use crate::table::{Column, by_time, cpu_cell, ranks_cell, system_cell, table};
 use crate::{BenchError, Collective, OptionError, Setup, run};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
-use traffic::Traffic;
+use traffic::FftTraffic;
 
 const SOURCES: [&str; 6] = ["fft3d.c", "control.o", "repetitions.o", "transport_mpi.c", "-lfftw3", "-lm"];
 /// Room in the measuring program.
@@ -62,7 +62,7 @@ impl FftOptions {
 }
 
 /// Everything that one run found.
-pub type FftReport = Report<FftRow>;
+pub type FftReport = BenchReport<FftRow>;
 
 impl FftReport {
     /// Whether every result was right and every system got the same bits.
@@ -87,9 +87,9 @@ pub struct FftRow {
     pub variables: u32,
     /// Cost of a repetition; bits that differ from another repetition's count as wrong.
     #[serde(flatten)]
-    pub cost: Cost,
+    pub cost: RepetitionCost,
     /// Time inside MPI (posting and waiting) per repetition, the mean over all ranks.
-    pub mpi_ms: Spread,
+    pub mpi_ms: SampleSpread,
     /// Least time at the rate of the links, without any computation.
     pub limit_ms: f64,
     /// Bytes of blocks between ranks of different hosts, over all switch ports.
@@ -147,7 +147,7 @@ struct GridLine {
 }
 
 /// Launches the program and measures all grids.
-fn measure(options: &FftOptions, launching: &Launching<'_>) -> Result<Launch<GridLine>, BenchError> {
+fn measure(options: &FftOptions, launching: &ProgramLaunch<'_>) -> Result<LaunchSamples<GridLine>, BenchError> {
     let (rows, columns) = options.process_grid();
     let own = vec![format!("variables={}", options.variables), format!("process-grid={rows}x{columns}")];
     let grids = options.grids.iter();
@@ -158,20 +158,20 @@ fn measure(options: &FftOptions, launching: &Launching<'_>) -> Result<Launch<Gri
 /// The time limit, at half a million points a second, a modest rate for transforms and checks.
 fn limit(options: &FftOptions) -> Duration {
     const POINTS_PER_S: f64 = 5e5;
-    let links_s = |grid: &u32| Traffic::of(options, *grid).limit_ms(&options.setup.lab.link()) / 1e3;
+    let links_s = |grid: &u32| FftTraffic::of(options, *grid).limit_ms(&options.setup.lab.link()) / 1e3;
     let own_s = |grid: &u32| f64::from(*grid).powi(3) * f64::from(options.variables) / POINTS_PER_S;
     let (links_s, own_s): (f64, f64) = (options.grids.iter().map(links_s).sum(), options.grids.iter().map(own_s).sum());
     let repetitions = f64::from(options.setup.repetitions + 2);
     time_limit(repetitions * links_s, repetitions * own_s)
 }
 
-fn row(options: &FftOptions, subject: Subject, grid: u32, found: &Found<'_, GridLine>) -> FftRow {
+fn row(options: &FftOptions, subject: Subject, grid: u32, found: &ItemSamples<'_, GridLine>) -> FftRow {
     let repetitions = options.setup.all_repetitions();
     let (rows, columns) = options.process_grid();
-    let traffic = Traffic::of(options, grid);
-    let checksum = found.told().next().map(|told| told.own.checksum.clone()).unwrap_or_default();
+    let traffic = FftTraffic::of(options, grid);
+    let checksum = found.raw_samples().next().map(|raw| raw.own.checksum.clone()).unwrap_or_default();
     let mut cost = found.cost(repetitions);
-    cost.wrong_results += found.told().filter(|told| told.own.checksum != checksum).count() as u64;
+    cost.wrong_results += found.raw_samples().filter(|raw| raw.own.checksum != checksum).count() as u64;
     cost.verified = cost.wrong_results == 0;
     let between = u32::from(rows > 1) + u32::from(columns > 1);
     let rank_repetitions = f64::from(repetitions * options.setup.ranks());
@@ -282,7 +282,7 @@ mod tests {
             grid,
             variables: 4,
             cost: cost(ms),
-            mpi_ms: Spread::of(&[ms / 2.0]),
+            mpi_ms: SampleSpread::of(&[ms / 2.0]),
             limit_ms: ms / 3.0,
             payload_bytes: 900_000,
             exchanges: 16,
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn what_passed_through_is_told() {
+    fn passed_through_row_is_marked() {
         let mut rows = vec![row("outboard below debian", 128, 20.0), row("outboard below debian", 256, 90.0)];
         (rows[0].offloaded_exchanges, rows[1].offloaded_exchanges) = (Some(0.0), Some(16.0));
         let text = render_fft_table(&FftReport { rows });
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn different_bits_are_told() {
+    fn different_bits_are_reported() {
         let mut rows = vec![row("one", 128, 20.0), row("two", 128, 21.0), row("three", 256, 90.0)];
         rows[2].checksum = "c".into();
         let mut report = FftReport { rows };

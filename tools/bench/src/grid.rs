@@ -6,9 +6,9 @@
 //!
 //! Never does: measuring by itself ([`run_batches`](crate::run_batches) does), judging a difference within the noise.
 
-use crate::report::Report;
+use crate::report::BenchReport;
 use crate::table::{Column, markdown, or_none, table};
-use crate::{BatchRow, BenchOptions, Choosing, Collective, OptionError, Setup, format_size};
+use crate::{BatchRow, BenchOptions, Collective, OptionError, Setup, ShimChoice, format_size};
 use outboard_lab::LabSpec;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -36,14 +36,14 @@ fn half_interval(values: &[f64]) -> f64 {
 
 /// A cluster and the ranks of each of its hosts: `HOSTSxRATE` for one rank, or `HOSTSxRATE:RANKS`.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Place {
+pub struct ClusterShape {
     /// The cluster.
     pub lab: LabSpec,
     /// Ranks on every host.
     pub ranks_per_host: u32,
 }
 
-impl FromStr for Place {
+impl FromStr for ClusterShape {
     type Err = OptionError;
 
     fn from_str(text: &str) -> Result<Self, OptionError> {
@@ -57,7 +57,7 @@ impl FromStr for Place {
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for ClusterShape {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.ranks_per_host {
             1 => self.lab.fmt(f),
@@ -79,8 +79,8 @@ pub fn grid_runs(setup: &Setup, collectives: &[Collective], sizes: &[u64]) -> Ve
 
 /// Repeats `options` in `rounds` rounds, for the sizes whose cells came out slower below the shim. `None` if no cell
 /// did, or for 0 rounds.
-pub fn slower_again(options: &BenchOptions, found: &[Cell], rounds: u32) -> Option<BenchOptions> {
-    let slower = |cell: &&Cell| cell.difference_us > 0.0 && cell.verdict != Verdict::Even;
+pub fn slower_again(options: &BenchOptions, found: &[GridCell], rounds: u32) -> Option<BenchOptions> {
+    let slower = |cell: &&GridCell| cell.difference_us > 0.0 && cell.verdict != ShimVerdict::Even;
     let mut again = options.clone();
     again.setup.rounds = rounds;
     // The first run has already learnt, and what it learnt is kept.
@@ -90,18 +90,18 @@ pub fn slower_again(options: &BenchOptions, found: &[Cell], rounds: u32) -> Opti
 }
 
 /// Everything that one grid found.
-pub type GridReport = Report<Cell>;
+pub type GridReport = BenchReport<GridCell>;
 
 /// One collective at one size on one cluster.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Cell {
+pub struct GridCell {
     /// Name of the [`Collective`].
     pub collective: String,
     /// Blocking calls, or nonblocking ones with a computation of equal length in them.
     pub blocking: bool,
-    /// The [`Place`].
+    /// The [`ClusterShape`].
     pub place: String,
-    /// Bytes of a call ([`Call::bytes`](crate::Call::bytes)).
+    /// Bytes of a call ([`BenchCall::bytes`](crate::BenchCall::bytes)).
     pub bytes_per_rank: u64,
     /// Name of the library that is measured natively.
     pub native: String,
@@ -120,7 +120,7 @@ pub struct Cell {
     /// Part of the difference due to chance: half the 95 % interval around the mean over rounds; 0 for one round.
     pub noise_us: f64,
     /// Whether the difference is a loss.
-    pub verdict: Verdict,
+    pub verdict: ShimVerdict,
     /// Calls that service processes carried out, per call below the shim; near 0 where the shim chose the library.
     pub offloaded_calls: Option<f64>,
     /// Every byte was right, natively and below the shim.
@@ -130,7 +130,7 @@ pub struct Cell {
 /// Whether a program loses or wins time by the shim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Verdict {
+pub enum ShimVerdict {
     /// The shim is slower.
     Loss,
     /// The difference may be chance.
@@ -141,7 +141,7 @@ pub enum Verdict {
     Win,
 }
 
-impl Verdict {
+impl ShimVerdict {
     /// The verdict of two times and of the part of their difference that chance explains, all in microseconds.
     pub fn of(native_us: f64, below_us: f64, noise_us: f64) -> Self {
         let difference = below_us - native_us;
@@ -164,7 +164,7 @@ impl Verdict {
     }
 }
 
-impl Cell {
+impl GridCell {
     /// Whether most of the calls below the shim went to service processes.
     pub fn offloaded(&self) -> bool {
         self.offloaded_calls.is_some_and(|calls| calls > 0.5)
@@ -175,12 +175,12 @@ impl Cell {
     ///
     /// # Panics
     /// If the run had other systems.
-    pub fn of_run(place: &Place, setup: &Setup, choosing: &Choosing, rows: &[BatchRow]) -> Vec<Self> {
+    pub fn of_run(place: &ClusterShape, setup: &Setup, choosing: &ShimChoice, rows: &[BatchRow]) -> Vec<Self> {
         let (below, native) = rows.split_at(rows.len() / 2);
         below.iter().zip(native).map(|(below, native)| Self::of(place, setup, choosing, below, native)).collect()
     }
 
-    fn of(place: &Place, setup: &Setup, choosing: &Choosing, below: &BatchRow, native: &BatchRow) -> Self {
+    fn of(place: &ClusterShape, setup: &Setup, choosing: &ShimChoice, below: &BatchRow, native: &BatchRow) -> Self {
         assert_eq!(below.bytes_per_rank, native.bytes_per_rank, "both sides of a cell have one size");
         assert_ne!(below.subject.system, native.subject.system, "a cell has two sides");
         let us = |row: &BatchRow| mean(&row.round_medians_ms) * 1e3;
@@ -200,14 +200,14 @@ impl Cell {
             ratio: below_us / native_us,
             difference_us: below_us - native_us,
             noise_us,
-            verdict: Verdict::of(native_us, below_us, noise_us),
+            verdict: ShimVerdict::of(native_us, below_us, noise_us),
             offloaded_calls: below.offloaded_calls,
             verified: below.cost.verified && native.cost.verified,
         }
     }
 }
 
-const COLUMNS: [Column<Cell>; 10] = [
+const COLUMNS: [Column<GridCell>; 10] = [
     ("collective", |cell| if cell.verified { cell.collective.clone() } else { format!("{}!", cell.collective) }),
     ("cluster", |cell| cell.place.clone()),
     ("bytes/rank", |cell| format_size(cell.bytes_per_rank)),
@@ -226,13 +226,13 @@ const EXTREMES: usize = 3;
 ///
 /// A `!` behind the collective says that bytes were wrong.
 pub fn render_grid(report: &GridReport) -> String {
-    let part = |title: &str, cells: &[&Cell]| format!("{title}{}", table(&COLUMNS, cells.iter().copied()));
+    let part = |title: &str, cells: &[&GridCell]| format!("{title}{}", table(&COLUMNS, cells.iter().copied()));
     sections(report).map(|(title, cells)| part(&title, &cells)).concat()
 }
 
 /// Renders the same cells as tables of Markdown.
 pub fn render_grid_markdown(report: &GridReport) -> String {
-    let part = |title: &str, cells: &[&Cell]| {
+    let part = |title: &str, cells: &[&GridCell]| {
         let below_title = if title.is_empty() { "" } else { "\n" };
         format!("{title}{below_title}{}", markdown(&COLUMNS, cells.iter().copied()))
     };
@@ -240,12 +240,12 @@ pub fn render_grid_markdown(report: &GridReport) -> String {
 }
 
 /// All cells, the worst cells, the best cells, each group with its title.
-fn sections(report: &GridReport) -> [(String, Vec<&Cell>); 3] {
-    let all: Vec<&Cell> = report.rows.iter().collect();
+fn sections(report: &GridReport) -> [(String, Vec<&GridCell>); 3] {
+    let all: Vec<&GridCell> = report.rows.iter().collect();
     let mut sorted = all.clone();
     // A ratio that is within the noise of a short call is neither the worst nor the best.
     sorted.sort_by(|a, b| a.verdict.cmp(&b.verdict).then(b.ratio.total_cmp(&a.ratio)));
-    let losses = all.iter().filter(|cell| cell.verdict == Verdict::Loss).count();
+    let losses = all.iter().filter(|cell| cell.verdict == ShimVerdict::Loss).count();
     let shown = EXTREMES.min(sorted.len());
     let best = sorted.iter().rev().take(shown).copied().collect();
     let title = format!("\n{losses} of {} cells lose; the worst:\n", all.len());
@@ -259,35 +259,35 @@ pub(crate) mod tests {
     use crate::batches::tests::row;
     use crate::report::tests::through_json;
 
-    fn setup(place: &Place) -> Setup {
+    fn setup(place: &ClusterShape) -> Setup {
         Setup::new(place.lab.clone(), place.ranks_per_host)
     }
 
-    pub(crate) fn cell(bytes_per_rank: u64, native_us: f64, below_us: f64) -> Cell {
+    pub(crate) fn cell(bytes_per_rank: u64, native_us: f64, below_us: f64) -> GridCell {
         let place = "2x1gbit".parse().unwrap();
         let rows = [row("outboard below debian", bytes_per_rank, below_us), row("debian", bytes_per_rank, native_us)];
-        Cell::of_run(&place, &setup(&place), &Choosing::default(), &rows).remove(0)
+        GridCell::of_run(&place, &setup(&place), &ShimChoice::default(), &rows).remove(0)
     }
 
     #[test]
     fn a_place_is_a_cluster_and_ranks_on_each_host() {
-        let place: Place = "1x1gbit:4".parse().unwrap();
+        let place: ClusterShape = "1x1gbit:4".parse().unwrap();
         assert_eq!((place.lab.hosts(), place.ranks_per_host, place.to_string().as_str()), (1, 4, "1x1gbit:4"));
-        assert_eq!("4x1gbit".parse::<Place>().unwrap().to_string(), "4x1gbit");
+        assert_eq!("4x1gbit".parse::<ClusterShape>().unwrap().to_string(), "4x1gbit");
         for text in ["", "4", "4x1gbit:", "4x1gbit:x", ":4"] {
-            assert!(text.parse::<Place>().is_err(), "{text}");
+            assert!(text.parse::<ClusterShape>().is_err(), "{text}");
         }
     }
 
     #[test]
     fn a_loss_is_beyond_three_percent_three_microseconds_and_the_noise() {
-        assert_eq!(Verdict::of(1.0, 3.9, 0.0), Verdict::Even);
-        assert_eq!(Verdict::of(1000.0, 1029.0, 0.0), Verdict::Even);
-        assert_eq!(Verdict::of(50.0, 53.5, 0.0), Verdict::Loss);
-        assert_eq!(Verdict::of(1000.0, 1031.0, 30.0), Verdict::Loss);
-        assert_eq!(Verdict::of(1000.0, 1031.0, 32.0), Verdict::Noise);
-        assert_eq!(Verdict::of(1000.0, 900.0, 99.0), Verdict::Win);
-        assert_eq!(Verdict::of(1000.0, 900.0, 100.0), Verdict::Noise);
+        assert_eq!(ShimVerdict::of(1.0, 3.9, 0.0), ShimVerdict::Even);
+        assert_eq!(ShimVerdict::of(1000.0, 1029.0, 0.0), ShimVerdict::Even);
+        assert_eq!(ShimVerdict::of(50.0, 53.5, 0.0), ShimVerdict::Loss);
+        assert_eq!(ShimVerdict::of(1000.0, 1031.0, 30.0), ShimVerdict::Loss);
+        assert_eq!(ShimVerdict::of(1000.0, 1031.0, 32.0), ShimVerdict::Noise);
+        assert_eq!(ShimVerdict::of(1000.0, 900.0, 99.0), ShimVerdict::Win);
+        assert_eq!(ShimVerdict::of(1000.0, 900.0, 100.0), ShimVerdict::Noise);
     }
 
     #[test]
@@ -297,15 +297,15 @@ pub(crate) mod tests {
             let (mut below, mut native) = (row("outboard below debian", 8, 120.0), row("debian", 8, 100.0));
             below.round_medians_ms = below_us.map(|us| us / 1e3).to_vec();
             native.round_medians_ms = vec![0.08, 0.1, 0.12];
-            Cell::of_run(&place, &setup(&place), &Choosing::default(), &[below, native]).remove(0)
+            GridCell::of_run(&place, &setup(&place), &ShimChoice::default(), &[below, native]).remove(0)
         };
         // A change that both sides share in a round is no difference.
         let alike = judged([100.0, 120.0, 140.0]);
-        assert!(alike.noise_us < 1e-9 && alike.verdict == Verdict::Loss, "{alike:?}");
+        assert!(alike.noise_us < 1e-9 && alike.verdict == ShimVerdict::Loss, "{alike:?}");
         // Differences of 10, 20 and 30 us deviate by 10, their mean by 10 / sqrt(3).
         let apart = judged([90.0, 120.0, 150.0]);
         assert!((apart.noise_us - 4.303 * 10.0 / 3f64.sqrt()).abs() < 1e-9, "{apart:?}");
-        assert_eq!(apart.verdict, Verdict::Noise);
+        assert_eq!(apart.verdict, ShimVerdict::Noise);
     }
 
     #[test]
@@ -322,9 +322,9 @@ pub(crate) mod tests {
         wrong.cost.verified = false;
         let below = ["outboard below debian"; 2];
         let rows = [row(below[0], 8, 120.0), row(below[1], 1024, 150.0), row("debian", 8, 100.0), wrong];
-        let cells = Cell::of_run(&place, &setup(&place), &Choosing::default(), &rows);
+        let cells = GridCell::of_run(&place, &setup(&place), &ShimChoice::default(), &rows);
         let figures: Vec<_> = cells.iter().map(|cell| (cell.bytes_per_rank, cell.ratio, cell.verdict)).collect();
-        assert_eq!(figures, [(8, 1.2, Verdict::Loss), (1024, 0.75, Verdict::Win)]);
+        assert_eq!(figures, [(8, 1.2, ShimVerdict::Loss), (1024, 0.75, ShimVerdict::Win)]);
         assert!((cells[0].difference_us - 20.0).abs() < 1e-9 && cells[0].verified && !cells[1].verified);
         assert_eq!(through_json(cells[0].clone())["verdict"], "loss");
     }
@@ -334,7 +334,7 @@ pub(crate) mod tests {
         let setup = Setup { learn: 3, ..setup(&"2x1gbit".parse().unwrap()) };
         let options = BenchOptions::new(setup, Collective::Broadcast, vec![8, 64, 1024, 4096]);
         let mut found = [cell(8, 100.0, 110.0), cell(64, 100.0, 90.0), cell(1024, 100.0, 102.0), cell(4096, 9.0, 19.0)];
-        found[3].verdict = Verdict::Noise;
+        found[3].verdict = ShimVerdict::Noise;
         let again = slower_again(&options, &found, 15).unwrap();
         assert_eq!((again.sizes, again.setup.rounds, again.setup.learn), (vec![8, 4096], 15, 0));
         assert!(slower_again(&options, &found, 0).is_none());

@@ -79,10 +79,10 @@ fn lock(peers_dir: &Path) -> io::Result<File> {
 }
 
 fn install(prefix: &Path, packages: &[&str]) -> Result<(), String> {
-    let told = |error: io::Error| error.to_string();
+    let to_text = |error: io::Error| error.to_string();
     if prefix.exists() {
         // An interrupted installation has left this directory.
-        fs::remove_dir_all(prefix).map_err(told)?;
+        fs::remove_dir_all(prefix).map_err(to_text)?;
     }
     let mut venv = Command::new("python3");
     venv.args(["-m", "venv"]).arg(prefix);
@@ -91,7 +91,7 @@ fn install(prefix: &Path, packages: &[&str]) -> Result<(), String> {
     let mut install = Command::new(prefix.join("bin/python3"));
     install.args(pip).args(["--only-binary", ":all:"]).args(packages);
     run_tool(install, &DOWNLOAD_LIMIT)?;
-    fs::write(prefix.join(COMPLETE), packages.join("\n")).map_err(told)
+    fs::write(prefix.join(COMPLETE), packages.join("\n")).map_err(to_text)
 }
 
 #[cfg(test)]

@@ -1,9 +1,9 @@
 //! A system under measurement, and the processes that run during the measurement.
 //!
-//! Invariant: a [`Process`] that is dropped has ended. Programs that launchers start on other hosts end with the
+//! Invariant: a [`LoggedProcess`] that is dropped has ended. Programs that launchers start on other hosts end with the
 //! cluster at the latest.
 
-use crate::{Call, Layout, Toolchain};
+use crate::{BenchCall, Layout, Toolchain};
 use outboard_lab::Lab;
 use rustix::event::{PollFd, PollFlags};
 use rustix::process::{Pid, PidfdFlags, Signal};
@@ -26,20 +26,20 @@ pub trait System {
     /// Name in the report.
     fn name(&self) -> String;
     /// The algorithm that carries out a call; `auto` where the system does not report it.
-    fn algorithm(&self, call: &Call) -> String;
+    fn algorithm(&self, call: &BenchCall) -> String;
     /// How the measuring program is built for this system.
     fn toolchain(&self) -> Toolchain;
     /// Whether a launch leaves results behind that change the next launch.
     fn learns(&self) -> bool {
         false
     }
-    /// Starts the program's ranks on the hosts that [`Job::host_of`] names, and returns at once.
-    fn launch(&self, job: &Job<'_>) -> Result<Running, LaunchError>;
+    /// Starts the program's ranks on the hosts that [`BenchJob::host_of`] names, and returns at once.
+    fn launch(&self, job: &BenchJob<'_>) -> Result<RunningJob, LaunchError>;
 }
 
 /// The job to start.
 #[derive(Clone, Copy, Debug)]
-pub struct Job<'a> {
+pub struct BenchJob<'a> {
     /// The cluster.
     pub lab: &'a Lab,
     /// Number of ranks.
@@ -60,7 +60,7 @@ pub struct Job<'a> {
     pub directory: &'a Path,
 }
 
-impl Job<'_> {
+impl BenchJob<'_> {
     /// Number of hosts, each of which has at least one rank.
     pub(crate) fn hosts(&self) -> u32 {
         u32::from(self.lab.spec().hosts()).min(self.ranks)
@@ -84,11 +84,11 @@ impl Job<'_> {
 
 /// The processes of a launch. Dropping it ends them all: ranks first, then services.
 #[derive(Debug)]
-pub struct Running {
+pub struct RunningJob {
     /// The ranks, or the launcher that represents them: all must end with success.
-    pub ranks: Vec<Process>,
+    pub ranks: Vec<LoggedProcess>,
     /// Processes that must outlive the ranks, such as `outboardd` on every host.
-    pub services: Vec<Process>,
+    pub services: Vec<LoggedProcess>,
     /// Reads the services' counters, if they have any.
     pub stats: Option<Box<dyn ServiceStats>>,
 }
@@ -159,7 +159,7 @@ impl LaunchError {
 
 /// A running program, its output in a file.
 #[derive(Debug)]
-pub struct Process {
+pub struct LoggedProcess {
     name: String,
     child: Child,
     pidfd: OwnedFd,
@@ -168,7 +168,7 @@ pub struct Process {
     ended: bool,
 }
 
-impl Process {
+impl LoggedProcess {
     /// Starts `command` without input and with its output in a file of `directory`. `name` says which program runs on
     /// which host: "outboardd on h2".
     pub fn start(name: impl Into<String>, mut command: Command, directory: &Path) -> Result<Self, LaunchError> {
@@ -252,7 +252,7 @@ impl Process {
     }
 }
 
-impl Drop for Process {
+impl Drop for LoggedProcess {
     fn drop(&mut self) {
         if self.ended {
             return;
@@ -271,7 +271,8 @@ impl Drop for Process {
 pub(crate) fn run_tool(command: Command, limit: &Timespec) -> Result<(), String> {
     let line = format!("{command:?}");
     let directory = tempfile::tempdir().map_err(|error| error.to_string())?;
-    let mut process = Process::start("tool", command, directory.path()).map_err(|error| format!("{line}: {error}"))?;
+    let mut process =
+        LoggedProcess::start("tool", command, directory.path()).map_err(|error| format!("{line}: {error}"))?;
     let how = if process.await_end(limit) {
         match process.status() {
             Ok(Some(status)) if status.success() => return Ok(()),
@@ -288,10 +289,10 @@ pub(crate) fn run_tool(command: Command, limit: &Timespec) -> Result<(), String>
 mod tests {
     use super::*;
 
-    fn shell(script: &str, directory: &Path) -> Process {
+    fn shell(script: &str, directory: &Path) -> LoggedProcess {
         let mut command = Command::new("/bin/sh");
         command.args(["-c", script]);
-        Process::start("shell on h1", command, directory).unwrap()
+        LoggedProcess::start("shell on h1", command, directory).unwrap()
     }
 
     #[test]

@@ -10,10 +10,10 @@
 //! ```
 
 use crate::calibration::RANKS_CORE;
-use crate::control::{ControlLine, ControlSocket, Watch};
-use crate::job::{Job, Process, Running, ServiceCounters, System};
+use crate::control::{ControlLine, ControlSocket, LaunchWatch};
+use crate::job::{BenchJob, LoggedProcess, RunningJob, ServiceCounters, System};
 use crate::limit::refill_time;
-use crate::samples::{Launch, Sample, Told};
+use crate::samples::{LaunchSample, LaunchSamples, RawSample};
 use crate::{BenchError, Setup};
 use outboard_lab::Lab;
 use serde::de::DeserializeOwned;
@@ -36,7 +36,7 @@ pub(crate) fn checking_s(ranks: u32, bytes: u64) -> f64 {
 }
 
 /// One launch of a program below a system.
-pub(crate) struct Launching<'a> {
+pub(crate) struct ProgramLaunch<'a> {
     pub(crate) setup: &'a Setup,
     pub(crate) lab: &'a Lab,
     pub(crate) system: &'a dyn System,
@@ -48,12 +48,12 @@ pub(crate) struct Launching<'a> {
 
 /// Counters of one phase.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Counted {
+pub(crate) struct PhaseCounters {
     pub(crate) wire_bytes: u64,
     pub(crate) services: Option<ServiceCounters>,
 }
 
-impl Counted {
+impl PhaseCounters {
     /// The counters' growth since `earlier`, or beyond an empty phase.
     pub(crate) fn since(&self, earlier: &Self) -> Self {
         let services = self.services.zip(earlier.services).map(|(now, before)| now.since(&before));
@@ -63,38 +63,38 @@ impl Counted {
 
 /// A message of rank 0.
 #[derive(Debug)]
-pub(crate) enum Said {
+pub(crate) enum RankMessage {
     Library(String),
-    Phase(Counted),
+    PhaseEnd(PhaseCounters),
     /// A row as JSON.
     Row(String),
 }
 
 /// The control line to rank 0, with the counters that are read for it.
-pub(crate) struct Talk<'a, 'w> {
+pub(crate) struct ControlSession<'a, 'w> {
     lab: &'a Lab,
     line: ControlLine,
-    watch: Watch<'w>,
+    watch: LaunchWatch<'w>,
 }
 
-impl Launching<'_> {
+impl ProgramLaunch<'_> {
     /// Starts the program with `arguments` beside the common ones. `listen` receives the messages of rank 0. Returns
     /// when all ranks have ended. All this takes at most `limit`, unless the setup has its own limit.
     pub(crate) fn run<T>(
         &self,
         arguments: Vec<String>,
         limit: Duration,
-        listen: impl FnOnce(&mut Talk<'_, '_>) -> Result<T, BenchError>,
+        listen: impl FnOnce(&mut ControlSession<'_, '_>) -> Result<T, BenchError>,
     ) -> Result<T, BenchError> {
         let Self { setup, lab, system, directory, .. } = *self;
         let name = system.name();
         let socket = ControlSocket::listen(directory, "control")?;
         let mut running = self.start(&[self.arguments(socket.path()), arguments].concat())?;
-        let mut watch = Watch::new(&name, &mut running, setup.launch_timeout.unwrap_or(limit));
+        let mut watch = LaunchWatch::new(&name, &mut running, setup.launch_timeout.unwrap_or(limit));
         let line = socket.accept(&mut watch)?;
-        let mut talk = Talk { lab, line, watch };
-        let heard = listen(&mut talk)?;
-        let Talk { line, mut watch, .. } = talk;
+        let mut session = ControlSession { lab, line, watch };
+        let heard = listen(&mut session)?;
+        let ControlSession { line, mut watch, .. } = session;
         drop(line);
         watch.wait_end()?;
         Ok(heard)
@@ -109,9 +109,9 @@ impl Launching<'_> {
         limit: Duration,
         expected: impl Iterator<Item = K>,
         key: impl Fn(&L) -> K,
-    ) -> Result<Launch<L>, BenchError> {
+    ) -> Result<LaunchSamples<L>, BenchError> {
         let sizes = format!("sizes={}", sizes.collect::<Vec<_>>().join(","));
-        self.run([vec![sizes], own].concat(), limit, |talk| talk.launch_behind_empty(expected, key))
+        self.run([vec![sizes], own].concat(), limit, |session| session.launch_behind_empty(expected, key))
     }
 
     /// Runs a program that does not use the control line, with these arguments alone. The time limit is `limit`, unless
@@ -123,14 +123,14 @@ impl Launching<'_> {
     ) -> Result<(String, Option<ServiceCounters>), BenchError> {
         let mut running = self.start(arguments)?;
         let name = self.system.name();
-        Watch::new(&name, &mut running, self.setup.launch_timeout.unwrap_or(limit)).wait_end()?;
-        let said = running.ranks.iter().map(Process::output_end).collect();
+        LaunchWatch::new(&name, &mut running, self.setup.launch_timeout.unwrap_or(limit)).wait_end()?;
+        let said = running.ranks.iter().map(LoggedProcess::output_end).collect();
         Ok((said, read_services(&name, &mut running)?))
     }
 
-    fn start(&self, arguments: &[String]) -> Result<Running, BenchError> {
+    fn start(&self, arguments: &[String]) -> Result<RunningJob, BenchError> {
         let Self { setup, lab, system, program, directory } = *self;
-        let job = Job {
+        let job = BenchJob {
             lab,
             ranks: setup.ranks(),
             layout: setup.layout,
@@ -158,39 +158,39 @@ impl Launching<'_> {
     }
 }
 
-fn read_services(system: &str, running: &mut Running) -> Result<Option<ServiceCounters>, BenchError> {
+fn read_services(system: &str, running: &mut RunningJob) -> Result<Option<ServiceCounters>, BenchError> {
     let failed = |source| BenchError::Launch { system: system.to_owned(), source };
     running.stats.as_mut().map(|stats| stats.read()).transpose().map_err(failed)
 }
 
-impl Talk<'_, '_> {
+impl ControlSession<'_, '_> {
     /// The next message; a phase is reported after its end. `during` is the activity that errors name.
-    pub(crate) fn next(&mut self, during: &str) -> Result<Said, BenchError> {
+    pub(crate) fn next(&mut self, during: &str) -> Result<RankMessage, BenchError> {
         let text = self.line.receive_more(&mut self.watch, during)?;
         match text.split_once(' ').unwrap_or((&text, "")) {
-            ("library", library) => Ok(Said::Library(library.to_owned())),
-            ("begin", "") => self.phase(during).map(Said::Phase),
-            ("row", json) => Ok(Said::Row(json.to_owned())),
-            _ => Err(self.nonsense(&text)),
+            ("library", library) => Ok(RankMessage::Library(library.to_owned())),
+            ("begin", "") => self.phase(during).map(RankMessage::PhaseEnd),
+            ("row", json) => Ok(RankMessage::Row(json.to_owned())),
+            _ => Err(self.protocol_error(&text)),
         }
     }
 
-    fn phase(&mut self, during: &str) -> Result<Counted, BenchError> {
+    fn phase(&mut self, during: &str) -> Result<PhaseCounters, BenchError> {
         let before = self.read_counters()?;
         self.line.send("ok")?;
         let text = self.line.receive_more(&mut self.watch, during)?;
         if text != "end" {
-            return Err(self.nonsense(&text));
+            return Err(self.protocol_error(&text));
         }
         let now = self.read_counters()?;
         self.line.send("ok")?;
         Ok(now.since(&before))
     }
 
-    fn read_counters(&mut self) -> Result<Counted, BenchError> {
+    fn read_counters(&mut self) -> Result<PhaseCounters, BenchError> {
         let wire_bytes = self.lab.counters()?.iter().map(|port| port.tx.bytes + port.rx.bytes).sum();
         let name = self.watch.system().to_owned();
-        Ok(Counted { wire_bytes, services: read_services(&name, self.watch.running())? })
+        Ok(PhaseCounters { wire_bytes, services: read_services(&name, self.watch.running())? })
     }
 
     /// The rows of a launch whose first phase is empty, in the order of `expected`; `key` gives a row's key in this
@@ -199,23 +199,23 @@ impl Talk<'_, '_> {
         &mut self,
         expected: impl Iterator<Item = K>,
         key: impl Fn(&L) -> K,
-    ) -> Result<Launch<L>, BenchError> {
-        let mut launch = Launch { library: String::new(), samples: Vec::new() };
-        let (mut empty, mut phase): (Option<Counted>, _) = (None, None);
+    ) -> Result<LaunchSamples<L>, BenchError> {
+        let mut launch = LaunchSamples { library: String::new(), samples: Vec::new() };
+        let (mut empty, mut phase): (Option<PhaseCounters>, _) = (None, None);
         let mut expected = expected.peekable();
         while let Some(next) = expected.peek() {
             match (self.next(&format!("measuring {next:?}"))?, phase.take(), empty) {
-                (Said::Library(text), None, None) => launch.library = text,
-                (Said::Phase(counted), None, None) => empty = Some(counted),
-                (Said::Phase(counted), None, Some(_)) => phase = Some(counted),
-                (Said::Row(text), Some(counted), Some(empty)) => {
-                    let told: Told<L> = self.parse(&text)?;
-                    if expected.next() != Some(key(&told.own)) {
-                        return Err(self.nonsense(&text));
+                (RankMessage::Library(text), None, None) => launch.library = text,
+                (RankMessage::PhaseEnd(counted), None, None) => empty = Some(counted),
+                (RankMessage::PhaseEnd(counted), None, Some(_)) => phase = Some(counted),
+                (RankMessage::Row(text), Some(counted), Some(empty)) => {
+                    let raw: RawSample<L> = self.parse(&text)?;
+                    if expected.next() != Some(key(&raw.own)) {
+                        return Err(self.protocol_error(&text));
                     }
-                    launch.samples.push(Sample { told, counted: counted.since(&empty) });
+                    launch.samples.push(LaunchSample { raw, counted: counted.since(&empty) });
                 }
-                (said, ..) => return Err(self.nonsense(&format!("{said:?}"))),
+                (said, ..) => return Err(self.protocol_error(&format!("{said:?}"))),
             }
         }
         Ok(launch)
@@ -223,11 +223,11 @@ impl Talk<'_, '_> {
 
     /// The parsed content of a row.
     pub(crate) fn parse<T: DeserializeOwned>(&self, json: &str) -> Result<T, BenchError> {
-        serde_json::from_str(json).map_err(|_| self.nonsense(json))
+        serde_json::from_str(json).map_err(|_| self.protocol_error(json))
     }
 
     /// The error for a message that makes no sense.
-    pub(crate) fn nonsense(&self, text: &str) -> BenchError {
-        self.watch.nonsense(text)
+    pub(crate) fn protocol_error(&self, text: &str) -> BenchError {
+        self.watch.protocol_error(text)
     }
 }

@@ -17,8 +17,8 @@
 //! - Whatever is started has a time limit, and ends with the cluster at the latest.
 //!
 //! Never does: judging a system by its defaults (see [`Peer`] for the settings), changing anything of the machine
-//!   outside the cluster and the peers' directory but for Debian's LAMMPS (see [`Program`]), knowing how Outboard's own
-//!   daemons are started (see [`System`]).
+//!   outside the cluster and the peers' directory but for Debian's LAMMPS (see [`BenchProgram`]), knowing how
+//!   Outboard's own daemons are started (see [`System`]).
 
 #![forbid(unsafe_code)]
 
@@ -60,23 +60,28 @@ pub use collective::Collective;
 pub use compile::Toolchain;
 pub use error::BenchError;
 pub use fft::{FftOptions, FftReport, FftRow, render_fft_table, run_fft};
-pub use grid::{Cell, GridReport, Place, Verdict, grid_runs, render_grid, render_grid_markdown, slower_again};
+pub use grid::{
+    ClusterShape, GridCell, GridReport, ShimVerdict, grid_runs, render_grid, render_grid_markdown, slower_again,
+};
 pub use install::ensure as ensure_peer;
-pub use job::{Job, LaunchError, Process, Running, ServiceCounters, ServiceStats, System};
+pub use job::{BenchJob, LaunchError, LoggedProcess, RunningJob, ServiceCounters, ServiceStats, System};
 pub use layout::Layout;
-pub use limit::{Call, limit_ms, multicast_minimum_bytes, raw_limit_ms};
+pub use limit::{BenchCall, limit_ms, multicast_minimum_bytes, raw_limit_ms};
 pub(crate) use options::format_size;
-pub use options::{BenchOptions, LateBy, Lateness, OptionError, parse_sizes};
-pub use ours::{Choosing, Outboard, Services};
+pub use options::{BenchOptions, LateBy, LateRankSpec, OptionError, parse_sizes};
+pub use ours::{Outboard, Services, ShimChoice};
 pub use peers::{Peer, open_mpi_compiler, open_mpi_launcher};
 pub use processor_time::render as render_processor_time;
-pub use programs::{Program, ProgramRow, ProgramsReport, render_programs, render_programs_markdown, run_program};
+pub use programs::{BenchProgram, ProgramRow, ProgramsReport, render_programs, render_programs_markdown, run_program};
 pub use radix::{Histogram, RadixOptions, RadixReport, RadixRow, render_radix_table, run_radix};
-pub use readme::{Table, TableRow, excerpt, fill_tables, read_tables, write_tables};
+pub use readme::{FigureTable, TableRow, excerpt, fill_tables, read_tables, write_tables};
 pub use recorded::{
-    HandedOver, RecordedOptions, RecordedReport, RecordedRow, Way, render_recorded_table, run_recorded,
+    HandOverCounts, MessageMode, RecordedOptions, RecordedReport, RecordedRow, render_recorded_table, run_recorded,
 };
-pub use report::{Cost, LateRow, Limits, LossRow, Overlap, Report, Row, Spread, Subject, ThreadCpu, Throughput};
+pub use report::{
+    BenchReport, CollectiveRow, LateRow, LossRow, Overlap, RepetitionCost, SampleSpread, Subject, ThreadCpu,
+    Throughput, TimeLimits,
+};
 pub use run::run;
 pub use setup::{Setup, cache_dir, default_peers_dir};
 pub use sockets::Sockets;

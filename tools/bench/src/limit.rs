@@ -33,7 +33,7 @@ const REFILL_MARGIN: Duration = Duration::from_millis(5);
 /// One call of a collective, as the links see it. The limits hold under any layout of the ranks, because every host has
 /// the same number of ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Call {
+pub struct BenchCall {
     /// The collective.
     pub collective: Collective,
     /// Hosts, each with a link of its own to the switch.
@@ -48,7 +48,7 @@ pub struct Call {
     pub silent_rank: bool,
 }
 
-impl Call {
+impl BenchCall {
     /// Number of ranks.
     pub fn ranks(&self) -> u32 {
         self.hosts * self.ranks_per_host
@@ -60,7 +60,7 @@ impl Call {
     }
 
     /// Bytes that the call moves; `rank` is the rank that may be late.
-    fn traffic(&self, rank: u32) -> Traffic {
+    fn traffic(&self, rank: u32) -> CallTraffic {
         let (n, hosts, per_host) = (self.bytes, u64::from(self.hosts), u64::from(self.ranks_per_host));
         let (ranks, silent) = (hosts * per_host, u64::from(self.silent_rank));
         let (others, other_hosts, elsewhere) = (ranks - 1, hosts - 1, ranks - per_host);
@@ -98,12 +98,12 @@ impl Call {
             Collective::Barrier => [0; 5],
             Collective::PingPong => [root * to_others, root * to_hosts, to_hosts, 2 * to_hosts, 2 * to_hosts],
         };
-        Traffic { missed, owed, busiest, out, into }
+        CallTraffic { missed, owed, busiest, out, into }
     }
 }
 
 /// Bytes that a call moves, by the table of this module, and the bytes that concern a late rank.
-struct Traffic {
+struct CallTraffic {
     /// Bytes into the late rank's result, from other ranks.
     missed: u64,
     /// Bytes from the late rank, over the busiest link, for ranks that wait for them; 0 where the layout decides
@@ -118,32 +118,32 @@ struct Traffic {
 }
 
 /// Milliseconds that the busiest link needs at its rate, without headers and bursts: the table of this module.
-pub fn raw_limit_ms(call: &Call, link: &LinkLimits) -> f64 {
+pub fn raw_limit_ms(call: &BenchCall, link: &LinkLimits) -> f64 {
     link.milliseconds(busiest_link_bits(call))
 }
 
 /// The time of [`raw_limit_ms`] without the bytes of one full token bucket; 0 where all bytes fit the bucket.
-pub fn limit_ms(call: &Call, link: &LinkLimits) -> f64 {
+pub fn limit_ms(call: &BenchCall, link: &LinkLimits) -> f64 {
     let beyond_burst = busiest_link_bits(call) - f64::from(link.burst_bytes()) * 8.0;
     link.milliseconds(beyond_burst.max(0.0))
 }
 
 /// Milliseconds that the links need, without bursts, for a rank's contribution to ranks of other hosts, each block
 /// once. No rank that waits for it can end earlier after the rank's call.
-pub(crate) fn contribution_ms(call: &Call, rank: u32, link: &LinkLimits) -> f64 {
+pub(crate) fn contribution_ms(call: &BenchCall, rank: u32, link: &LinkLimits) -> f64 {
     link.milliseconds(call.traffic(rank).owed as f64 * 8.0)
 }
 
 /// Payload over all switch ports, in and out, if every block is sent once and received once by every other host that
 /// needs it: the table of this module. For an alltoallv with a silent rank it is 2N(P-2)(P-R).
-pub fn multicast_minimum_bytes(call: &Call) -> u64 {
-    let Traffic { out, into, .. } = call.traffic(0);
+pub fn multicast_minimum_bytes(call: &BenchCall) -> u64 {
+    let CallTraffic { out, into, .. } = call.traffic(0);
     out + into
 }
 
 /// Payload that hosts receive over their links if each receives every block once: the part of
 /// [`multicast_minimum_bytes`] that enters hosts.
-pub(crate) fn received_bytes(call: &Call) -> u64 {
+pub(crate) fn received_bytes(call: &BenchCall) -> u64 {
     call.traffic(0).into
 }
 
@@ -153,7 +153,7 @@ pub(crate) fn refill_time(link: &LinkLimits) -> Duration {
 }
 
 /// Payload bits over the busiest link, one way.
-pub(crate) fn busiest_link_bits(call: &Call) -> f64 {
+pub(crate) fn busiest_link_bits(call: &BenchCall) -> f64 {
     call.traffic(0).busiest as f64 * 8.0
 }
 
@@ -168,8 +168,8 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    fn call(collective: Collective, (hosts, ranks_per_host): (u32, u32), bytes: u64) -> Call {
-        Call { collective, hosts, ranks_per_host, bytes, silent_rank: false }
+    fn call(collective: Collective, (hosts, ranks_per_host): (u32, u32), bytes: u64) -> BenchCall {
+        BenchCall { collective, hosts, ranks_per_host, bytes, silent_rank: false }
     }
 
     fn link(lab: &str) -> LinkLimits {
@@ -222,7 +222,7 @@ mod tests {
                 let into = |host| crossing.iter().filter(|(_, to)| to / per_host == host).count() as u64;
                 let out_of = |host| crossing.iter().filter(|(from, _)| from / per_host == host).count() as u64;
                 let busiest = (0..hosts).map(|host| into(host).max(out_of(host))).max().unwrap();
-                let call = Call { silent_rank: silent.is_some(), ..call(Alltoallv, (hosts, per_host), MIB) };
+                let call = BenchCall { silent_rank: silent.is_some(), ..call(Alltoallv, (hosts, per_host), MIB) };
                 assert_eq!(call.traffic(0).busiest, busiest * MIB, "{call:?}");
                 assert_eq!(multicast_minimum_bytes(&call), 2 * crossing.len() as u64 * MIB, "{call:?}");
             }
@@ -273,7 +273,7 @@ mod tests {
         assert_eq!((late(Gather, 5), late(Gather, 0)), ((0, 0), (7 * MIB, 0)));
         assert_eq!((late(Allreduce, 5), late(ReduceScatter, 5)), ((MIB, MIB), (MIB / 8, 3 * MIB / 4)));
         assert_eq!(late(Barrier, 5), (0, 0));
-        let silent = Call { silent_rank: true, ..call(Alltoallv, (4, 2), MIB) };
+        let silent = BenchCall { silent_rank: true, ..call(Alltoallv, (4, 2), MIB) };
         assert_eq!((silent.result_of_others_bytes(5), silent.traffic(5).owed), (0, 0));
         assert_eq!(call(Allgather, (1, 8), MIB).traffic(5).owed, 0);
         let ms = contribution_ms(&call(Allgather, (4, 1), MIB), 1, &link("4x1gbit"));

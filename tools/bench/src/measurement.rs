@@ -1,16 +1,16 @@
 //! One launch of one system with the collectives' program: its samples, size by size.
 
 use crate::job::ServiceCounters;
-use crate::launch::{self, Counted, Launching, Said, Talk};
-use crate::{BenchError, BenchOptions, Call, LateBy, limit};
+use crate::launch::{self, ControlSession, PhaseCounters, ProgramLaunch, RankMessage};
+use crate::{BenchCall, BenchError, BenchOptions, LateBy, limit};
 use serde::Deserialize;
 use std::time::Duration;
 
 /// The samples of one launch.
 #[derive(Clone, Debug)]
-pub(crate) struct Launch {
+pub(crate) struct CollectiveLaunch {
     pub(crate) library: String,
-    pub(crate) barrier: Phase,
+    pub(crate) barrier: PhaseSamples,
     /// Counters of the services over all repetitions of the barrier: the share of a repetition's start.
     pub(crate) barrier_services: Option<ServiceCounters>,
     /// The samples of each size, in the order of the options.
@@ -22,8 +22,8 @@ pub(crate) struct Launch {
 pub(crate) struct SizeSamples {
     /// `None` where no rank is late.
     pub(crate) lateness: Option<LatenessSamples>,
-    pub(crate) pure: Phase,
-    pub(crate) overall: Phase,
+    pub(crate) pure: PhaseSamples,
+    pub(crate) overall: PhaseSamples,
     /// Times of the slowest rank in the compute loop alone, in repetitions that alternate with the overall phase.
     pub(crate) paired_alone_ms: Vec<f64>,
     /// Wire bytes of all pure repetitions.
@@ -31,7 +31,7 @@ pub(crate) struct SizeSamples {
     /// Counters of the services over all pure repetitions.
     pub(crate) services: Option<ServiceCounters>,
     /// Time of the compute loop alone just before and after the launch, measured by the calibration. Empty with a
-    /// communication core, because [`Phase::loops_ms`] holds it then.
+    /// communication core, because [`PhaseSamples::loops_ms`] holds it then.
     pub(crate) alone_ms: Vec<f64>,
 }
 
@@ -43,12 +43,12 @@ pub(crate) struct LatenessSamples {
     /// The late rank's times to copy as many bytes as other ranks contribute to its result.
     pub(crate) copy_ms: Vec<f64>,
     /// A pure phase with the rank on time.
-    pub(crate) punctual: Phase,
+    pub(crate) punctual: PhaseSamples,
 }
 
 /// The samples of one phase as the program sends them.
 #[derive(Clone, Debug, Deserialize)]
-pub(crate) struct Phase {
+pub(crate) struct PhaseSamples {
     /// Time of the slowest rank in each repetition.
     pub(crate) slowest_ms: Vec<f64>,
     /// Time of the late rank's call, from the start of each repetition; empty where no rank is late.
@@ -71,58 +71,67 @@ pub(crate) struct Phase {
 
 #[derive(Deserialize)]
 struct BarrierLine {
-    barrier: Phase,
+    barrier: PhaseSamples,
 }
 
 #[derive(Deserialize)]
-struct SizeLine {
+struct CollectiveLine {
     bytes_per_rank: u64,
     lateness: Option<LatenessSamples>,
-    pure: Phase,
-    overall: Phase,
+    pure: PhaseSamples,
+    overall: PhaseSamples,
     paired_alone_ms: Vec<f64>,
 }
 
 /// Launches the program and measures all sizes; `tick` is called after each phase.
 pub(crate) fn measure(
     options: &BenchOptions,
-    launching: &Launching<'_>,
+    launching: &ProgramLaunch<'_>,
     units: &[u64],
     tick: &dyn Fn(),
-) -> Result<Launch, BenchError> {
+) -> Result<CollectiveLaunch, BenchError> {
     let arguments = arguments(options, units);
-    launching.run(arguments, time_limit(options, launching.setup.repetitions), |talk| listen(options, talk, tick))
+    launching.run(arguments, time_limit(options, launching.setup.repetitions), |session| listen(options, session, tick))
 }
 
-fn listen(options: &BenchOptions, talk: &mut Talk<'_, '_>, tick: &dyn Fn()) -> Result<Launch, BenchError> {
+fn listen(
+    options: &BenchOptions,
+    session: &mut ControlSession<'_, '_>,
+    tick: &dyn Fn(),
+) -> Result<CollectiveLaunch, BenchError> {
     let mut library = String::new();
     let (mut barrier, mut barrier_services) = (None, None);
     let mut sizes = Vec::new();
-    let mut phases: Vec<Counted> = Vec::new();
+    let mut phases: Vec<PhaseCounters> = Vec::new();
     while let Some(bytes) = options.sizes.get(sizes.len()) {
-        match talk.next(&format!("measuring, {} of {} sizes done", sizes.len(), options.sizes.len()))? {
-            Said::Library(text) => library = text,
-            Said::Phase(counted) => {
+        match session.next(&format!("measuring, {} of {} sizes done", sizes.len(), options.sizes.len()))? {
+            RankMessage::Library(text) => library = text,
+            RankMessage::PhaseEnd(counted) => {
                 phases.push(counted);
                 tick();
             }
-            Said::Row(text) if barrier.is_none() => {
-                barrier = Some(talk.parse::<BarrierLine>(&text)?.barrier);
+            RankMessage::Row(text) if barrier.is_none() => {
+                barrier = Some(session.parse::<BarrierLine>(&text)?.barrier);
                 barrier_services = phases.pop().and_then(|phase| phase.services);
                 phases.clear();
             }
-            Said::Row(text) => {
-                sizes.push(size_samples(*bytes, &text, &phases, talk)?);
+            RankMessage::Row(text) => {
+                sizes.push(size_samples(*bytes, &text, &phases, session)?);
                 phases.clear();
             }
         }
     }
-    let barrier = barrier.ok_or_else(|| talk.nonsense("no barriers"))?;
-    Ok(Launch { library, barrier, barrier_services, sizes })
+    let barrier = barrier.ok_or_else(|| session.protocol_error("no barriers"))?;
+    Ok(CollectiveLaunch { library, barrier, barrier_services, sizes })
 }
 
-fn size_samples(bytes: u64, text: &str, phases: &[Counted], talk: &Talk<'_, '_>) -> Result<SizeSamples, BenchError> {
-    let line: SizeLine = talk.parse(text)?;
+fn size_samples(
+    bytes: u64,
+    text: &str,
+    phases: &[PhaseCounters],
+    session: &ControlSession<'_, '_>,
+) -> Result<SizeSamples, BenchError> {
+    let line: CollectiveLine = session.parse(text)?;
     match (phases, &line.lateness) {
         ([pure, _overall], None) | ([_, pure, _overall], Some(_)) if line.bytes_per_rank == bytes => Ok(SizeSamples {
             lateness: line.lateness,
@@ -133,7 +142,7 @@ fn size_samples(bytes: u64, text: &str, phases: &[Counted], talk: &Talk<'_, '_>)
             services: pure.services,
             alone_ms: Vec::new(),
         }),
-        _ => Err(talk.nonsense(text)),
+        _ => Err(session.protocol_error(text)),
     }
 }
 
@@ -160,8 +169,8 @@ fn time_limit(options: &BenchOptions, repetitions: u32) -> Duration {
         Some(LateBy::PureTimes(times)) => (0.0, 1.0 + f64::from(times)),
         None => (0.0, 1.0),
     };
-    let links_s = |call: Call| times * limit::raw_limit_ms(&call, &options.setup.lab.link()) / 1e3;
-    let own_s = |call: Call| times * EVERY_REPETITION_S + launch::checking_s(call.ranks(), call.bytes) + late_s;
+    let links_s = |call: BenchCall| times * limit::raw_limit_ms(&call, &options.setup.lab.link()) / 1e3;
+    let own_s = |call: BenchCall| times * EVERY_REPETITION_S + launch::checking_s(call.ranks(), call.bytes) + late_s;
     let (links_s, own_s): (f64, f64) = (options.calls().map(links_s).sum(), options.calls().map(own_s).sum());
     let phases = 4.0 * f64::from(repetitions + 2);
     launch::time_limit(phases * links_s, phases * (own_s + EVERY_REPETITION_S))

@@ -43,7 +43,7 @@ pub(crate) use named;
 
 #[cfg(test)]
 mod tests {
-    use crate::{Collective, Layout, OptionError, Peer, Program};
+    use crate::{BenchProgram, Collective, Layout, OptionError, Peer};
     use std::str::FromStr;
 
     fn go_by_name<T: FromStr<Err = OptionError> + ToString + PartialEq + Copy + std::fmt::Debug>(all: &[T]) {
@@ -59,6 +59,6 @@ mod tests {
         go_by_name(Collective::ALL);
         go_by_name(Layout::ALL);
         go_by_name(Peer::ALL);
-        go_by_name(Program::ALL);
+        go_by_name(BenchProgram::ALL);
     }
 }

@@ -1,6 +1,6 @@
 //! Options of a run: sizes, peers, faults, repetitions; and parsing of their texts.
 
-use crate::{Call, Collective, Setup};
+use crate::{BenchCall, Collective, Setup};
 use outboard_units::Size;
 use std::str::FromStr;
 use std::time::Duration;
@@ -15,10 +15,10 @@ pub struct BenchOptions {
     pub setup: Setup,
     /// The collective.
     pub collective: Collective,
-    /// Bytes of a call ([`Call::bytes`]), in the order of the report.
+    /// Bytes of a call ([`BenchCall::bytes`]), in the order of the report.
     pub sizes: Vec<u64>,
     /// A rank that posts late in every repetition (SP-9).
-    pub late: Option<Lateness>,
+    pub late: Option<LateRankSpec>,
 }
 
 impl BenchOptions {
@@ -28,14 +28,14 @@ impl BenchOptions {
     }
 
     /// The calls that are measured, in the order of the sizes.
-    pub fn calls(&self) -> impl Iterator<Item = Call> {
+    pub fn calls(&self) -> impl Iterator<Item = BenchCall> {
         self.sizes.iter().map(|bytes| self.call(*bytes))
     }
 
     /// The call that is measured for one of the sizes.
-    pub(crate) fn call(&self, bytes: u64) -> Call {
+    pub(crate) fn call(&self, bytes: u64) -> BenchCall {
         let silent_rank = self.late.is_some_and(|late| late.silent);
-        Call { silent_rank, ..self.setup.call(self.collective, bytes) }
+        BenchCall { silent_rank, ..self.setup.call(self.collective, bytes) }
     }
 
     pub(crate) fn check(&self) -> Result<(), OptionError> {
@@ -55,7 +55,7 @@ impl BenchOptions {
             Some(late) if late.rank >= self.setup.ranks() => {
                 Err(OptionError::LateRank { rank: late.rank, ranks: self.setup.ranks() })
             }
-            Some(Lateness { silent: true, .. }) if self.collective != Collective::Alltoallv => {
+            Some(LateRankSpec { silent: true, .. }) if self.collective != Collective::Alltoallv => {
                 Err(OptionError::Silent { collective: self.collective.name() })
             }
             Some(_) | None => Ok(()),
@@ -79,7 +79,7 @@ pub(crate) fn check_sizes(sizes: &[u64]) -> Result<(), OptionError> {
 
 /// The late rank, and how late it is: `RANK:MS` or `RANK:TIMESx`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Lateness {
+pub struct LateRankSpec {
     /// The rank.
     pub rank: u32,
     /// How long the rank sleeps after the others have posted.
@@ -98,7 +98,7 @@ pub enum LateBy {
     PureTimes(u32),
 }
 
-impl FromStr for Lateness {
+impl FromStr for LateRankSpec {
     type Err = OptionError;
 
     fn from_str(text: &str) -> Result<Self, OptionError> {
@@ -176,12 +176,12 @@ mod tests {
 
     #[test]
     fn lateness_is_a_rank_and_milliseconds_or_times() {
-        let late = Lateness { rank: 2, by: LateBy::Time(Duration::from_millis(50)), silent: false };
+        let late = LateRankSpec { rank: 2, by: LateBy::Time(Duration::from_millis(50)), silent: false };
         assert_eq!("2:50".parse(), Ok(late));
         assert_eq!("2:50ms".parse(), Ok(late));
-        assert_eq!("2:3x".parse(), Ok(Lateness { by: LateBy::PureTimes(3), ..late }));
+        assert_eq!("2:3x".parse(), Ok(LateRankSpec { by: LateBy::PureTimes(3), ..late }));
         for text in ["", "2", "2:", ":50", "a:50", "2:-1", "2:x", "2:0x", "2:-1x", "2:1.5x", "2:5h"] {
-            assert!(text.parse::<Lateness>().is_err(), "{text}");
+            assert!(text.parse::<LateRankSpec>().is_err(), "{text}");
         }
     }
 
@@ -204,9 +204,9 @@ mod tests {
             (o.collective, o.setup.lab) = (Collective::PingPong, "1x1gbit".parse().expect("a lab"));
         };
         assert_eq!(bad(alone), OptionError::Alone);
-        let late = bad(|o| o.late = Some(Lateness { rank: 4, by: LateBy::PureTimes(1), silent: false }));
+        let late = bad(|o| o.late = Some(LateRankSpec { rank: 4, by: LateBy::PureTimes(1), silent: false }));
         assert_eq!(late, OptionError::LateRank { rank: 4, ranks: 4 });
-        let silent = bad(|o| o.late = Some(Lateness { rank: 3, by: LateBy::PureTimes(1), silent: true }));
+        let silent = bad(|o| o.late = Some(LateRankSpec { rank: 3, by: LateBy::PureTimes(1), silent: true }));
         assert_eq!(silent, OptionError::Silent { collective: "allgather" });
         assert_eq!(late.to_string(), "rank 4 cannot be late: the lab's ranks are 0 to 3");
     }

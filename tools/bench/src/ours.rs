@@ -1,9 +1,9 @@
 //! Outboard's own interfaces: the C interface, and the preloaded shim below an unmodified MPI program. The caller
 //! provides functions that start daemons and ranks.
 
-use crate::job::{Job, LaunchError, Process, Running, ServiceStats, System};
+use crate::job::{BenchJob, LaunchError, LoggedProcess, RunningJob, ServiceStats, System};
 use crate::peers::InstalledPeer;
-use crate::{BenchError, Call, Peer, Toolchain};
+use crate::{BenchCall, BenchError, Peer, Toolchain};
 use std::fmt;
 use std::path::{Path, PathBuf};
 
@@ -14,13 +14,13 @@ const CHOICE_FILE: &str = "OUTBOARD_CHOICE_FILE";
 
 /// How the shim chooses, and the file in which it keeps what it learns.
 #[derive(Clone, Debug)]
-pub struct Choosing {
+pub struct ShimChoice {
     way: String,
     /// `None`: the file that `OUTBOARD_CHOICE_FILE` names, or else one for this launch alone.
     file: Option<PathBuf>,
 }
 
-impl Choosing {
+impl ShimChoice {
     /// The choice that `OUTBOARD_CHOICE` names, or `otherwise`.
     pub fn or(otherwise: &str) -> Self {
         Self { way: std::env::var(CHOICE).unwrap_or_else(|_| otherwise.to_owned()), file: None }
@@ -52,28 +52,28 @@ impl Choosing {
 }
 
 /// Offloads everything unless `OUTBOARD_CHOICE` is set, because the benchmark measures offloading.
-impl Default for Choosing {
+impl Default for ShimChoice {
     fn default() -> Self {
         Self::or("offload")
     }
 }
 
-type Launch = dyn Fn(&Job<'_>) -> Result<Running, LaunchError>;
+type LaunchFn = dyn Fn(&BenchJob<'_>) -> Result<RunningJob, LaunchError>;
 
 /// One of Outboard's interfaces.
 pub struct Outboard {
     name: String,
-    algorithm: Box<dyn Fn(&Call) -> String>,
+    algorithm: Box<dyn Fn(&BenchCall) -> String>,
     toolchain: Toolchain,
     learns: bool,
-    launch: Box<Launch>,
+    launch: Box<LaunchFn>,
 }
 
 /// Daemons that run beside a job.
 #[derive(Debug)]
 pub struct Services {
     /// One per host.
-    pub processes: Vec<Process>,
+    pub processes: Vec<LoggedProcess>,
     /// Environment by which the ranks find the daemon of their host; the same on all hosts.
     pub environment: Vec<(String, String)>,
     /// Reads the daemons' counters.
@@ -85,10 +85,10 @@ impl Outboard {
     /// `liboutboard.so`. `launch` starts a daemon on every host and the job's ranks, in the environment that
     /// `outboard_group_world` needs.
     pub fn by_c_interface(
-        algorithm: impl Fn(&Call) -> String + 'static,
+        algorithm: impl Fn(&BenchCall) -> String + 'static,
         include: &Path,
         lib: &Path,
-        launch: impl Fn(&Job<'_>) -> Result<Running, LaunchError> + 'static,
+        launch: impl Fn(&BenchJob<'_>) -> Result<RunningJob, LaunchError> + 'static,
     ) -> Self {
         Self {
             name: "outboard".to_owned(),
@@ -105,11 +105,11 @@ impl Outboard {
     /// # Errors
     /// If `mpi` is not an Open MPI.
     pub fn below_mpi(
-        algorithm: impl Fn(&Call) -> String + 'static,
+        algorithm: impl Fn(&BenchCall) -> String + 'static,
         mpi: Peer,
         peers_dir: &Path,
-        choosing: &Choosing,
-        start_services: impl Fn(&Job<'_>) -> Result<Services, LaunchError> + 'static,
+        choosing: &ShimChoice,
+        start_services: impl Fn(&BenchJob<'_>) -> Result<Services, LaunchError> + 'static,
     ) -> Result<Self, BenchError> {
         let name = format!("outboard below {}", mpi.name());
         match mpi {
@@ -123,17 +123,17 @@ impl Outboard {
         let toolchain = installed.toolchain();
         let learns = choosing.learns();
         let way = choosing.way.clone();
-        let told = choosing.file.clone().or_else(|| std::env::var_os(CHOICE_FILE).map(PathBuf::from));
+        let choice_file = choosing.file.clone().or_else(|| std::env::var_os(CHOICE_FILE).map(PathBuf::from));
         let launcher = format!("{name}'s launcher on h1");
-        let launch = move |job: &Job<'_>| {
+        let launch = move |job: &BenchJob<'_>| {
             let mut services = start_services(job)?;
             services.environment.push((CHOICE.to_owned(), way.clone()));
             // The user's own runs must not use what a run learns on an emulated cluster.
-            let file = told.clone().unwrap_or_else(|| job.directory.join("choice"));
+            let file = choice_file.clone().unwrap_or_else(|| job.directory.join("choice"));
             services.environment.push((CHOICE_FILE.to_owned(), file.display().to_string()));
             let command = installed.open_mpi_command(job, &services.environment)?;
-            let launcher = Process::start(launcher.clone(), command, job.directory)?;
-            Ok(Running { ranks: vec![launcher], services: services.processes, stats: services.stats })
+            let launcher = LoggedProcess::start(launcher.clone(), command, job.directory)?;
+            Ok(RunningJob { ranks: vec![launcher], services: services.processes, stats: services.stats })
         };
         Ok(Self { name, algorithm: Box::new(algorithm), toolchain, learns, launch: Box::new(launch) })
     }
@@ -159,7 +159,7 @@ impl System for Outboard {
         self.name.clone()
     }
 
-    fn algorithm(&self, call: &Call) -> String {
+    fn algorithm(&self, call: &BenchCall) -> String {
         (self.algorithm)(call)
     }
 
@@ -171,7 +171,7 @@ impl System for Outboard {
         self.learns
     }
 
-    fn launch(&self, job: &Job<'_>) -> Result<Running, LaunchError> {
+    fn launch(&self, job: &BenchJob<'_>) -> Result<RunningJob, LaunchError> {
         (self.launch)(job)
     }
 }

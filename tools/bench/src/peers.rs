@@ -4,9 +4,9 @@
 //! times as slow at 64 KiB. So they need the communication core. Ranks of one host then use shared memory, except with
 //! MPICH, which is faster over TCP.
 
-use crate::job::{Job, LaunchError, Process, Running, System};
+use crate::job::{BenchJob, LaunchError, LoggedProcess, RunningJob, System};
 use crate::named::named;
-use crate::{Call, Layout, Toolchain, install};
+use crate::{BenchCall, Layout, Toolchain, install};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -59,7 +59,7 @@ impl InstalledPeer {
     /// is the same with and without the shim, progress thread included, because preloading changes nothing else.
     pub(crate) fn open_mpi_command(
         &self,
-        job: &Job<'_>,
+        job: &BenchJob<'_>,
         environment: &[(String, String)],
     ) -> Result<Command, LaunchError> {
         let agent = remote_shell_script(job)?;
@@ -101,7 +101,7 @@ impl InstalledPeer {
     }
 
     /// The command that launches the job by Hydra, MPICH's and Intel MPI's launcher, from inside host 1.
-    fn hydra_command(&self, job: &Job<'_>) -> Result<Command, LaunchError> {
+    fn hydra_command(&self, job: &BenchJob<'_>) -> Result<Command, LaunchError> {
         let agent = remote_shell_script(job)?;
         let mut command = on_first_host(job, &self.program("mpiexec.hydra"))?;
         command.args(["-launcher", "ssh", "-launcher-exec"]).arg(agent);
@@ -116,7 +116,7 @@ impl InstalledPeer {
         Ok(command)
     }
 
-    fn mpich_command(&self, job: &Job<'_>) -> Result<Command, LaunchError> {
+    fn mpich_command(&self, job: &BenchJob<'_>) -> Result<Command, LaunchError> {
         let mut command = self.hydra_command(job)?;
         command.envs([
             ("MPIR_CVAR_NOLOCAL", "1"),
@@ -130,7 +130,7 @@ impl InstalledPeer {
         Ok(command)
     }
 
-    fn intel_mpi_command(&self, job: &Job<'_>) -> Result<Command, LaunchError> {
+    fn intel_mpi_command(&self, job: &BenchJob<'_>) -> Result<Command, LaunchError> {
         let mut command = self.hydra_command(job)?;
         let libraries = self.prefix.join("lib");
         command.env("I_MPI_ROOT", &self.prefix);
@@ -156,7 +156,7 @@ impl System for InstalledPeer {
         self.peer.name().to_owned()
     }
 
-    fn algorithm(&self, _call: &Call) -> String {
+    fn algorithm(&self, _call: &BenchCall) -> String {
         "auto".to_owned()
     }
 
@@ -169,14 +169,14 @@ impl System for InstalledPeer {
         }
     }
 
-    fn launch(&self, job: &Job<'_>) -> Result<Running, LaunchError> {
+    fn launch(&self, job: &BenchJob<'_>) -> Result<RunningJob, LaunchError> {
         let command = match self.peer {
             Peer::OpenMpi | Peer::Debian => self.open_mpi_command(job, &[])?,
             Peer::Mpich => self.mpich_command(job)?,
             Peer::IntelMpi => self.intel_mpi_command(job)?,
         };
-        let launcher = Process::start(format!("{}'s launcher on h1", self.name()), command, job.directory)?;
-        Ok(Running { ranks: vec![launcher], services: Vec::new(), stats: None })
+        let launcher = LoggedProcess::start(format!("{}'s launcher on h1", self.name()), command, job.directory)?;
+        Ok(RunningJob { ranks: vec![launcher], services: Vec::new(), stats: None })
     }
 }
 
@@ -191,7 +191,7 @@ fn intel_progress_cores(ranks_per_host: u32, comm_core: bool) -> String {
     (0..ranks_per_host).map(|rank| core(rank).to_string()).collect::<Vec<_>>().join(",")
 }
 
-fn on_first_host(job: &Job<'_>, launcher: &Path) -> Result<Command, LaunchError> {
+fn on_first_host(job: &BenchJob<'_>, launcher: &Path) -> Result<Command, LaunchError> {
     let mut command =
         job.lab.command("h1", launcher).map_err(|error| LaunchError::new(launcher.display().to_string(), error))?;
     // This directory exists on every host.
@@ -200,7 +200,7 @@ fn on_first_host(job: &Job<'_>, launcher: &Path) -> Result<Command, LaunchError>
 }
 
 /// The hosts of the ranks; for a launcher that counts (`counted`) with each host's number of ranks.
-fn hosts(job: &Job<'_>, counted: bool) -> String {
+fn hosts(job: &BenchJob<'_>, counted: bool) -> String {
     let hosts = job.hosts();
     let name = |host: u32| {
         let ranks = (job.ranks - (host - 1)).div_ceil(hosts);
@@ -210,14 +210,14 @@ fn hosts(job: &Job<'_>, counted: bool) -> String {
 }
 
 /// The command that runs a program of Open MPI (PyPI's or Debian's) on the job's cluster. Ranks run on the hosts that
-/// [`Job::host_of`] names; `environment` reaches every rank.
+/// [`BenchJob::host_of`] names; `environment` reaches every rank.
 ///
 /// # Errors
 /// If the library cannot be installed, is not an Open MPI, or a host cannot be entered.
 pub fn open_mpi_launcher(
     peer: Peer,
     peers_dir: &Path,
-    job: &Job<'_>,
+    job: &BenchJob<'_>,
     environment: &[(String, String)],
 ) -> Result<Command, LaunchError> {
     match peer {
@@ -237,7 +237,7 @@ pub fn open_mpi_compiler(peer: Peer, peers_dir: &Path) -> PathBuf {
 }
 
 /// A script that runs the lab's remote shell, because that has two words and Hydra takes one.
-fn remote_shell_script(job: &Job<'_>) -> Result<PathBuf, LaunchError> {
+fn remote_shell_script(job: &BenchJob<'_>) -> Result<PathBuf, LaunchError> {
     let path = job.directory.join("remote-shell");
     let failed = |error| LaunchError::new(format!("script {}", path.display()), error);
     let words = job.lab.remote_shell().map_err(|error| LaunchError::new("the lab's remote shell", error))?;

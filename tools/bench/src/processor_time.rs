@@ -2,10 +2,10 @@
 //! replaces slows programs that compute on all cores.
 
 use crate::table::{Column, or_none, table};
-use crate::{Peer, Row, format_size};
+use crate::{CollectiveRow, Peer, format_size};
 
 /// A row beside the processor time of Open MPI 5.0's call, if that was measured.
-type Beside = (Row, Option<f64>);
+type Beside = (CollectiveRow, Option<f64>);
 
 const COLUMNS: [Column<Beside>; 7] = [
     ("system", |(row, _)| if row.cost.verified { row.label() } else { format!("{}!", row.label()) }),
@@ -20,10 +20,10 @@ const COLUMNS: [Column<Beside>; 7] = [
 /// Renders rows as lines of text, grouped by call, least processor time first. Figures are per call.
 ///
 /// A `!` behind the system's name says that it delivered wrong bytes.
-pub fn render(rows: &[Row]) -> String {
-    let call = |row: &Row| (row.collective.clone(), row.bytes_per_rank);
-    let open_mpi = |row: &Row| {
-        let same = |other: &&Row| other.subject.system == Peer::OpenMpi.name() && call(other) == call(row);
+pub fn render(rows: &[CollectiveRow]) -> String {
+    let call = |row: &CollectiveRow| (row.collective.clone(), row.bytes_per_rank);
+    let open_mpi = |row: &CollectiveRow| {
+        let same = |other: &&CollectiveRow| other.subject.system == Peer::OpenMpi.name() && call(other) == call(row);
         rows.iter().find(same).map(|other| other.cost.cpu_ms())
     };
     let mut sorted: Vec<Beside> = rows.iter().map(|row| (row.clone(), open_mpi(row))).collect();

@@ -9,19 +9,19 @@
 
 use crate::compile::Workshop;
 use crate::job::{ServiceCounters, System};
-use crate::launch::{Launching, time_limit};
+use crate::launch::{ProgramLaunch, time_limit};
 use crate::named::named;
-use crate::report::{Report, Spread};
+use crate::report::{BenchReport, SampleSpread};
 use crate::samples::sum_services;
 use crate::table::{Column, markdown, table};
-use crate::{BenchError, Choosing, Place, Setup, Verdict, install, run};
+use crate::{BenchError, ClusterShape, Setup, ShimChoice, ShimVerdict, install, run};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
 named! {
     "a program: cg, panel, pagerank or lammps",
     /// A program, in the order of the report.
-    Program {
+    BenchProgram {
         /// Conjugate gradients: halos, and sums of 8 bytes (programs/cg.c).
         Cg = "cg",
         /// LU factorisation with panels broadcast ahead (programs/panel.c).
@@ -45,14 +45,14 @@ const FASTER_FROM: f64 = 0.95;
 
 /// The result of one run of a program.
 #[derive(Clone, Debug, PartialEq)]
-struct Outcome {
+struct ProgramOutcome {
     seconds: f64,
     /// `ok`, or a digest of the results.
     check: String,
     services: Option<ServiceCounters>,
 }
 
-impl Program {
+impl BenchProgram {
     fn build(self, workshop: &Workshop, system: &dyn System) -> Result<PathBuf, BenchError> {
         let words: &[&str] = match self {
             Self::Cg => &["cg.c", "-lm"],
@@ -92,12 +92,12 @@ impl Program {
         Some((seconds * unit_s, word(check)?.to_owned()))
     }
 
-    fn measure(self, launching: &Launching<'_>) -> Result<Outcome, BenchError> {
+    fn measure(self, launching: &ProgramLaunch<'_>) -> Result<ProgramOutcome, BenchError> {
         let repetitions = launching.setup.repetitions;
         let limit = time_limit(0.0, REPETITION_S * f64::from(repetitions));
         let (said, services) = launching.run_alone(&self.arguments(repetitions), limit)?;
         match self.outcome(&said, repetitions) {
-            Some((seconds, check)) => Ok(Outcome { seconds, check, services }),
+            Some((seconds, check)) => Ok(ProgramOutcome { seconds, check, services }),
             None => Err(BenchError::Protocol { system: format!("{self} of {}", launching.system.name()), line: said }),
         }
     }
@@ -110,10 +110,10 @@ impl Program {
 /// # Errors
 /// If anything fails. Wrong results only show in their row.
 pub fn run_program(
-    program: Program,
-    place: &Place,
+    program: BenchProgram,
+    place: &ClusterShape,
     setup: &Setup,
-    choosing: &Choosing,
+    choosing: &ShimChoice,
     ours: &dyn System,
 ) -> Result<ProgramRow, BenchError> {
     let setup = Setup { blocking: true, ..setup.clone() };
@@ -131,14 +131,14 @@ pub fn run_program(
 }
 
 /// All rows of a run.
-pub type ProgramsReport = Report<ProgramRow>;
+pub type ProgramsReport = BenchReport<ProgramRow>;
 
 /// One program on one cluster.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ProgramRow {
-    /// Name of the [`Program`].
+    /// Name of the [`BenchProgram`].
     pub program: String,
-    /// The [`Place`].
+    /// The [`ClusterShape`].
     pub place: String,
     /// Name of the library that is measured natively.
     pub native: String,
@@ -147,15 +147,15 @@ pub struct ProgramRow {
     /// Pairs of runs, one native and one below the shim.
     pub pairs: u32,
     /// Time of a native run.
-    pub native_s: Spread,
+    pub native_s: SampleSpread,
     /// Time of a run below the shim.
-    pub below_s: Spread,
+    pub below_s: SampleSpread,
     /// Median below the shim over the native one.
     pub ratio: f64,
     /// The ratio of each pair, whose runs follow one another.
-    pub pair_ratio: Spread,
+    pub pair_ratio: SampleSpread,
     /// Whether the shim loses or wins time, by the median ratio of the pairs.
-    pub verdict: Verdict,
+    pub verdict: ShimVerdict,
     /// Calls per rank and run that service processes carried out.
     pub offloaded_calls: Option<f64>,
     /// Processor time of the service processes in a run, from their start.
@@ -166,17 +166,18 @@ pub struct ProgramRow {
 
 impl ProgramRow {
     fn of(
-        program: Program,
-        place: &Place,
+        program: BenchProgram,
+        place: &ClusterShape,
         setup: &Setup,
-        choosing: &Choosing,
-        native: &[Outcome],
-        below: &[Outcome],
+        choosing: &ShimChoice,
+        native: &[ProgramOutcome],
+        below: &[ProgramOutcome],
     ) -> Self {
-        let seconds = |outcomes: &[Outcome]| outcomes.iter().map(|outcome| outcome.seconds).collect::<Vec<_>>();
+        let seconds = |outcomes: &[ProgramOutcome]| outcomes.iter().map(|outcome| outcome.seconds).collect::<Vec<_>>();
         let (native_s, below_s) = (seconds(native), seconds(below));
         let ratios: Vec<f64> = below_s.iter().zip(&native_s).map(|(below, native)| below / native).collect();
-        let (native_s, below_s, pair_ratio) = (Spread::of(&native_s), Spread::of(&below_s), Spread::of(&ratios));
+        let (native_s, below_s, pair_ratio) =
+            (SampleSpread::of(&native_s), SampleSpread::of(&below_s), SampleSpread::of(&ratios));
         let each = |sum: f64| sum / f64::from(setup.rounds);
         let services = sum_services(below.iter().map(|outcome| outcome.services));
         let check = &native[0].check;
@@ -198,11 +199,11 @@ impl ProgramRow {
     }
 }
 
-fn verdict(ratio: f64) -> Verdict {
+fn verdict(ratio: f64) -> ShimVerdict {
     match ratio {
-        slower if slower > SLOWER_FROM => Verdict::Loss,
-        faster if faster <= FASTER_FROM => Verdict::Win,
-        _ => Verdict::Even,
+        slower if slower > SLOWER_FROM => ShimVerdict::Loss,
+        faster if faster <= FASTER_FROM => ShimVerdict::Win,
+        _ => ShimVerdict::Even,
     }
 }
 
@@ -237,35 +238,42 @@ mod tests {
     use crate::report::tests::through_json;
 
     #[test]
-    fn every_program_tells_its_time_and_its_result() {
-        let told = |program: Program, said: &str| program.outcome(said, 2);
+    fn every_program_reports_its_time_and_its_result() {
+        let outcome_of = |program: BenchProgram, said: &str| program.outcome(said, 2);
         let ok = |seconds: f64| Some((seconds, "ok".to_owned()));
-        assert_eq!(told(Program::Cg, "warning\nseconds=1.5 check=ok residual=1e-9"), ok(1.5));
-        assert_eq!(told(Program::Panel, "seconds=1.5 check=wrong residual=99"), Some((1.5, "wrong".to_owned())));
+        assert_eq!(outcome_of(BenchProgram::Cg, "warning\nseconds=1.5 check=ok residual=1e-9"), ok(1.5));
+        assert_eq!(
+            outcome_of(BenchProgram::Panel, "seconds=1.5 check=wrong residual=99"),
+            Some((1.5, "wrong".to_owned()))
+        );
         let lammps = "Loop time of 0 on 2 procs\nLoop time of 1.25 on 2 procs for 9 steps\ncheck=ok\nTotal wall time";
-        assert_eq!(told(Program::Lammps, lammps), ok(1.25));
+        assert_eq!(outcome_of(BenchProgram::Lammps, lammps), ok(1.25));
         let pagerank = "{\"iteration_ms\":50.0,\"digest\":\"0a1b\"}";
-        assert_eq!(told(Program::PageRank, pagerank), Some((2.0, "\"0a1b\"".to_owned())));
-        assert_eq!(told(Program::Cg, "seconds=-1 check=ok"), None);
-        assert_eq!(told(Program::Cg, "killed"), None);
+        assert_eq!(outcome_of(BenchProgram::PageRank, pagerank), Some((2.0, "\"0a1b\"".to_owned())));
+        assert_eq!(outcome_of(BenchProgram::Cg, "seconds=-1 check=ok"), None);
+        assert_eq!(outcome_of(BenchProgram::Cg, "killed"), None);
     }
 
     fn row(native: &[(f64, &str)], below: &[(f64, &str)]) -> ProgramRow {
-        let place: Place = "2x1gbit".parse().unwrap();
+        let place: ClusterShape = "2x1gbit".parse().unwrap();
         let mut setup = Setup::new(place.lab.clone(), 1);
         (setup.rounds, setup.peers) = (native.len() as u32, vec![Peer::Debian]);
         let outcomes = |side: &[(f64, &str)]| {
             side.iter()
-                .map(|(seconds, check)| Outcome { seconds: *seconds, check: (*check).to_owned(), services: None })
+                .map(|(seconds, check)| ProgramOutcome {
+                    seconds: *seconds,
+                    check: (*check).to_owned(),
+                    services: None,
+                })
                 .collect::<Vec<_>>()
         };
-        ProgramRow::of(Program::Cg, &place, &setup, &Choosing::default(), &outcomes(native), &outcomes(below))
+        ProgramRow::of(BenchProgram::Cg, &place, &setup, &ShimChoice::default(), &outcomes(native), &outcomes(below))
     }
 
     #[test]
     fn pairs_are_compared_run_by_run() {
         let row = row(&[(1.0, "ok"), (2.0, "ok"), (4.0, "ok")], &[(1.0, "ok"), (1.0, "ok"), (3.0, "ok")]);
-        assert_eq!((row.ratio, row.pair_ratio), (0.5, Spread { median: 0.75, min: 0.5, max: 1.0 }));
+        assert_eq!((row.ratio, row.pair_ratio), (0.5, SampleSpread { median: 0.75, min: 0.5, max: 1.0 }));
         assert!(row.verified && row.pairs == 3 && row.native == "debian");
         assert_eq!(through_json(row)["verdict"], "win");
     }
@@ -280,7 +288,7 @@ mod tests {
     #[test]
     fn one_percent_slower_is_a_loss_and_five_faster_a_win() {
         let verdicts = [1.02, 1.01, 0.96, 0.95].map(verdict);
-        assert_eq!(verdicts, [Verdict::Loss, Verdict::Even, Verdict::Even, Verdict::Win]);
+        assert_eq!(verdicts, [ShimVerdict::Loss, ShimVerdict::Even, ShimVerdict::Even, ShimVerdict::Win]);
     }
 
     #[test]

@@ -7,10 +7,10 @@
 //! Never does: choosing how a histogram is exchanged; the shim and the daemons choose.
 
 use crate::job::System;
-use crate::launch::{Launching, time_limit};
+use crate::launch::{ProgramLaunch, time_limit};
 use crate::options::check_count;
-use crate::report::{Cost, Report, Spread, Subject, overlap_percent, passed_through};
-use crate::samples::{self, Found, Launch};
+use crate::report::{BenchReport, RepetitionCost, SampleSpread, Subject, overlap_percent, passed_through};
+use crate::samples::{self, ItemSamples, LaunchSamples};
 use crate::table::{Column, by_time, cpu_cell, ranks_cell, system_cell, table};
 use crate::{BenchError, Collective, OptionError, Setup, format_size, run};
 use serde::{Deserialize, Serialize};
@@ -77,7 +77,7 @@ impl RadixOptions {
 }
 
 /// Everything that one run found.
-pub type RadixReport = Report<RadixRow>;
+pub type RadixReport = BenchReport<RadixRow>;
 
 /// One system and one sort.
 #[derive(Clone, Debug, Serialize)]
@@ -95,9 +95,9 @@ pub struct RadixRow {
     pub keys: u32,
     /// Cost of a sort. Times are of sorts with overlap; all else is the mean of both kinds.
     #[serde(flatten)]
-    pub cost: Cost,
+    pub cost: RepetitionCost,
     /// Time of the sorts without overlap.
-    pub in_turn_ms: Spread,
+    pub in_turn_ms: SampleSpread,
     /// The overlapping parts of a sort.
     pub histogram: Histogram,
     /// Histograms of a sort that service processes carried out: `passes` where all were offloaded, 0 where all passed
@@ -163,7 +163,7 @@ struct SortLine {
 }
 
 /// Launches the program and measures all sorts.
-fn measure(options: &RadixOptions, launching: &Launching<'_>) -> Result<Launch<SortLine>, BenchError> {
+fn measure(options: &RadixOptions, launching: &ProgramLaunch<'_>) -> Result<LaunchSamples<SortLine>, BenchError> {
     let sizes = options.sorts().map(|sort| format!("{}:{}", sort.buckets, sort.keys));
     let key = |line: &SortLine| Sort { buckets: line.buckets, keys: line.keys };
     launching.measure(sizes, Vec::new(), limit(options), options.sorts(), key)
@@ -183,7 +183,7 @@ fn limit(options: &RadixOptions) -> Duration {
     time_limit(links_s / 1e3, own_s)
 }
 
-fn row(options: &RadixOptions, subject: Subject, sort: Sort, found: &Found<'_, SortLine>) -> RadixRow {
+fn row(options: &RadixOptions, subject: Subject, sort: Sort, found: &ItemSamples<'_, SortLine>) -> RadixRow {
     let sorts = KINDS * options.setup.all_repetitions();
     let exchange_ms = found.spread(|line| &line.exchange_ms).median;
     let moving_ms = found.spread(|line| &line.moving_ms).median;
@@ -232,8 +232,8 @@ pub fn render_radix_table(report: &RadixReport) -> String {
 
 fn offloaded_cell(row: &RadixRow) -> String {
     let Some(histograms) = row.offloaded_histograms else { return "-".to_owned() };
-    let told = if passed_through(histograms, row.passes) { "NOT OFFLOADED: " } else { "" };
-    format!("{told}{histograms:.1} of {}", row.passes)
+    let prefix = if passed_through(histograms, row.passes) { "NOT OFFLOADED: " } else { "" };
+    format!("{prefix}{histograms:.1} of {}", row.passes)
 }
 
 #[cfg(test)]
@@ -273,7 +273,7 @@ mod tests {
             passes: 8,
             keys: 4096,
             cost: cost(ms),
-            in_turn_ms: Spread::of(&[ms + 1.0]),
+            in_turn_ms: SampleSpread::of(&[ms + 1.0]),
             histogram,
             offloaded_histograms: None,
         }
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn what_passed_through_is_told() {
+    fn passed_through_row_is_marked() {
         let mut rows = vec![row("outboard", 4, 20.0), row("outboard", 16, 90.0)];
         (rows[0].offloaded_histograms, rows[1].offloaded_histograms) = (Some(0.0), Some(8.0));
         let text = render_radix_table(&RadixReport { rows });

@@ -14,8 +14,8 @@
 //!
 //! Never does: measuring.
 
-use crate::report::Report;
-use crate::{BatchRow, BenchError, Cell, Peer, ProgramRow, Row, Sockets, VerdictRow};
+use crate::report::BenchReport;
+use crate::{BatchRow, BenchError, CollectiveRow, GridCell, Peer, ProgramRow, Sockets, VerdictRow};
 use outboard_units::Size;
 use serde::{Deserialize, Serialize};
 use std::fs;
@@ -27,7 +27,7 @@ const END: &str = "<!-- end -->";
 
 /// One table.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Table {
+pub struct FigureTable {
     /// Name in the table's marker.
     pub name: String,
     /// The heading of the row names, then the headings of the figures.
@@ -48,17 +48,17 @@ pub struct TableRow {
 /// A row of a report that has figures.
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
-enum Measured {
-    Collective(Box<Row>),
+enum ReportRow {
+    Collective(Box<CollectiveRow>),
     Batch(Box<BatchRow>),
     Program(Box<ProgramRow>),
-    Cell(Box<Cell>),
+    GridCell(Box<GridCell>),
     Verdict(Box<VerdictRow>),
 }
 
 /// A figure and its place.
 #[derive(Debug, PartialEq)]
-struct Figure {
+struct PlacedFigure {
     row: String,
     column: String,
     text: String,
@@ -68,13 +68,13 @@ struct Figure {
 ///
 /// # Errors
 /// If a marker has no end, or a line behind it has another number of cells than the first line.
-pub fn read_tables(readme: &str) -> Result<Vec<Table>, BenchError> {
+pub fn read_tables(readme: &str) -> Result<Vec<FigureTable>, BenchError> {
     let wrong = |text: &str| BenchError::Readme { text: text.lines().next().unwrap_or_default().to_owned() };
     readme.split(BEGIN).skip(1).map(|part| table(part).ok_or_else(|| wrong(part))).collect()
 }
 
 /// Parses a table; `part` begins with the name in the marker.
-fn table(part: &str) -> Option<Table> {
+fn table(part: &str) -> Option<FigureTable> {
     let (name, rest) = part.split_once(BEGUN)?;
     let mut lines = rest.split_once(END)?.0.lines().map(cells);
     let columns = lines.next()??;
@@ -83,7 +83,7 @@ fn table(part: &str) -> Option<Table> {
         let mut figures = cells.filter(|cells| cells.len() == columns.len())?;
         Some(TableRow { name: figures.remove(0), figures })
     };
-    Some(Table { name: name.to_owned(), rows: lines.map(row).collect::<Option<_>>()?, columns })
+    Some(FigureTable { name: name.to_owned(), rows: lines.map(row).collect::<Option<_>>()?, columns })
 }
 
 fn cells(line: &str) -> Option<Vec<String>> {
@@ -98,7 +98,7 @@ fn cells(line: &str) -> Option<Vec<String>> {
 ///
 /// # Panics
 /// If the page has another number of tables.
-pub fn write_tables(readme: &str, tables: &[Table]) -> Result<String, BenchError> {
+pub fn write_tables(readme: &str, tables: &[FigureTable]) -> Result<String, BenchError> {
     assert_eq!(read_tables(readme)?.len(), tables.len(), "its own tables, with other figures");
     let mut parts = readme.split(BEGIN);
     let before = parts.next().unwrap_or_default().to_owned();
@@ -106,7 +106,7 @@ pub fn write_tables(readme: &str, tables: &[Table]) -> Result<String, BenchError
     Ok(parts.zip(tables).fold(before, |text, (part, table)| text + &table.text() + &behind(part)))
 }
 
-impl Table {
+impl FigureTable {
     /// The table in Markdown, with its markers.
     fn text(&self) -> String {
         let line = |name: &str, cells: &[String]| format!("| {name} |{}\n", cells.iter().map(cell).collect::<String>());
@@ -116,10 +116,10 @@ impl Table {
     }
 
     /// Puts figures in their places. Returns the names of the rows without any figure.
-    fn fill(&mut self, figures: &[Figure]) -> Vec<String> {
+    fn fill(&mut self, figures: &[PlacedFigure]) -> Vec<String> {
         let mut left = Vec::new();
         for row in &mut self.rows {
-            let of_row: Vec<&Figure> = figures.iter().filter(|figure| figure.row == row.name).collect();
+            let of_row: Vec<&PlacedFigure> = figures.iter().filter(|figure| figure.row == row.name).collect();
             for (column, text) in self.columns[1..].iter().zip(&mut row.figures) {
                 if let Some(figure) = of_row.iter().rfind(|figure| figure.column == *column) {
                     text.clone_from(&figure.text);
@@ -141,13 +141,13 @@ fn cell(text: &String) -> String {
 ///
 /// # Errors
 /// If a file cannot be read, or is not a report on collectives, programs, a grid or verdicts.
-pub fn fill_tables(tables: &mut [Table], reports: &[impl AsRef<Path>]) -> Result<Vec<String>, BenchError> {
+pub fn fill_tables(tables: &mut [FigureTable], reports: &[impl AsRef<Path>]) -> Result<Vec<String>, BenchError> {
     let mut figures = Vec::new();
     for path in reports.iter().map(AsRef::as_ref) {
         let failed = || BenchError::system(format!("read {}", path.display()));
         let text = fs::read_to_string(path).map_err(failed())?;
-        let report: Report<Measured> = serde_json::from_str(&text).map_err(|error| failed()(error.into()))?;
-        figures.extend(report.rows.iter().flat_map(Measured::figures));
+        let report: BenchReport<ReportRow> = serde_json::from_str(&text).map_err(|error| failed()(error.into()))?;
+        figures.extend(report.rows.iter().flat_map(ReportRow::figures));
     }
     Ok(tables.iter_mut().flat_map(|table| table.fill(&figures)).collect())
 }
@@ -156,10 +156,10 @@ pub fn fill_tables(tables: &mut [Table], reports: &[impl AsRef<Path>]) -> Result
 ///
 /// # Errors
 /// [`BenchError::Readme`] with the table or the row that `all` lacks.
-pub fn excerpt(tables: &mut [Table], all: &[Table]) -> Result<(), BenchError> {
+pub fn excerpt(tables: &mut [FigureTable], all: &[FigureTable]) -> Result<(), BenchError> {
     for table in tables {
         let lacks = |text: &str| BenchError::Readme { text: text.to_owned() };
-        let same = |other: &&Table| other.name == table.name && other.columns == table.columns;
+        let same = |other: &&FigureTable| other.name == table.name && other.columns == table.columns;
         let whole = all.iter().find(same).ok_or_else(|| lacks(&table.name))?;
         for row in &mut table.rows {
             let found = whole.rows.iter().find(|other| other.name == row.name);
@@ -169,27 +169,28 @@ pub fn excerpt(tables: &mut [Table], all: &[Table]) -> Result<(), BenchError> {
     Ok(())
 }
 
-impl Measured {
-    fn figures(&self) -> Vec<Figure> {
+impl ReportRow {
+    fn figures(&self) -> Vec<PlacedFigure> {
         match self {
             Self::Collective(row) => collective_figures(row),
             Self::Batch(row) => batch_figure(row).into_iter().collect(),
             Self::Program(row) => program_figures(row),
-            Self::Cell(cell) => vec![cell_figure(cell)],
+            Self::GridCell(cell) => vec![cell_figure(cell)],
             Self::Verdict(row) => verdict_figures(row),
         }
     }
 }
 
-fn collective_figures(row: &Row) -> Vec<Figure> {
+fn collective_figures(row: &CollectiveRow) -> Vec<PlacedFigure> {
     let plain = row.subject.ranks_per_host == 1 && row.subject.loss.is_none() && row.late.is_none();
     let Some(column) = column(&row.subject.system).filter(|_| plain) else { return Vec::new() };
     let core = if row.subject.comm_core { "+core" } else { "" };
     let name = format!("{} {}{core}, {}", row.collective, row.subject.lab, Size(row.bytes_per_rank));
-    let figure = |more: &str, column: &str, text| Figure { row: format!("{name}{more}"), column: column.into(), text };
+    let figure =
+        |more: &str, column: &str, text| PlacedFigure { row: format!("{name}{more}"), column: column.into(), text };
     let ours = |more: &str, text: String| {
-        let told = if row.passed_through() { "natively" } else { "wrong" };
-        figure(more, column, if row.cost.verified && !row.passed_through() { text } else { told.to_owned() })
+        let shown = if row.passed_through() { "natively" } else { "wrong" };
+        figure(more, column, if row.cost.verified && !row.passed_through() { text } else { shown.to_owned() })
     };
     let overlap = &row.overlap;
     if row.subject.comm_core {
@@ -216,17 +217,17 @@ fn collective_figures(row: &Row) -> Vec<Figure> {
 }
 
 /// Microseconds of a call in a batch.
-fn batch_figure(row: &BatchRow) -> Option<Figure> {
+fn batch_figure(row: &BatchRow) -> Option<PlacedFigure> {
     let plain = row.subject.ranks_per_host == 1 && row.subject.loss.is_none();
-    Some(Figure {
+    Some(PlacedFigure {
         row: format!("{} {}, {}, us", row.collective, row.subject.lab, Size(row.bytes_per_rank)),
         column: column(&row.subject.system).filter(|_| plain)?.into(),
         text: if row.cost.verified { format!("{:.1}", row.cost.time_ms.times(1e3)) } else { "wrong".to_owned() },
     })
 }
 
-fn program_figures(row: &ProgramRow) -> Vec<Figure> {
-    let figure = |column: &str, text: String| Figure {
+fn program_figures(row: &ProgramRow) -> Vec<PlacedFigure> {
+    let figure = |column: &str, text: String| PlacedFigure {
         row: format!("{} {}", row.program, row.place),
         column: column.into(),
         text: if row.verified { text } else { "wrong".to_owned() },
@@ -241,7 +242,7 @@ fn program_figures(row: &ProgramRow) -> Vec<Figure> {
 
 /// Microseconds natively and below the shim, and their ratio, which is bold where the call was offloaded. The column is
 /// that of the cluster; it names the library unless that is Debian's.
-fn cell_figure(cell: &Cell) -> Figure {
+fn cell_figure(cell: &GridCell) -> PlacedFigure {
     let form = if cell.blocking { "" } else { "i" };
     let size = if cell.bytes_per_rank > 0 { format!(" {}", Size(cell.bytes_per_rank)) } else { String::new() };
     let us = |us: f64| if us < 1e3 { format!("{us:.1}") } else { format!("{us:.0}") };
@@ -251,7 +252,7 @@ fn cell_figure(cell: &Cell) -> Figure {
     };
     let times = format!("{} {} {ratio}", us(cell.native_us), us(cell.below_us));
     let library = column(&cell.native).filter(|_| cell.native != Peer::Debian.name());
-    Figure {
+    PlacedFigure {
         row: format!("{form}{}{size}", cell.collective),
         column: library.map_or(cell.place.clone(), |library| format!("{}, {library}", cell.place)),
         text: if cell.verified { times } else { "wrong".to_owned() },
@@ -259,8 +260,8 @@ fn cell_figure(cell: &Cell) -> Figure {
 }
 
 /// Seconds until the last surviving rank had its verdict; `alike` counts the runs whose ranks agreed.
-fn verdict_figures(row: &VerdictRow) -> Vec<Figure> {
-    let figure = |column: &str, text| Figure { row: row.fault.clone(), column: column.into(), text };
+fn verdict_figures(row: &VerdictRow) -> Vec<PlacedFigure> {
+    let figure = |column: &str, text| PlacedFigure { row: row.fault.clone(), column: column.into(), text };
     let seconds = |ms: f64| format!("{:.3}", ms / 1e3);
     vec![
         figure("median", seconds(row.verdict_ms.median)),
@@ -295,11 +296,11 @@ mod tests {
         | allgather 4x1gbit, 1 MiB | 1 | 2 | 3 |\n| allgather 4x1gbit, 1 MiB, meanwhile | | 5 | - |\n\
         | scan 4x1gbit, 1 MiB | 6 | | 7 |\n<!-- end -->\nmore | text\n";
 
-    fn filled(rows: &[Row]) -> (String, Vec<String>) {
+    fn filled(rows: &[CollectiveRow]) -> (String, Vec<String>) {
         let mut tables = read_tables(README).unwrap();
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("report.json");
-        Report { rows: rows.to_vec() }.write_json(&path).unwrap();
+        BenchReport { rows: rows.to_vec() }.write_json(&path).unwrap();
         let left = fill_tables(&mut tables, &[path]).unwrap();
         (write_tables(README, &tables).unwrap(), left)
     }
@@ -350,17 +351,17 @@ mod tests {
         assert_eq!(cell_figure(&cell).text, "100.0 34.0 0.34");
         (cell.blocking, cell.offloaded_calls) = (false, Some(0.99));
         let figure = cell_figure(&cell);
-        let told = (figure.row.as_str(), figure.column.as_str(), figure.text.as_str());
-        assert_eq!(told, ("ibroadcast 1 KiB", "2x1gbit", "100.0 34.0 **0.34**"));
+        let shown = (figure.row.as_str(), figure.column.as_str(), figure.text.as_str());
+        assert_eq!(shown, ("ibroadcast 1 KiB", "2x1gbit", "100.0 34.0 **0.34**"));
         cell.native = "open-mpi".into();
         assert_eq!(cell_figure(&cell).column, "2x1gbit, Open MPI 5.0");
     }
 
     #[test]
-    fn calls_in_a_row_are_told_in_microseconds() {
+    fn batch_times_are_shown_in_microseconds() {
         let row = crate::batches::tests::row("mpich", 8, 40.0);
-        let json = serde_json::to_string(&Report { rows: vec![row] }).unwrap();
-        let report: Report<Measured> = serde_json::from_str(&json).unwrap();
+        let json = serde_json::to_string(&BenchReport { rows: vec![row] }).unwrap();
+        let report: BenchReport<ReportRow> = serde_json::from_str(&json).unwrap();
         let [figure] = report.rows[0].figures().try_into().unwrap();
         let expected = ("broadcast 4x1gbit, 8 B, us", "MPICH 5.0", "40.0 [20.0..80.0]");
         assert_eq!((figure.row.as_str(), figure.column.as_str(), figure.text.as_str()), expected);
@@ -369,13 +370,13 @@ mod tests {
     #[test]
     fn verdicts_lie_in_the_rows_of_their_faults() {
         let row = crate::verdicts::tests::row(19, 4000.4);
-        let json = serde_json::to_string(&Report { rows: vec![row] }).unwrap();
-        let report: Report<Measured> = serde_json::from_str(&json).unwrap();
+        let json = serde_json::to_string(&BenchReport { rows: vec![row] }).unwrap();
+        let report: BenchReport<ReportRow> = serde_json::from_str(&json).unwrap();
         let figures = report.rows[0].figures();
-        let told = |figure: &Figure| (figure.row.clone(), figure.column.clone(), figure.text.clone());
+        let shown = |figure: &PlacedFigure| (figure.row.clone(), figure.column.clone(), figure.text.clone());
         let expected = [("median", "3.512"), ("worst", "4.000"), ("alike", "19/20")];
         assert_eq!(
-            figures.iter().map(told).collect::<Vec<_>>(),
+            figures.iter().map(shown).collect::<Vec<_>>(),
             expected.map(|(column, text)| ("cut link".to_owned(), column.to_owned(), text.to_owned()))
         );
     }

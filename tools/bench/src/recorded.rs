@@ -7,12 +7,12 @@
 //! Never does: calling MPI's persistent requests recorded groups; they are merely the nearest equivalent in MPI.
 
 use crate::job::System;
-use crate::launch::{self, Launching};
+use crate::launch::{self, ProgramLaunch};
 use crate::limit::raw_limit_ms;
-use crate::report::{Cost, Report, Subject, ThreadCpu};
-use crate::samples::{self, Found, Launch};
+use crate::report::{BenchReport, RepetitionCost, Subject, ThreadCpu};
+use crate::samples::{self, ItemSamples, LaunchSamples};
 use crate::table::{Column, LEFT_ALIGNED, lay_out, ranks_cell, system_cell};
-use crate::{BenchError, Call, Collective, OptionError, Setup, format_size, options, run};
+use crate::{BenchCall, BenchError, Collective, OptionError, Setup, format_size, options, run};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -27,12 +27,12 @@ pub struct RecordedOptions {
 
 impl RecordedOptions {
     /// Every size in every way, in the order of measuring.
-    fn sizes_and_ways(&self) -> impl Iterator<Item = (u64, Way)> {
-        self.sizes.iter().flat_map(|bytes| Way::ALL.map(|way| (*bytes, way)))
+    fn sizes_and_ways(&self) -> impl Iterator<Item = (u64, MessageMode)> {
+        self.sizes.iter().flat_map(|bytes| MessageMode::ALL.map(|way| (*bytes, way)))
     }
 
     /// The collective that moves the same blocks.
-    fn call(&self, bytes: u64) -> Call {
+    fn call(&self, bytes: u64) -> BenchCall {
         self.setup.call(Collective::Alltoall, bytes)
     }
 
@@ -45,14 +45,14 @@ impl RecordedOptions {
 /// How a program hands over the messages of a pattern.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Way {
+pub enum MessageMode {
     /// Each message by a nonblocking call of its own (GP-1).
     Basic,
     /// All messages by one call of a recording (GP-2); with an MPI library by starting persistent requests.
     Recorded,
 }
 
-impl Way {
+impl MessageMode {
     /// All ways, in the order of measuring.
     pub const ALL: [Self; 2] = [Self::Basic, Self::Recorded];
 
@@ -69,7 +69,7 @@ impl Way {
 const ALGORITHM: &str = "scatter-destination";
 
 /// Everything that one run found.
-pub type RecordedReport = Report<RecordedRow>;
+pub type RecordedReport = BenchReport<RecordedRow>;
 
 /// One system at one size in one way.
 #[derive(Clone, Debug, Serialize)]
@@ -78,21 +78,21 @@ pub struct RecordedRow {
     #[serde(flatten)]
     pub subject: Subject,
     /// How messages are handed over.
-    pub way: Way,
+    pub way: MessageMode,
     /// Bytes of the block that each rank has for each other.
     pub block_bytes: u64,
     /// Cost of a call of all messages. Times are of calls that all ranks began together, all else of calls in a row.
     #[serde(flatten)]
-    pub cost: Cost,
+    pub cost: RepetitionCost,
     /// Processor time of a rank's own thread per call, where it waits for the end.
     pub thread_cpu: ThreadCpu,
     /// Entries and frames of a call; `None` where there are no service processes.
-    pub handed_over: Option<HandedOver>,
+    pub handed_over: Option<HandOverCounts>,
 }
 
 /// Entries and frames of one call of all messages, on all ranks.
 #[derive(Clone, Copy, Debug, Serialize)]
-pub struct HandedOver {
+pub struct HandOverCounts {
     /// Entries of each rank for its service process (GP-5).
     pub entries_per_rank: f64,
     /// Frames between service processes.
@@ -129,7 +129,7 @@ pub fn run_recorded(options: &RecordedOptions, ours: &[&dyn System]) -> Result<R
 /// Fields that this program adds to its line for one size and way. The line's `cpu_s` is of the counted phase.
 #[derive(Clone, Debug, Deserialize)]
 struct WayLine {
-    way: Way,
+    way: MessageMode,
     bytes: u64,
     /// Processor time of each rank's own thread to post, in every repetition.
     post_us: Vec<f64>,
@@ -138,7 +138,7 @@ struct WayLine {
 }
 
 /// Launches the program and measures both ways of all sizes.
-fn measure(options: &RecordedOptions, launching: &Launching<'_>) -> Result<Launch<WayLine>, BenchError> {
+fn measure(options: &RecordedOptions, launching: &ProgramLaunch<'_>) -> Result<LaunchSamples<WayLine>, BenchError> {
     let key = |line: &WayLine| (line.bytes, line.way);
     let sizes = options.sizes.iter().map(u64::to_string);
     launching.measure(sizes, Vec::new(), time_limit(options), options.sizes_and_ways(), key)
@@ -149,19 +149,19 @@ fn time_limit(options: &RecordedOptions) -> Duration {
     let links_s = |bytes: &u64| raw_limit_ms(&options.call(*bytes), &options.setup.lab.link()) / 1e3;
     let own_s = |bytes: &u64| EVERY_CALL_S + launch::checking_s(options.setup.ranks(), *bytes);
     let (links_s, own_s): (f64, f64) = (options.sizes.iter().map(links_s).sum(), options.sizes.iter().map(own_s).sum());
-    let calls = 2.0 * f64::from(options.setup.repetitions + 2) * Way::ALL.len() as f64;
+    let calls = 2.0 * f64::from(options.setup.repetitions + 2) * MessageMode::ALL.len() as f64;
     launch::time_limit(calls * links_s, calls * own_s)
 }
 
 fn row(
     options: &RecordedOptions,
     subject: Subject,
-    (block_bytes, way): (u64, Way),
-    found: &Found<'_, WayLine>,
+    (block_bytes, way): (u64, MessageMode),
+    found: &ItemSamples<'_, WayLine>,
 ) -> RecordedRow {
     let (calls, ranks) = (f64::from(options.setup.all_repetitions()), f64::from(options.setup.ranks()));
     let each = |count: u64| count as f64 / calls;
-    let handed_over = found.services().map(|counters| HandedOver {
+    let handed_over = found.services().map(|counters| HandOverCounts {
         entries_per_rank: each(counters.entries) / ranks,
         frames: each(counters.frames),
         control_frames: each(counters.control_frames),
@@ -178,7 +178,7 @@ fn row(
 }
 
 /// A figure of a row: its heading, its text, and its value for ratios.
-type Figure = (&'static str, fn(&RecordedRow) -> String, fn(&RecordedRow) -> Option<f64>);
+type FigureColumn = (&'static str, fn(&RecordedRow) -> String, fn(&RecordedRow) -> Option<f64>);
 
 const NAMES: [Column<RecordedRow>; 4] = [
     ("system", |row| system_cell(&row.subject, &row.cost)),
@@ -186,7 +186,7 @@ const NAMES: [Column<RecordedRow>; 4] = [
     ("ranks", |row| ranks_cell(&row.subject)),
     ("block", |row| format_size(row.block_bytes)),
 ];
-const FIGURES: [Figure; 7] = [
+const FIGURES: [FigureColumn; 7] = [
     ("time ms [min..max]", |row| format!("{:.3}", row.cost.time_ms), |row| Some(row.cost.time_ms.median)),
     (
         "entries/rank",
@@ -212,7 +212,7 @@ const FIGURES: [Figure; 7] = [
     ("wire MB", |row| format!("{:.3}", row.cost.wire_bytes / 1e6), |row| Some(row.cost.wire_bytes)),
 ];
 
-fn handed(row: &RecordedRow, shown: impl Fn(&HandedOver) -> String) -> String {
+fn handed(row: &RecordedRow, shown: impl Fn(&HandOverCounts) -> String) -> String {
     row.handed_over.as_ref().map_or_else(|| "-".to_owned(), shown)
 }
 
@@ -231,10 +231,10 @@ pub fn render_recorded_table(report: &RecordedReport) -> String {
         let names = NAMES.iter().map(|(_, cell)| cell(row));
         lines.push(names.chain(FIGURES.iter().map(|(_, shown, _)| shown(row))).collect());
         let same = |basic: &&&RecordedRow| {
-            (basic.way, basic.block_bytes) == (Way::Basic, row.block_bytes)
+            (basic.way, basic.block_bytes) == (MessageMode::Basic, row.block_bytes)
                 && basic.subject.system == row.subject.system
         };
-        if row.way == Way::Recorded
+        if row.way == MessageMode::Recorded
             && let Some(basic) = sorted.iter().find(same)
         {
             lines.push(ratios(row, basic));
@@ -245,7 +245,7 @@ pub fn render_recorded_table(report: &RecordedReport) -> String {
 
 /// The ratios of recorded calls to single messages.
 fn ratios(recorded: &RecordedRow, basic: &RecordedRow) -> Vec<String> {
-    let ratio = |(.., figure): &Figure| match (figure(recorded), figure(basic)) {
+    let ratio = |(.., figure): &FigureColumn| match (figure(recorded), figure(basic)) {
         (Some(recorded), Some(basic)) if basic > 0.0 => format!("x {:.2}", recorded / basic),
         _ => "-".to_owned(),
     };
@@ -258,10 +258,14 @@ mod tests {
     use super::*;
     use crate::report::tests::{cost, subject};
 
-    fn row(system: &str, block_bytes: u64, way: Way, ms: f64) -> RecordedRow {
+    fn row(system: &str, block_bytes: u64, way: MessageMode, ms: f64) -> RecordedRow {
         let ours = system == "outboard";
-        let handed_over =
-            HandedOver { entries_per_rank: ms, frames: 40.0 * ms, control_frames: 30.0 * ms, control_messages: 60.0 };
+        let handed_over = HandOverCounts {
+            entries_per_rank: ms,
+            frames: 40.0 * ms,
+            control_frames: 30.0 * ms,
+            control_messages: 60.0,
+        };
         RecordedRow {
             subject: subject(system),
             way,
@@ -274,13 +278,13 @@ mod tests {
 
     #[test]
     fn ways_stand_beside_each_other_with_their_ratio() {
-        let mut wrong = row("mpich", 4096, Way::Recorded, 3.0);
+        let mut wrong = row("mpich", 4096, MessageMode::Recorded, 3.0);
         wrong.cost.verified = false;
         let rows = vec![
-            row("outboard", 65_536, Way::Basic, 9.0),
-            row("outboard", 4096, Way::Basic, 4.0),
-            row("outboard", 4096, Way::Recorded, 1.0),
-            row("mpich", 4096, Way::Basic, 2.0),
+            row("outboard", 65_536, MessageMode::Basic, 9.0),
+            row("outboard", 4096, MessageMode::Basic, 4.0),
+            row("outboard", 4096, MessageMode::Recorded, 1.0),
+            row("mpich", 4096, MessageMode::Basic, 2.0),
             wrong,
         ];
         let text = render_recorded_table(&RecordedReport { rows });

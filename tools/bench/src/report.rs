@@ -1,8 +1,8 @@
 //! The rows of a run, as the JSON file holds them.
 
 use crate::job::{ServiceCounters, System};
-use crate::{BenchError, Call, Setup, limit};
-use outboard_lab::{LinkLimits, Loss};
+use crate::{BenchCall, BenchError, Setup, limit};
+use outboard_lab::{LinkLimits, PacketLoss};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::fs;
@@ -19,12 +19,12 @@ pub(crate) fn passed_through(offloaded: f64, calls: u32) -> bool {
 
 /// Everything that one run found.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Report<R = Row> {
+pub struct BenchReport<R = CollectiveRow> {
     /// One row for each system and size, grid or way; systems in the order in which they were measured.
     pub rows: Vec<R>,
 }
 
-impl<R: Serialize> Report<R> {
+impl<R: Serialize> BenchReport<R> {
     /// Whether `holds` is true for every row.
     pub fn all(&self, holds: impl Fn(&R) -> bool) -> bool {
         self.rows.iter().all(holds)
@@ -63,7 +63,7 @@ pub struct Subject {
 }
 
 impl Subject {
-    pub(crate) fn of(setup: &Setup, system: &dyn System, library: &str, call: &Call) -> Self {
+    pub(crate) fn of(setup: &Setup, system: &dyn System, library: &str, call: &BenchCall) -> Self {
         Self {
             system: system.name(),
             library: library.to_owned(),
@@ -81,11 +81,11 @@ impl Subject {
 
 /// Time, bytes and processor time of a repetition, and whether its results were right.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Cost {
+pub struct RepetitionCost {
     /// Measured repetitions of all rounds together, per phase.
     pub repetitions: u32,
     /// Time of a repetition on the slowest rank; for a collective post and wait, without computing.
-    pub time_ms: Spread,
+    pub time_ms: SampleSpread,
     /// Bytes per repetition over all switch ports, in and out, as the queueing disciplines counted them. They include
     /// the small exchange that starts a repetition.
     pub wire_bytes: f64,
@@ -103,17 +103,17 @@ pub struct Cost {
     pub wrong_results: u64,
 }
 
-/// Sums over all repetitions, from which a [`Cost`] is made.
+/// Sums over all repetitions, from which a [`RepetitionCost`] is made.
 pub(crate) struct Sums {
     pub(crate) repetitions: u32,
-    pub(crate) time_ms: Spread,
+    pub(crate) time_ms: SampleSpread,
     pub(crate) wire_bytes: u64,
     pub(crate) host_cpu_s: f64,
     pub(crate) services: Option<ServiceCounters>,
     pub(crate) wrong_results: u64,
 }
 
-impl Cost {
+impl RepetitionCost {
     /// Processor time per repetition of ranks and service processes together.
     pub(crate) fn cpu_ms(&self) -> f64 {
         (self.host_cpu_s + self.service_cpu_s.unwrap_or(0.0)) * 1e3
@@ -146,7 +146,7 @@ pub struct Throughput {
 
 impl Throughput {
     /// `None` where the links have a limit, or nothing crosses them.
-    pub(crate) fn of(call: &Call, link: &LinkLimits, cost: &Cost) -> Option<Self> {
+    pub(crate) fn of(call: &BenchCall, link: &LinkLimits, cost: &RepetitionCost) -> Option<Self> {
         let (bits, received) = (limit::busiest_link_bits(call), limit::received_bytes(call) as f64);
         (link.rate_bits_per_s().is_none() && bits > 0.0).then(|| Self {
             gbit_per_s: bits / cost.time_ms.median / 1e6,
@@ -157,24 +157,24 @@ impl Throughput {
 
 /// One system at one size.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Row {
+pub struct CollectiveRow {
     /// Name of the [`Collective`](crate::Collective).
     pub collective: String,
     /// The system, and its cluster and ranks.
     #[serde(flatten)]
     pub subject: Subject,
-    /// Bytes of a call ([`Call::bytes`]).
+    /// Bytes of a call ([`BenchCall::bytes`]).
     pub bytes_per_rank: u64,
     /// Cost of pure communication, post and wait.
     #[serde(flatten)]
-    pub cost: Cost,
+    pub cost: RepetitionCost,
     /// Limits by which the time is judged.
     #[serde(flatten)]
-    pub limits: Limits,
+    pub limits: TimeLimits,
     /// Throughput, which replaces limits where links have none.
     pub throughput: Option<Throughput>,
     /// Time of the system's own barrier on the slowest rank.
-    pub barrier_ms: Spread,
+    pub barrier_ms: SampleSpread,
     /// Least payload over all switch ports.
     pub multicast_minimum_bytes: u64,
     /// The share of the call that computing hides.
@@ -191,7 +191,7 @@ pub struct Row {
     pub late: Option<LateRow>,
 }
 
-impl Row {
+impl CollectiveRow {
     /// Whether service processes of ours did not carry out the calls. The figures are then the MPI library's own.
     pub fn passed_through(&self) -> bool {
         self.offloaded_calls.is_some_and(|calls| passed_through(calls, 1))
@@ -209,7 +209,7 @@ impl Row {
 
 /// Median, smallest and largest of the repetitions.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Spread {
+pub struct SampleSpread {
     /// The middle value, or the mean of the two middle ones.
     pub median: f64,
     /// The smallest value.
@@ -218,7 +218,7 @@ pub struct Spread {
     pub max: f64,
 }
 
-impl Spread {
+impl SampleSpread {
     /// # Panics
     /// If there are no values or one is not a number.
     pub fn of(values: &[f64]) -> Self {
@@ -241,7 +241,7 @@ impl Spread {
 }
 
 /// `median [min..max]`, with two decimals, or with the precision of the format.
-impl fmt::Display for Spread {
+impl fmt::Display for SampleSpread {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let digits = f.precision().unwrap_or(2);
         write!(f, "{:.digits$} [{:.digits$}..{:.digits$}]", self.median, self.min, self.max)
@@ -256,7 +256,7 @@ pub struct ThreadCpu {
     /// Median time to test and wait until the end.
     pub ending_us: f64,
     /// Time of the whole call.
-    pub call_us: Spread,
+    pub call_us: SampleSpread,
 }
 
 impl ThreadCpu {
@@ -267,9 +267,9 @@ impl ThreadCpu {
     pub fn of(post_us: &[f64], ending_us: &[f64]) -> Self {
         let call_us: Vec<f64> = post_us.iter().zip(ending_us).map(|(post, ending)| post + ending).collect();
         Self {
-            post_us: Spread::of(post_us).median,
-            ending_us: Spread::of(ending_us).median,
-            call_us: Spread::of(&call_us),
+            post_us: SampleSpread::of(post_us).median,
+            ending_us: SampleSpread::of(ending_us).median,
+            call_us: SampleSpread::of(&call_us),
         }
     }
 }
@@ -320,8 +320,8 @@ pub struct LossRow {
     pub of: String,
 }
 
-impl From<Loss> for LossRow {
-    fn from(loss: Loss) -> Self {
+impl From<PacketLoss> for LossRow {
+    fn from(loss: PacketLoss) -> Self {
         Self { percent: f64::from(loss.parts_per_million()) / 1e4, of: loss.of().to_string() }
     }
 }
@@ -351,19 +351,19 @@ pub struct LateRow {
 
 /// The limits of one size, and the time compared with them.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Limits {
+pub struct TimeLimits {
     /// Least time at the rate of the links, with the burst of the token buckets.
     pub limit_ms: f64,
     /// Least time at the rate of the links without bursts ([`limit::raw_limit_ms`]).
     pub raw_limit_ms: f64,
-    /// Median time over [`Limits::limit_ms`]; `None` where the limit is 0. Judged from 1 MiB on.
+    /// Median time over [`TimeLimits::limit_ms`]; `None` where the limit is 0. Judged from 1 MiB on.
     pub ratio_to_limit: Option<f64>,
     /// Below 1 MiB: the limit and three of the system's median barriers, by which the time is judged.
     pub limit_and_barriers_ms: Option<f64>,
 }
 
-impl Limits {
-    pub(crate) fn new(call: &Call, link: &LinkLimits, time_ms: f64, barrier_ms: f64) -> Self {
+impl TimeLimits {
+    pub(crate) fn new(call: &BenchCall, link: &LinkLimits, time_ms: f64, barrier_ms: f64) -> Self {
         let limit_ms = limit::limit_ms(call, link);
         Self {
             limit_ms,
@@ -394,10 +394,10 @@ pub(crate) mod tests {
     }
 
     /// Cost of 20 repetitions without service processes.
-    pub(crate) fn cost(ms: f64) -> Cost {
-        Cost::of(&Sums {
+    pub(crate) fn cost(ms: f64) -> RepetitionCost {
+        RepetitionCost::of(&Sums {
             repetitions: 20,
-            time_ms: Spread { median: ms, min: ms - 1.0, max: ms + 2.0 },
+            time_ms: SampleSpread { median: ms, min: ms - 1.0, max: ms + 2.0 },
             wire_bytes: 350_000_000,
             host_cpu_s: 0.02,
             services: None,
@@ -410,29 +410,29 @@ pub(crate) mod tests {
     where
         R: Serialize + serde::de::DeserializeOwned + PartialEq + std::fmt::Debug,
     {
-        let report = Report { rows: vec![row] };
+        let report = BenchReport { rows: vec![row] };
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("report.json");
         report.write_json(&path).unwrap();
         let text = fs::read_to_string(&path).unwrap();
-        assert_eq!(serde_json::from_str::<Report<R>>(&text).unwrap(), report);
+        assert_eq!(serde_json::from_str::<BenchReport<R>>(&text).unwrap(), report);
         serde_json::from_str::<serde_json::Value>(&text).unwrap()["rows"][0].take()
     }
 
-    pub(crate) fn row(system: &str, bytes_per_rank: u64, ms: f64) -> Row {
-        Row {
+    pub(crate) fn row(system: &str, bytes_per_rank: u64, ms: f64) -> CollectiveRow {
+        CollectiveRow {
             collective: "allgather".into(),
             subject: subject(system),
             bytes_per_rank,
             cost: cost(ms),
-            limits: Limits {
+            limits: TimeLimits {
                 limit_ms: 24.64,
                 raw_limit_ms: 25.17,
                 ratio_to_limit: Some(ms / 24.64),
                 limit_and_barriers_ms: None,
             },
             throughput: None,
-            barrier_ms: Spread::of(&[0.2]),
+            barrier_ms: SampleSpread::of(&[0.2]),
             multicast_minimum_bytes: 16_777_216,
             overlap: Overlap::new(28.9, 30.0, ms, 25.0),
             thread_cpu_waiting: ThreadCpu::of(&[4.0], &[250.0]),
@@ -445,7 +445,7 @@ pub(crate) mod tests {
     #[test]
     fn costs_are_those_of_a_repetition() {
         let services = ServiceCounters { cpu_s: 4.0, retransmitted_bytes: 1448, ..ServiceCounters::default() };
-        let time_ms = Spread::of(&[5.0]);
+        let time_ms = SampleSpread::of(&[5.0]);
         let sums = Sums {
             repetitions: 2,
             time_ms,
@@ -454,7 +454,7 @@ pub(crate) mod tests {
             services: Some(services),
             wrong_results: 1,
         };
-        let cost = Cost::of(&sums);
+        let cost = RepetitionCost::of(&sums);
         assert_eq!((cost.wire_bytes, cost.host_cpu_s, cost.service_cpu_s), (500.0, 1.5, Some(2.0)));
         assert_eq!((cost.retransmitted_bytes, cost.late_arrivals), (Some(1448), Some(0)));
         assert!(!cost.verified);
@@ -483,15 +483,15 @@ pub(crate) mod tests {
 
     #[test]
     fn spread_of_even_and_odd_numbers_of_values() {
-        assert_eq!(Spread::of(&[3.0, 1.0, 2.0]), Spread { median: 2.0, min: 1.0, max: 3.0 });
-        assert_eq!(Spread::of(&[4.0, 1.0, 2.0, 3.0]), Spread { median: 2.5, min: 1.0, max: 4.0 });
+        assert_eq!(SampleSpread::of(&[3.0, 1.0, 2.0]), SampleSpread { median: 2.0, min: 1.0, max: 3.0 });
+        assert_eq!(SampleSpread::of(&[4.0, 1.0, 2.0, 3.0]), SampleSpread { median: 2.5, min: 1.0, max: 4.0 });
     }
 
     #[test]
     fn calls_are_added_up_one_by_one() {
         let cpu = ThreadCpu::of(&[1.0, 2.0, 9.0], &[30.0, 10.0, 20.0]);
         assert_eq!((cpu.post_us, cpu.ending_us), (2.0, 20.0));
-        assert_eq!(cpu.call_us, Spread { median: 29.0, min: 12.0, max: 31.0 });
+        assert_eq!(cpu.call_us, SampleSpread { median: 29.0, min: 12.0, max: 31.0 });
     }
 
     #[test]
@@ -502,8 +502,8 @@ pub(crate) mod tests {
         assert_eq!((half.percent, half.paired_alone_ms, half.paired_ratio), (50.0, 34.0, 1.25));
     }
 
-    fn call(bytes: u64) -> Call {
-        Call { collective: crate::Collective::Allgather, hosts: 4, ranks_per_host: 1, bytes, silent_rank: false }
+    fn call(bytes: u64) -> BenchCall {
+        BenchCall { collective: crate::Collective::Allgather, hosts: 4, ranks_per_host: 1, bytes, silent_rank: false }
     }
 
     fn link(lab: &str) -> LinkLimits {
@@ -525,10 +525,10 @@ pub(crate) mod tests {
     #[test]
     fn small_sizes_are_judged_with_three_barriers() {
         let link = link("4x1gbit");
-        let small = Limits::new(&call(256 * 1024), &link, 7.0, 0.5);
+        let small = TimeLimits::new(&call(256 * 1024), &link, 7.0, 0.5);
         assert_eq!(small.limit_and_barriers_ms, Some(small.limit_ms + 1.5));
         assert_eq!(small.ratio_to_limit, Some(7.0 / small.limit_ms));
-        assert_eq!(Limits::new(&call(1 << 20), &link, 27.0, 0.5).limit_and_barriers_ms, None);
-        assert_eq!(Limits::new(&call(1024), &link, 0.3, 0.1).ratio_to_limit, None);
+        assert_eq!(TimeLimits::new(&call(1 << 20), &link, 27.0, 0.5).limit_and_barriers_ms, None);
+        assert_eq!(TimeLimits::new(&call(1024), &link, 0.3, 0.1).ratio_to_limit, None);
     }
 }

@@ -3,12 +3,15 @@
 use crate::calibration::Calibrator;
 use crate::compile::Workshop;
 use crate::job::{ServiceCounters, System};
-use crate::launch::Launching;
-use crate::measurement::{self, LatenessSamples, Launch, Phase, SizeSamples};
+use crate::launch::ProgramLaunch;
+use crate::measurement::{self, CollectiveLaunch, LatenessSamples, PhaseSamples, SizeSamples};
 use crate::peers::InstalledPeer;
-use crate::report::{Cost, LateRow, Limits, Overlap, Report, Row, Spread, Subject, Sums, ThreadCpu, Throughput};
+use crate::report::{
+    BenchReport, CollectiveRow, LateRow, Overlap, RepetitionCost, SampleSpread, Subject, Sums, ThreadCpu, Throughput,
+    TimeLimits,
+};
 use crate::samples::sum_services;
-use crate::{BenchError, BenchOptions, Call, Setup, install, limit};
+use crate::{BenchCall, BenchError, BenchOptions, Setup, install, limit};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use outboard_lab::Lab;
 use std::path::{Path, PathBuf};
@@ -29,7 +32,7 @@ fn phases_per_launch(options: &BenchOptions) -> u64 {
 ///
 /// # Errors
 /// If anything fails: a comparison with a system missing is none. Wrong bytes are no error here; their row says so.
-pub fn run(options: &BenchOptions, ours: &[&dyn System]) -> Result<Report, BenchError> {
+pub fn run(options: &BenchOptions, ours: &[&dyn System]) -> Result<BenchReport, BenchError> {
     options.check()?;
     let steps = phases_per_launch(options);
     let bar = bar(&options.setup, ours.len(), steps);
@@ -54,7 +57,7 @@ pub fn run(options: &BenchOptions, ours: &[&dyn System]) -> Result<Report, Bench
     })?;
     bar.finish_and_clear();
     let rows = entrants.iter().zip(&launches).flat_map(|(entrant, launches)| rows(options, entrant.system, launches));
-    Ok(Report { rows: rows.collect() })
+    Ok(BenchReport { rows: rows.collect() })
 }
 
 /// A system of this run, and the program built for it.
@@ -64,7 +67,7 @@ struct Entrant<'a> {
 }
 
 /// The `before` of runs that need no launch before the measurement.
-pub(crate) fn nothing_before(_: &Launching<'_>) -> Result<(), BenchError> {
+pub(crate) fn nothing_before(_: &ProgramLaunch<'_>) -> Result<(), BenchError> {
     Ok(())
 }
 
@@ -75,10 +78,10 @@ pub(crate) fn side_by_side<L, R>(
     setup: &Setup,
     ours: &[&dyn System],
     build: impl Fn(&Workshop, &dyn System) -> Result<PathBuf, BenchError>,
-    before: impl FnMut(&Launching<'_>) -> Result<(), BenchError>,
-    measure: impl Fn(&Launching<'_>) -> Result<L, BenchError>,
+    before: impl FnMut(&ProgramLaunch<'_>) -> Result<(), BenchError>,
+    measure: impl Fn(&ProgramLaunch<'_>) -> Result<L, BenchError>,
     rows: impl Fn(&dyn System, &[L]) -> Vec<R>,
-) -> Result<Report<R>, BenchError> {
+) -> Result<BenchReport<R>, BenchError> {
     let bar = bar(setup, ours.len(), 1);
     let peers = installed(setup, &bar)?;
     let workshop = Workshop::open()?;
@@ -90,7 +93,7 @@ pub(crate) fn side_by_side<L, R>(
     })?;
     bar.finish_and_clear();
     let rows = entrants.iter().zip(&launches).flat_map(|(entrant, launches)| rows(entrant.system, launches));
-    Ok(Report { rows: rows.collect() })
+    Ok(BenchReport { rows: rows.collect() })
 }
 
 /// The peers, installed if need be.
@@ -122,8 +125,8 @@ fn go_through<T>(
     entrants: &[Entrant<'_>],
     workshop: &Path,
     bar: &ProgressBar,
-    mut before: impl FnMut(&Launching<'_>) -> Result<(), BenchError>,
-    mut measure: impl FnMut(&Launching<'_>) -> Result<T, BenchError>,
+    mut before: impl FnMut(&ProgramLaunch<'_>) -> Result<(), BenchError>,
+    mut measure: impl FnMut(&ProgramLaunch<'_>) -> Result<T, BenchError>,
 ) -> Result<Vec<Vec<T>>, BenchError> {
     let course = Course { lab: Lab::start(&setup.lab)?, workshop, bar };
     for entrant in entrants {
@@ -163,11 +166,11 @@ impl Course<'_> {
         what: &str,
         setup: &Setup,
         Entrant { system, program }: &Entrant<'_>,
-        go: impl FnOnce(&Launching<'_>) -> Result<T, BenchError>,
+        go: impl FnOnce(&ProgramLaunch<'_>) -> Result<T, BenchError>,
     ) -> Result<T, BenchError> {
         self.bar.set_message(format!("{} ({what})", system.name()));
         let directory = tempfile::tempdir_in(self.workshop).map_err(BenchError::system("make a directory"))?;
-        go(&Launching { setup, lab: &self.lab, system: *system, program, directory: directory.path() })
+        go(&ProgramLaunch { setup, lab: &self.lab, system: *system, program, directory: directory.path() })
     }
 }
 
@@ -181,7 +184,7 @@ fn bar(setup: &Setup, ours: usize, steps: u64) -> ProgressBar {
     ProgressBar::with_draw_target(Some(launches * steps), target).with_style(style)
 }
 
-fn rows(options: &BenchOptions, system: &dyn System, launches: &[Launch]) -> Vec<Row> {
+fn rows(options: &BenchOptions, system: &dyn System, launches: &[CollectiveLaunch]) -> Vec<CollectiveRow> {
     let rows = options.sizes.iter().enumerate().map(|(at, bytes)| {
         let samples: Vec<&SizeSamples> = launches.iter().map(|launch| &launch.sizes[at]).collect();
         row(options, system, launches, *bytes, &samples)
@@ -192,12 +195,12 @@ fn rows(options: &BenchOptions, system: &dyn System, launches: &[Launch]) -> Vec
 fn row(
     options: &BenchOptions,
     system: &dyn System,
-    launches: &[Launch],
+    launches: &[CollectiveLaunch],
     bytes_per_rank: u64,
     samples: &[&SizeSamples],
-) -> Row {
+) -> CollectiveRow {
     let call = options.call(bytes_per_rank);
-    let all = |pick: fn(&SizeSamples) -> &Vec<f64>| Spread::of(&figures(samples, pick));
+    let all = |pick: fn(&SizeSamples) -> &Vec<f64>| SampleSpread::of(&figures(samples, pick));
     let barriers: Vec<f64> = launches.iter().flat_map(|launch| launch.barrier.slowest_ms.iter().copied()).collect();
     let time_ms = all(|sample| &sample.pure.slowest_ms);
     let overall_ms = all(|sample| &sample.overall.slowest_ms).median;
@@ -205,14 +208,14 @@ fn row(
         true => all(|sample| &sample.overall.loops_ms).median,
         false => all(|sample| &sample.alone_ms).median,
     };
-    let barrier_ms = Spread::of(&barriers);
+    let barrier_ms = SampleSpread::of(&barriers);
     let services = sum_services(samples.iter().map(|sample| sample.services));
     let phases = samples.iter().flat_map(|sample| {
         [Some(&sample.pure), Some(&sample.overall), sample.lateness.as_ref().map(|late| &late.punctual)]
     });
     let library = launches.last().map(|launch| launch.library.as_str());
     let link = &options.setup.lab.link();
-    let cost = Cost::of(&Sums {
+    let cost = RepetitionCost::of(&Sums {
         repetitions: options.setup.all_repetitions(),
         time_ms,
         wire_bytes: samples.iter().map(|sample| sample.wire_bytes).sum(),
@@ -220,11 +223,11 @@ fn row(
         services,
         wrong_results: phases.flatten().map(|phase| phase.wrong).sum(),
     });
-    Row {
+    CollectiveRow {
         collective: options.collective.name().to_owned(),
         subject: Subject::of(&options.setup, system, library.unwrap_or_default(), &call),
         bytes_per_rank,
-        limits: Limits::new(&call, link, time_ms.median, barrier_ms.median),
+        limits: TimeLimits::new(&call, link, time_ms.median, barrier_ms.median),
         throughput: Throughput::of(&call, link, &cost),
         cost,
         barrier_ms,
@@ -242,14 +245,14 @@ fn figures<S>(samples: &[&S], pick: impl Fn(&S) -> &Vec<f64>) -> Vec<f64> {
     samples.iter().flat_map(|sample| pick(sample).iter().copied()).collect()
 }
 
-fn thread_cpu(samples: &[&SizeSamples], phase: impl Fn(&SizeSamples) -> &Phase) -> ThreadCpu {
-    let all = |pick: fn(&Phase) -> &Vec<f64>| figures(samples, |sample| pick(phase(sample)));
+fn thread_cpu(samples: &[&SizeSamples], phase: impl Fn(&SizeSamples) -> &PhaseSamples) -> ThreadCpu {
+    let all = |pick: fn(&PhaseSamples) -> &Vec<f64>| figures(samples, |sample| pick(phase(sample)));
     ThreadCpu::of(&all(|phase| &phase.post_us), &all(|phase| &phase.ending_us))
 }
 
-fn late_row(options: &BenchOptions, call: &Call, samples: &[&SizeSamples]) -> Option<LateRow> {
+fn late_row(options: &BenchOptions, call: &BenchCall, samples: &[&SizeSamples]) -> Option<LateRow> {
     let late = options.late?;
-    let median = |values: &[f64]| Spread::of(values).median;
+    let median = |values: &[f64]| SampleSpread::of(values).median;
     let lateness: Vec<&LatenessSamples> = samples.iter().filter_map(|sample| sample.lateness.as_ref()).collect();
     let all = |pick: fn(&LatenessSamples) -> &Vec<f64>| median(&figures(&lateness, pick));
     let others_ms = figures(samples, |sample| &sample.pure.late_others_ms);
@@ -269,7 +272,11 @@ fn late_row(options: &BenchOptions, call: &Call, samples: &[&SizeSamples]) -> Op
 }
 
 /// Calls per repetition that the services completed, without the calls of a repetition that only has a barrier.
-fn offloaded_calls(options: &BenchOptions, launches: &[Launch], services: Option<ServiceCounters>) -> Option<f64> {
+fn offloaded_calls(
+    options: &BenchOptions,
+    launches: &[CollectiveLaunch],
+    services: Option<ServiceCounters>,
+) -> Option<f64> {
     let barriers = sum_services(launches.iter().map(|launch| launch.barrier_services))?.completed;
     let beyond = services?.completed as f64 - barriers as f64;
     Some(beyond / f64::from(options.setup.ranks() * options.setup.all_repetitions()))
@@ -278,7 +285,7 @@ fn offloaded_calls(options: &BenchOptions, launches: &[Launch], services: Option
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Collective, LateBy, Lateness, Peer};
+    use crate::{Collective, LateBy, LateRankSpec, Peer};
     use serde_json::json;
 
     fn phase(slowest_ms: [f64; 2]) -> serde_json::Value {
@@ -290,11 +297,11 @@ mod tests {
     }
 
     /// The row of one launch with two repetitions.
-    fn made_up(comm_core: bool) -> Row {
+    fn made_up(comm_core: bool) -> CollectiveRow {
         let mut setup = Setup::new("2x1gbit".parse().unwrap(), 2);
         setup.comm_core = comm_core;
         let mut options = BenchOptions::new(setup, Collective::Allgather, vec![1 << 20]);
-        options.late = Some(Lateness { rank: 1, by: LateBy::PureTimes(2), silent: false });
+        options.late = Some(LateRankSpec { rank: 1, by: LateBy::PureTimes(2), silent: false });
         let lateness = json!({ "by_ms": 20.0, "copy_ms": [0.25, 0.75], "punctual": phase([8.0, 8.0]) });
         let read = |value| serde_json::from_value(value).unwrap();
         let sample = SizeSamples {
@@ -306,7 +313,7 @@ mod tests {
             services: None,
             alone_ms: vec![17.0, 19.0],
         };
-        let launch = Launch {
+        let launch = CollectiveLaunch {
             library: "a library".into(),
             barrier: read(phase([0.25, 0.25])),
             barrier_services: None,
@@ -325,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn the_others_times_are_told_from_the_start_and_from_the_late_call_on() {
+    fn others_times_count_from_the_start_and_from_the_late_call() {
         let row = made_up(false);
         assert_eq!((row.cost.time_ms.median, row.cost.host_cpu_s, row.cost.wire_bytes), (24.0, 0.25, 100.0));
         let late = row.late.expect("a late rank");

@@ -6,29 +6,29 @@
 //! Never does: knowing what a program measures.
 
 use crate::job::{ServiceCounters, System};
-use crate::launch::Counted;
-use crate::report::{Cost, Spread, Subject, Sums};
-use crate::{Call, Setup};
+use crate::launch::PhaseCounters;
+use crate::report::{RepetitionCost, SampleSpread, Subject, Sums};
+use crate::{BenchCall, Setup};
 use serde::Deserialize;
 
 /// The samples of one launch, in the order of measuring.
 #[derive(Clone, Debug)]
-pub(crate) struct Launch<L> {
+pub(crate) struct LaunchSamples<L> {
     pub(crate) library: String,
-    pub(crate) samples: Vec<Sample<L>>,
+    pub(crate) samples: Vec<LaunchSample<L>>,
 }
 
 /// A program's row for one item, and the counters of its repetitions.
 #[derive(Clone, Debug)]
-pub(crate) struct Sample<L> {
-    pub(crate) told: Told<L>,
+pub(crate) struct LaunchSample<L> {
+    pub(crate) raw: RawSample<L>,
     /// Counters of all repetitions together.
-    pub(crate) counted: Counted,
+    pub(crate) counted: PhaseCounters,
 }
 
 /// A row as the program sends it.
 #[derive(Clone, Debug, Deserialize)]
-pub(crate) struct Told<L> {
+pub(crate) struct RawSample<L> {
     /// Time of the slowest rank in each repetition; computed by the harness if a program sends the times of all ranks.
     #[serde(default)]
     pub(crate) slowest_ms: Vec<f64>,
@@ -42,24 +42,24 @@ pub(crate) struct Told<L> {
 }
 
 /// The samples of one item in all launches of a system.
-pub(crate) struct Found<'a, L> {
-    samples: Vec<&'a Sample<L>>,
+pub(crate) struct ItemSamples<'a, L> {
+    samples: Vec<&'a LaunchSample<L>>,
 }
 
-impl<L> Found<'_, L> {
+impl<L> ItemSamples<'_, L> {
     /// The row of each launch.
-    pub(crate) fn told(&self) -> impl Iterator<Item = &Told<L>> {
-        self.samples.iter().map(|sample| &sample.told)
+    pub(crate) fn raw_samples(&self) -> impl Iterator<Item = &RawSample<L>> {
+        self.samples.iter().map(|sample| &sample.raw)
     }
 
     /// The figures of all repetitions.
     pub(crate) fn all(&self, pick: impl Fn(&L) -> &Vec<f64>) -> Vec<f64> {
-        self.told().flat_map(|told| pick(&told.own).iter().copied()).collect()
+        self.raw_samples().flat_map(|raw| pick(&raw.own).iter().copied()).collect()
     }
 
     /// The spread of the figures of all repetitions.
-    pub(crate) fn spread(&self, pick: impl Fn(&L) -> &Vec<f64>) -> Spread {
-        Spread::of(&self.all(pick))
+    pub(crate) fn spread(&self, pick: impl Fn(&L) -> &Vec<f64>) -> SampleSpread {
+        SampleSpread::of(&self.all(pick))
     }
 
     /// Summed counters of the services; `None` where a launch has none.
@@ -68,15 +68,15 @@ impl<L> Found<'_, L> {
     }
 
     /// Cost of one of `repetitions`.
-    pub(crate) fn cost(&self, repetitions: u32) -> Cost {
-        let times: Vec<f64> = self.told().flat_map(|told| told.slowest_ms.iter().copied()).collect();
-        Cost::of(&Sums {
+    pub(crate) fn cost(&self, repetitions: u32) -> RepetitionCost {
+        let times: Vec<f64> = self.raw_samples().flat_map(|raw| raw.slowest_ms.iter().copied()).collect();
+        RepetitionCost::of(&Sums {
             repetitions,
-            time_ms: Spread::of(&times),
+            time_ms: SampleSpread::of(&times),
             wire_bytes: self.samples.iter().map(|sample| sample.counted.wire_bytes).sum(),
-            host_cpu_s: self.told().map(|told| told.cpu_s).sum(),
+            host_cpu_s: self.raw_samples().map(|raw| raw.cpu_s).sum(),
             services: self.services(),
-            wrong_results: self.told().map(|told| told.wrong).sum(),
+            wrong_results: self.raw_samples().map(|raw| raw.wrong).sum(),
         })
     }
 }
@@ -85,13 +85,13 @@ impl<L> Found<'_, L> {
 /// selects the algorithm that the row names.
 pub(crate) fn rows<L, M, R>(
     (setup, system): (&Setup, &dyn System),
-    launches: &[Launch<L>],
-    measured: impl Iterator<Item = (M, Call)>,
-    row: impl Fn(Subject, M, &Found<'_, L>) -> R,
+    launches: &[LaunchSamples<L>],
+    measured: impl Iterator<Item = (M, BenchCall)>,
+    row: impl Fn(Subject, M, &ItemSamples<'_, L>) -> R,
 ) -> Vec<R> {
     let library = launches.last().map_or("", |launch| launch.library.as_str());
     let rows = measured.enumerate().map(|(at, (what, call))| {
-        let found = Found { samples: launches.iter().map(|launch| &launch.samples[at]).collect() };
+        let found = ItemSamples { samples: launches.iter().map(|launch| &launch.samples[at]).collect() };
         row(Subject::of(setup, system, library, &call), what, &found)
     });
     rows.collect()
@@ -112,8 +112,8 @@ mod tests {
         moving_ms: Vec<f64>,
     }
 
-    fn sample(text: &str, services: Option<ServiceCounters>) -> Sample<Own> {
-        Sample { told: serde_json::from_str(text).unwrap(), counted: Counted { wire_bytes: 300, services } }
+    fn sample(text: &str, services: Option<ServiceCounters>) -> LaunchSample<Own> {
+        LaunchSample { raw: serde_json::from_str(text).unwrap(), counted: PhaseCounters { wire_bytes: 300, services } }
     }
 
     #[test]
@@ -122,19 +122,19 @@ mod tests {
         let one = r#"{"bytes":8,"slowest_ms":[1.0,3.0],"moving_ms":[5.0],"cpu_s":2.0,"wrong":0}"#;
         let other = r#"{"bytes":8,"slowest_ms":[2.0,9.0],"moving_ms":[7.0],"cpu_s":4.0,"wrong":1}"#;
         let samples = [sample(one, Some(services)), sample(other, Some(services))];
-        let found = Found { samples: samples.iter().collect() };
+        let found = ItemSamples { samples: samples.iter().collect() };
         let cost = found.cost(4);
-        assert_eq!(cost.time_ms, Spread { median: 2.5, min: 1.0, max: 9.0 });
+        assert_eq!(cost.time_ms, SampleSpread { median: 2.5, min: 1.0, max: 9.0 });
         assert_eq!((cost.wire_bytes, cost.host_cpu_s, cost.service_cpu_s), (150.0, 1.5, Some(0.5)));
         assert_eq!((cost.wrong_results, cost.verified), (1, false));
         assert_eq!((found.all(|own| &own.moving_ms), found.services().unwrap().completed), (vec![5.0, 7.0], 16));
-        assert!(found.told().all(|told| told.own.bytes == 8));
+        assert!(found.raw_samples().all(|raw| raw.own.bytes == 8));
     }
 
     #[test]
-    fn what_one_launch_does_not_tell_is_not_told() {
+    fn counters_missing_in_one_launch_are_missing_in_the_row() {
         let one = r#"{"bytes":8,"slowest_ms":[1.0],"moving_ms":[],"cpu_s":2.0,"wrong":0}"#;
         let samples = [sample(one, Some(ServiceCounters::default())), sample(one, None)];
-        assert_eq!(Found { samples: samples.iter().collect() }.services(), None);
+        assert_eq!(ItemSamples { samples: samples.iter().collect() }.services(), None);
     }
 }

@@ -1,7 +1,7 @@
 //! Settings of every kind of run: the cluster, the ranks on its hosts, the systems to compare, the repetitions.
 
 use crate::options::check_count;
-use crate::{Call, Collective, Layout, OptionError, Peer};
+use crate::{BenchCall, Collective, Layout, OptionError, Peer};
 use outboard_lab::LabSpec;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -69,9 +69,9 @@ impl Setup {
     }
 
     /// A call of all ranks.
-    pub(crate) fn call(&self, collective: Collective, bytes: u64) -> Call {
+    pub(crate) fn call(&self, collective: Collective, bytes: u64) -> BenchCall {
         let (hosts, ranks_per_host) = (u32::from(self.lab.hosts()), self.ranks_per_host);
-        Call { collective, hosts, ranks_per_host, bytes, silent_rank: false }
+        BenchCall { collective, hosts, ranks_per_host, bytes, silent_rank: false }
     }
 
     /// Measured repetitions of all rounds together.

@@ -3,8 +3,8 @@
 //!
 //! Never does: calls other than alltoallv and allgather, because others can be done in several ways over sockets.
 
-use crate::job::{Job, LaunchError, Process, Running, System};
-use crate::{Call, Toolchain};
+use crate::job::{BenchJob, LaunchError, LoggedProcess, RunningJob, System};
+use crate::{BenchCall, Toolchain};
 
 /// The first rank's port; nothing else listens on hosts of an emulated cluster.
 const FIRST_PORT: u32 = 7100;
@@ -23,7 +23,7 @@ impl System for Sockets {
         Self::NAME.to_owned()
     }
 
-    fn algorithm(&self, _call: &Call) -> String {
+    fn algorithm(&self, _call: &BenchCall) -> String {
         "direct".to_owned()
     }
 
@@ -31,7 +31,7 @@ impl System for Sockets {
         Toolchain::sockets()
     }
 
-    fn launch(&self, job: &Job<'_>) -> Result<Running, LaunchError> {
+    fn launch(&self, job: &BenchJob<'_>) -> Result<RunningJob, LaunchError> {
         let place = |rank: u32| format!("{}:{}", job.lab.address(job.host_of(rank) as u16), FIRST_PORT + rank);
         let places: Vec<String> = (0..job.ranks).map(place).collect();
         let start = |rank: u32| {
@@ -40,9 +40,9 @@ impl System for Sockets {
                 job.lab.command(&host, job.program).map_err(|error| LaunchError::new(name.clone(), error))?;
             command.args(job.arguments);
             command.env("OUTBOARD_BENCH_SOCKETS", places.join(",")).env("OUTBOARD_BENCH_RANK", rank.to_string());
-            Process::start(name, command, job.directory)
+            LoggedProcess::start(name, command, job.directory)
         };
         let ranks = (0..job.ranks).map(start).collect::<Result<_, _>>()?;
-        Ok(Running { ranks, services: Vec::new(), stats: None })
+        Ok(RunningJob { ranks, services: Vec::new(), stats: None })
     }
 }

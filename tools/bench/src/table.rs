@@ -1,24 +1,25 @@
 //! The report as a table for people.
 
-use crate::{Cost, Overlap, Row, Subject, format_size};
+use crate::{CollectiveRow, Overlap, RepetitionCost, Subject, format_size};
 
 /// A heading, and the function that gives a row's cell.
 pub(crate) type Column<R> = (&'static str, fn(&R) -> String);
 
-const FIRST: [Column<Row>; 5] = [
+const FIRST: [Column<CollectiveRow>; 5] = [
     ("system", |row| if row.cost.verified { row.label() } else { format!("{}!", row.label()) }),
     ("algorithm", |row| if row.passed_through() { "-".into() } else { row.subject.algorithm.clone() }),
     ("ranks", |row| ranks_cell(&row.subject)),
     ("bytes/rank", |row| format_size(row.bytes_per_rank)),
     ("time ms [min..max]", |row| row.cost.time_ms.to_string()),
 ];
-const OF_LIMITS: [Column<Row>; 2] = [("limit ms", limit_cell), ("ratio", |row| or_none(row.limits.ratio_to_limit))];
+const OF_LIMITS: [Column<CollectiveRow>; 2] =
+    [("limit ms", limit_cell), ("ratio", |row| or_none(row.limits.ratio_to_limit))];
 /// Columns that replace the limits where links have none.
-const OF_THROUGHPUT: [Column<Row>; 2] = [
+const OF_THROUGHPUT: [Column<CollectiveRow>; 2] = [
     ("Gbit/s", |row| or_none(row.throughput.map(|throughput| throughput.gbit_per_s))),
     ("cpu s/GB", |row| or_none(row.throughput.map(|throughput| throughput.cpu_s_per_gb))),
 ];
-const LAST: [Column<Row>; 6] = [
+const LAST: [Column<CollectiveRow>; 6] = [
     ("wire MB/call", |row| format!("{:.3}", row.cost.wire_bytes / 1e6)),
     ("overlap %", |row| hidden(row, |overlap| format!("{:.0}", overlap.percent))),
     ("overall ms (compute)", |row| {
@@ -34,7 +35,7 @@ pub(crate) const LEFT_ALIGNED: usize = 2;
 /// Renders rows as lines of text, grouped by size, fastest first.
 ///
 /// A `!` behind the system's name says that it delivered wrong bytes.
-pub fn render(rows: &[Row]) -> String {
+pub fn render(rows: &[CollectiveRow]) -> String {
     let unlimited = rows.iter().any(|row| row.throughput.is_some());
     let columns = [&FIRST[..], if unlimited { &OF_THROUGHPUT } else { &OF_LIMITS }, &LAST].concat();
     table(&columns, by_time(rows, |row| row.bytes_per_rank, |row| &row.cost)) + &native_lines(rows) + &late_lines(rows)
@@ -42,9 +43,9 @@ pub fn render(rows: &[Row]) -> String {
 
 /// Renders times alone: a line for each size, a column for each system in the order of the rows. Compares systems that
 /// differ in one setting (SP-8).
-pub fn render_by_size(rows: &[Row]) -> String {
+pub fn render_by_size(rows: &[CollectiveRow]) -> String {
     let mut systems: Vec<String> = Vec::new();
-    for label in rows.iter().map(Row::label) {
+    for label in rows.iter().map(CollectiveRow::label) {
         if !systems.contains(&label) {
             systems.push(label);
         }
@@ -65,8 +66,8 @@ pub fn render_by_size(rows: &[Row]) -> String {
 }
 
 /// A line for each row of ours whose calls passed through to the MPI library.
-fn native_lines(rows: &[Row]) -> String {
-    let line = |row: &Row| {
+fn native_lines(rows: &[CollectiveRow]) -> String {
+    let line = |row: &CollectiveRow| {
         let offloaded = row.offloaded_calls.filter(|_| row.passed_through())?;
         let (system, size, collective) = (&row.subject.system, format_size(row.bytes_per_rank), &row.collective);
         Some(format!("{system}, {size}: NOT OFFLOADED: {offloaded:.2} of a call per {collective}\n"))
@@ -75,8 +76,8 @@ fn native_lines(rows: &[Row]) -> String {
 }
 
 /// A line for each row with a late rank: its effect on the other ranks.
-fn late_lines(rows: &[Row]) -> String {
-    let line = |row: &Row| {
+fn late_lines(rows: &[CollectiveRow]) -> String {
+    let line = |row: &CollectiveRow| {
         let late = row.late.as_ref()?;
         let (system, size) = (&row.subject.system, format_size(row.bytes_per_rank));
         let blocks = if late.silent { ", without blocks" } else { "" };
@@ -121,7 +122,7 @@ fn render_line(cells: &[String], widths: &[usize], left_aligned: usize) -> Strin
 }
 
 /// The name of the system, followed by a `!` if it delivered wrong results.
-pub(crate) fn system_cell(subject: &Subject, cost: &Cost) -> String {
+pub(crate) fn system_cell(subject: &Subject, cost: &RepetitionCost) -> String {
     format!("{}{}", subject.system, if cost.verified { "" } else { "!" })
 }
 
@@ -138,7 +139,7 @@ pub(crate) fn cells<'a, R: 'a>(columns: &[Column<R>], rows: impl IntoIterator<It
 }
 
 /// Rows grouped by a key, fastest first.
-pub(crate) fn by_time<R, K: Ord>(rows: &[R], key: impl Fn(&R) -> K, cost: impl Fn(&R) -> &Cost) -> Vec<&R> {
+pub(crate) fn by_time<R, K: Ord>(rows: &[R], key: impl Fn(&R) -> K, cost: impl Fn(&R) -> &RepetitionCost) -> Vec<&R> {
     let mut sorted: Vec<&R> = rows.iter().collect();
     sorted.sort_by(|a, b| key(a).cmp(&key(b)).then(cost(a).time_ms.median.total_cmp(&cost(b).time_ms.median)));
     sorted
@@ -156,7 +157,7 @@ pub(crate) fn ranks_cell(subject: &Subject) -> String {
     }
 }
 
-pub(crate) fn cpu_cell(cost: &Cost) -> String {
+pub(crate) fn cpu_cell(cost: &RepetitionCost) -> String {
     match cost.service_cpu_s {
         Some(service_s) => format!("{:.2} + {:.2} service", cost.host_cpu_s * 1e3, service_s * 1e3),
         None => format!("{:.2}", cost.host_cpu_s * 1e3),
@@ -164,18 +165,18 @@ pub(crate) fn cpu_cell(cost: &Cost) -> String {
 }
 
 /// Processor time of the rank's own thread to post and to end a call, while it computes and while it waits.
-fn thread_cell(row: &Row) -> String {
+fn thread_cell(row: &CollectiveRow) -> String {
     let (computing, waiting) = (row.thread_cpu_computing, row.thread_cpu_waiting);
     format!("{:.1} + {:.1} ({:.1} + {:.1})", computing.post_us, computing.ending_us, waiting.post_us, waiting.ending_us)
 }
 
-fn limit_cell(row: &Row) -> String {
+fn limit_cell(row: &CollectiveRow) -> String {
     let with_barriers = row.limits.limit_and_barriers_ms.map(|ms| format!(" ({ms:.2} with barriers)"));
     format!("{:.2}{}", row.limits.limit_ms, with_barriers.unwrap_or_default())
 }
 
 /// The text of `cell`; `-` where the links need no time that computing could hide.
-fn hidden(row: &Row, cell: impl Fn(&Overlap) -> String) -> String {
+fn hidden(row: &CollectiveRow, cell: impl Fn(&Overlap) -> String) -> String {
     if row.limits.raw_limit_ms > 0.0 { cell(&row.overlap) } else { "-".to_owned() }
 }
 
@@ -222,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_late_rank_does_is_told() {
+    fn late_rank_is_shown() {
         let mut rows = [row("outboard", 1 << 20, 60.0), row("outboard", 4 << 20, 260.0)];
         let late = LateRow {
             rank: 5,
@@ -249,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_that_passed_through_are_told() {
+    fn passed_through_calls_are_shown() {
         let mut rows = [row("outboard", 1 << 20, 26.0), row("outboard below debian", 1 << 20, 40.0)];
         (rows[0].offloaded_calls, rows[1].offloaded_calls) = (Some(1.0), Some(0.0));
         let text = render(&rows);

@@ -2,7 +2,7 @@
 //!
 //! Never does: causing faults (`outboard bench verdicts` does).
 
-use crate::report::Spread;
+use crate::report::SampleSpread;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -19,7 +19,7 @@ pub struct VerdictRow {
     /// Seconds within which all surviving ranks must have their verdict.
     pub bound_s: f64,
     /// Milliseconds from the fault until the last surviving rank had its verdict, over all runs.
-    pub verdict_ms: Spread,
+    pub verdict_ms: SampleSpread,
     /// Number of runs.
     pub runs: u32,
     /// Runs in which all ranks that can reach each other had one verdict.
@@ -76,7 +76,7 @@ pub(crate) mod tests {
             cluster: "4x1gbit".to_owned(),
             ranks_per_host: 2,
             bound_s: 5.0,
-            verdict_ms: Spread { median: 3512.0, min: 3400.0, max: worst_ms },
+            verdict_ms: SampleSpread { median: 3512.0, min: 3400.0, max: worst_ms },
             runs: 20,
             alike,
             statuses: BTreeMap::from([("PeerLost".to_owned(), 140)]),

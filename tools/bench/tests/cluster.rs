@@ -4,11 +4,11 @@
 
 use libtest_mimic::{Arguments, Failed, Trial};
 use outboard_bench::{
-    BenchError, BenchOptions, Collective, FftOptions, Job, LateBy, Lateness, Layout, Peer, RadixOptions,
-    RecordedOptions, Report, Setup, Way, default_peers_dir, open_mpi_launcher, render_fft_table, run, run_batches,
-    run_fft, run_radix, run_recorded,
+    BenchError, BenchJob, BenchOptions, BenchReport, Collective, FftOptions, LateBy, LateRankSpec, Layout, MessageMode,
+    Peer, RadixOptions, RecordedOptions, Setup, default_peers_dir, open_mpi_launcher, render_fft_table, run,
+    run_batches, run_fft, run_radix, run_recorded,
 };
-use outboard_lab::{Lab, Loss, LossOf, SpecError};
+use outboard_lab::{Lab, LossScope, PacketLoss, SpecError};
 use std::fs;
 use std::io;
 use std::path::Path;
@@ -48,7 +48,7 @@ fn failed(error: BenchError) -> Failed {
     Failed::from(error.to_string())
 }
 
-fn measured(options: &BenchOptions) -> Result<Report, Failed> {
+fn measured(options: &BenchOptions) -> Result<BenchReport, Failed> {
     run(options, &[]).map_err(failed)
 }
 
@@ -99,9 +99,9 @@ fn links_without_limit_have_a_rate_and_a_cost() -> Result<(), Failed> {
 /// SP-9: a rank that posts late delays the others, and packets are really lost; the bytes stay right.
 fn late_rank_and_loss() -> Result<(), Failed> {
     let mut options = options(&[100_000]);
-    let late = Lateness { rank: 1, by: LateBy::Time(Duration::from_millis(20)), silent: false };
+    let late = LateRankSpec { rank: 1, by: LateBy::Time(Duration::from_millis(20)), silent: false };
     options.late = Some(late);
-    options.setup.lab = options.setup.lab.with_loss(Some(Loss::new(1.0, LossOf::All)?));
+    options.setup.lab = options.setup.lab.with_loss(Some(PacketLoss::new(1.0, LossScope::All)?));
     let report = measured(&options)?;
     let [row] = report.rows.as_slice() else { panic!("{report:?}") };
     assert!(row.cost.verified, "an allgather waits for all: {row:?}");
@@ -118,7 +118,7 @@ fn late_rank_and_loss() -> Result<(), Failed> {
 fn late_by_times_of_its_own() -> Result<(), Failed> {
     let mut options = options(&[1, 300_000]);
     (options.collective, options.setup.ranks_per_host) = (Collective::Broadcast, 2);
-    options.late = Some(Lateness { rank: 3, by: LateBy::PureTimes(2), silent: false });
+    options.late = Some(LateRankSpec { rank: 3, by: LateBy::PureTimes(2), silent: false });
     for row in &measured(&options)?.rows {
         let late = row.late.as_ref().expect("a late rank");
         // Twice the time of the slowest rank, to the microsecond.
@@ -248,8 +248,8 @@ fn messages_go_in_both_ways() -> Result<(), Failed> {
     (setup.ranks_per_host, setup.rounds) = (2, 2);
     let options = RecordedOptions { setup, sizes: vec![0, 100, 40_000] };
     let report = run_recorded(&options, &[]).map_err(failed)?;
-    let places: Vec<(u64, Way)> = report.rows.iter().map(|row| (row.block_bytes, row.way)).collect();
-    let expected = [0, 100, 40_000].into_iter().flat_map(|bytes| Way::ALL.map(|way| (bytes, way)));
+    let places: Vec<(u64, MessageMode)> = report.rows.iter().map(|row| (row.block_bytes, row.way)).collect();
+    let expected = [0, 100, 40_000].into_iter().flat_map(|bytes| MessageMode::ALL.map(|way| (bytes, way)));
     assert_eq!(places, expected.collect::<Vec<_>>());
     for row in &report.rows {
         assert!(row.cost.verified && row.handed_over.is_none() && row.cost.repetitions == 4, "{row:?}");
@@ -269,7 +269,7 @@ fn daemons_of_a_launcher_keep_to_their_hosts() -> Result<(), Failed> {
     let directory = tempfile::tempdir()?;
     // The daemon passes the directory of its session to a rank.
     let line = "case $PMIX_SERVER_TMPDIR in $TMPDIR/*) echo $(hostname): $(ls -A $TMPDIR | wc -l) ;; esac";
-    let job = Job {
+    let job = BenchJob {
         lab: &lab,
         ranks: 3,
         layout: Layout::Contiguous,

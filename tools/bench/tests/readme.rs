@@ -1,7 +1,7 @@
 //! The tables of docs/performance and docs/promise.md show the figures of the last `make bench`, row by row. The
 //! figures are in docs/figures.json, docs/promise.json and the JSON files of docs/performance.
 
-use outboard_bench::{Table, chart, excerpt, read_tables, write_tables};
+use outboard_bench::{FigureTable, chart, excerpt, read_tables, write_tables};
 use std::fs;
 
 fn file(path: &str) -> String {
@@ -25,7 +25,7 @@ fn the_readme_and_its_chart_show_rows_of_the_last_figures() {
     assert_eq!(chart(&shown[0]), file("docs/figures.svg"));
 }
 
-fn tables(figures: &str) -> Vec<Table> {
+fn tables(figures: &str) -> Vec<FigureTable> {
     serde_json::from_str(&file(figures)).expect("tables")
 }
 
@@ -33,8 +33,9 @@ fn shows(text: &str, figures: &str) {
     let page = file(text);
     let shown = read_tables(&page).expect("tables");
     let last = tables(figures);
-    let columns =
-        |tables: &[Table]| tables.iter().map(|table| (table.name.clone(), table.columns.clone())).collect::<Vec<_>>();
+    let columns = |tables: &[FigureTable]| {
+        tables.iter().map(|table| (table.name.clone(), table.columns.clone())).collect::<Vec<_>>()
+    };
     assert_eq!(columns(&shown), columns(&last), "{text}");
     for (shown, last) in shown.iter().zip(&last) {
         for row in &shown.rows {

@@ -6,7 +6,7 @@
 use std::fs;
 use std::path::Path;
 
-use outboard_bench::{Call, Collective, LaunchError};
+use outboard_bench::{BenchCall, Collective, LaunchError};
 use outboard_lab::LabSpec;
 use outboard_plan::selection::{self, Case, Choice, Links, Rate, Rule, Tuning};
 use outboard_service::settings::{EAGER_BYTES, read_tuning};
@@ -28,7 +28,7 @@ pub(crate) struct Algorithms {
     collective: Option<selection::Collective>,
     tuning: Tuning,
     /// The algorithm that was requested by name.
-    asked: Option<Choice>,
+    requested: Option<Choice>,
     /// Whether the tuning comes from a file or a request.
     tuned: bool,
     multicast: bool,
@@ -45,7 +45,7 @@ impl Algorithms {
         let of_daemons = daemons.algorithm == MULTICAST || (gathers_all && daemons.algorithm == RING);
         let without = daemons.encrypt || (gathers_all && daemons.algorithm == RING);
         let chosen_for = chosen_for(collective);
-        let asked = match chosen_for {
+        let requested = match chosen_for {
             _ if of_daemons => None,
             Some(chosen_for) => Some(chosen_for.read(&daemons.algorithm).map_err(failed)?),
             None if daemons.algorithm == PULL => None,
@@ -53,21 +53,21 @@ impl Algorithms {
         };
         let link_rate = Rate::bits_per_second(lab.link().rate_bits_per_s().unwrap_or(u64::MAX));
         let mut tuning = match &daemons.tuning {
-            Some(path) => read_tuning(path).map_err(CliError::said)?,
+            Some(path) => read_tuning(path).map_err(CliError::failed)?,
             None => Tuning::untuned(Links::between(lab.hosts().into(), link_rate)),
         };
-        if let (Some(collective), Some(choice)) = (chosen_for, asked) {
+        if let (Some(collective), Some(choice)) = (chosen_for, requested) {
             tuning.rules.insert(collective, vec![Rule { up_to: None, ranks: None, choice }]);
         }
-        let tuned = asked.is_some() || daemons.tuning.is_some();
-        Ok(Self { collective: chosen_for, tuning, asked, tuned, multicast: !without, link_rate })
+        let tuned = requested.is_some() || daemons.tuning.is_some();
+        Ok(Self { collective: chosen_for, tuning, requested, tuned, multicast: !without, link_rate })
     }
 
     /// Refuses `call` if the requested algorithm cannot carry it out.
-    pub(crate) fn check(&self, call: &Call) -> Result<(), CliError> {
-        match (self.asked, self.choice(call)) {
-            (Some(asked), Some(choice)) if asked != choice => Err(CliError::Failed(format!(
-                "{asked} cannot carry out a {} of {} bytes among {} ranks on {} hosts",
+    pub(crate) fn check(&self, call: &BenchCall) -> Result<(), CliError> {
+        match (self.requested, self.choice(call)) {
+            (Some(requested), Some(choice)) if requested != choice => Err(CliError::Failed(format!(
+                "{requested} cannot carry out a {} of {} bytes among {} ranks on {} hosts",
                 call.collective,
                 call.bytes,
                 call.ranks(),
@@ -78,7 +78,7 @@ impl Algorithms {
     }
 
     /// The choice of the group for `call`; `None` where there is no choice.
-    fn choice(&self, call: &Call) -> Option<Choice> {
+    fn choice(&self, call: &BenchCall) -> Option<Choice> {
         let collective = self.collective?;
         let (ranks, hosts) = (call.ranks(), call.hosts);
         // Ranks of one host need no network.
@@ -90,7 +90,7 @@ impl Algorithms {
     }
 
     /// The algorithm's name in the report's rows.
-    pub(crate) fn name(&self, call: &Call) -> String {
+    pub(crate) fn name(&self, call: &BenchCall) -> String {
         match self.choice(call) {
             // The settings of a multicast are the daemons', so its name has none.
             Some(choice) if choice.multicasts() => {
@@ -105,15 +105,15 @@ impl Algorithms {
     }
 
     /// The daemons' arguments for the requested algorithm, which is written to a tuning file in `directory`.
-    pub(crate) fn told(&self, daemons: &DaemonArgs, directory: &Path) -> Result<DaemonArgs, LaunchError> {
+    pub(crate) fn with_tuning_file(&self, daemons: &DaemonArgs, directory: &Path) -> Result<DaemonArgs, LaunchError> {
         let mut daemons = daemons.clone();
-        if self.asked.is_some() {
+        if self.requested.is_some() {
             let path = directory.join("tuning.toml");
             fs::write(&path, self.tuning.to_string())
                 .map_err(|error| LaunchError::new(format!("write {}", path.display()), error))?;
             daemons.tuning = Some(path);
         }
-        if self.asked.is_some() || self.collective.is_none() {
+        if self.requested.is_some() || self.collective.is_none() {
             daemons.algorithm = MULTICAST.to_owned();
         }
         Ok(daemons)
@@ -143,8 +143,8 @@ mod tests {
         Algorithms::of(collective, &daemons, &"4x1gbit".parse().expect("a cluster"))
     }
 
-    fn call(collective: Collective, bytes: u64) -> Call {
-        Call { collective, hosts: 4, ranks_per_host: 1, bytes, silent_rank: false }
+    fn call(collective: Collective, bytes: u64) -> BenchCall {
+        BenchCall { collective, hosts: 4, ranks_per_host: 1, bytes, silent_rank: false }
     }
 
     fn named(collective: Collective, name: &str, bytes: u64) -> String {
@@ -174,14 +174,17 @@ mod tests {
     #[test]
     fn what_is_asked_for_is_what_the_daemons_read() {
         let directory = tempfile::tempdir().expect("a directory");
-        let asked = algorithms(Collective::Allreduce, "rabenseifner").expect("there is one");
+        let requested = algorithms(Collective::Allreduce, "rabenseifner").expect("there is one");
         let daemons = DaemonArgs { algorithm: "rabenseifner".to_owned(), ..DaemonArgs::default() };
-        let told = asked.told(&daemons, directory.path()).expect("a file");
-        assert_eq!(told.algorithm, MULTICAST);
-        let read = read_tuning(&told.tuning.expect("a file")).expect("a tuning");
-        assert_eq!(read, asked.tuning);
-        let untold = algorithms(Collective::Allreduce, MULTICAST).expect("there is one");
-        assert_eq!(untold.told(&DaemonArgs::default(), directory.path()).expect("as they are").tuning, None);
+        let written = requested.with_tuning_file(&daemons, directory.path()).expect("a file");
+        assert_eq!(written.algorithm, MULTICAST);
+        let read = read_tuning(&written.tuning.expect("a file")).expect("a tuning");
+        assert_eq!(read, requested.tuning);
+        let default = algorithms(Collective::Allreduce, MULTICAST).expect("there is one");
+        assert_eq!(
+            default.with_tuning_file(&DaemonArgs::default(), directory.path()).expect("as they are").tuning,
+            None
+        );
     }
 
     #[test]

@@ -9,10 +9,10 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand, ValueEnum};
-use outboard::placement::ServiceProcesses;
+use outboard::service_processes::ServiceProcesses;
 use outboard_bench::{
-    BenchOptions, Call, Choosing, Collective, Lateness, Layout, Outboard, Peer, Report, Services, Setup, System,
-    default_peers_dir, parse_sizes, render_batches, render_by_size, render_table, run_batches,
+    BenchCall, BenchOptions, BenchReport, Collective, LateRankSpec, Layout, Outboard, Peer, Services, Setup,
+    ShimChoice, System, default_peers_dir, parse_sizes, render_batches, render_by_size, render_table, run_batches,
 };
 use outboard_lab::LabSpec;
 use serde::Serialize;
@@ -164,7 +164,7 @@ pub(crate) struct BenchArgs {
     via: Option<Via>,
     /// A rank that posts late: RANK:MILLISECONDS, or RANK:2x for twice the system's own time with no rank late
     #[arg(long)]
-    late: Option<Lateness>,
+    late: Option<LateRankSpec>,
     /// The late rank has no blocks (alltoallv only), so that the others need not wait for it
     #[arg(long, requires = "late")]
     late_silent: bool,
@@ -218,16 +218,16 @@ fn collectives(collective: Collective, args: BenchArgs) -> Result<ExitCode, CliE
         (_, true) => BLOCKING_SIZES,
     };
     let via = args.via.unwrap_or(if ping_pong { Via::Both } else { Via::C });
-    let sizes = parse_sizes(args.sizes.as_deref().unwrap_or(default_sizes)).map_err(CliError::said)?;
+    let sizes = parse_sizes(args.sizes.as_deref().unwrap_or(default_sizes)).map_err(CliError::failed)?;
     let setup = Setup { blocking, ..args.setup.setup(args.repetitions)? };
     let mut options = BenchOptions::new(setup, collective, sizes);
-    options.late = args.late.map(|late| Lateness { silent: args.late_silent, ..late });
+    options.late = args.late.map(|late| LateRankSpec { silent: args.late_silent, ..late });
     let mut ours = Vec::new();
     for each in &args.service_processes {
         let daemons = args.setup.daemons(*each);
         // A single daemon is the default, and needs no name.
-        let told = args.service_processes.len() > 1 || *each != ServiceProcesses::default();
-        let variant = told.then(|| format!("{each} to a host"));
+        let has_variant = args.service_processes.len() > 1 || *each != ServiceProcesses::default();
+        let variant = has_variant.then(|| format!("{each} to a host"));
         let algorithms = Algorithms::of(collective, &daemons, &args.setup.lab)?;
         options.calls().try_for_each(|call| algorithms.check(&call))?;
         let mut start = |system: Outboard| ours.push(system.with_variant(variant.as_deref()));
@@ -235,7 +235,7 @@ fn collectives(collective: Collective, args: BenchArgs) -> Result<ExitCode, CliE
             start(by_c_interface(algorithms.clone(), daemons.clone())?);
         }
         if matches!(via, Via::Mpi | Via::Both) {
-            start(below_mpi(Heap::asked_for()?, args.setup.mpi, algorithms, daemons, &Choosing::default())?);
+            start(below_mpi(Heap::from_environment()?, args.setup.mpi, algorithms, daemons, &ShimChoice::default())?);
         }
     }
     let ours: Vec<&dyn System> = ours.iter().map(|system| system as &dyn System).collect();
@@ -252,7 +252,12 @@ fn collectives(collective: Collective, args: BenchArgs) -> Result<ExitCode, CliE
 }
 
 /// Prints the table and writes the rows to a file if one is given. Fails unless all results are right.
-fn finish<R: Serialize>(setup: &SetupArgs, report: &Report<R>, text: &str, right: bool) -> Result<ExitCode, CliError> {
+fn finish<R: Serialize>(
+    setup: &SetupArgs,
+    report: &BenchReport<R>,
+    text: &str,
+    right: bool,
+) -> Result<ExitCode, CliError> {
     print!("{text}");
     if let Some(path) = &setup.json {
         report.write_json(path)?;
@@ -265,9 +270,10 @@ fn by_c_interface(algorithms: Algorithms, daemons: DaemonArgs) -> Result<Outboar
     let (include, library) = (places::include()?, places::library()?);
     let library = library.parent().expect("a file lies in a directory").to_owned();
     let named = algorithms.clone();
-    let algorithm = move |call: &Call| named.name(call);
-    let launch =
-        move |job: &outboard_bench::Job<'_>| launch::launch_ranks(job, &algorithms.told(&daemons, job.directory)?);
+    let algorithm = move |call: &BenchCall| named.name(call);
+    let launch = move |job: &outboard_bench::BenchJob<'_>| {
+        launch::launch_ranks(job, &algorithms.with_tuning_file(&daemons, job.directory)?)
+    };
     Ok(Outboard::by_c_interface(algorithm, &include, &library, launch))
 }
 
@@ -277,14 +283,15 @@ fn below_mpi(
     mpi: Peer,
     algorithms: Algorithms,
     daemons: DaemonArgs,
-    choosing: &Choosing,
+    choosing: &ShimChoice,
 ) -> Result<Outboard, CliError> {
     let named = algorithms.clone();
-    let algorithm = move |call: &Call| named.name(call);
+    let algorithm = move |call: &BenchCall| named.name(call);
     let variables = places::below_mpi(heap, mpi)?;
     let variant = (heap == Heap::Shared).then_some("shared heap");
-    let start = move |job: &outboard_bench::Job<'_>| {
-        let d = Daemons::on_lab(job.lab, job.ranks, job.directory, &algorithms.told(&daemons, job.directory)?)?;
+    let start = move |job: &outboard_bench::BenchJob<'_>| {
+        let d =
+            Daemons::on_lab(job.lab, job.ranks, job.directory, &algorithms.with_tuning_file(&daemons, job.directory)?)?;
         let mut environment = d.environment();
         environment.extend(variables.clone());
         Ok(Services { environment, stats: Some(Box::new(d.stats())), processes: d.processes })

@@ -36,14 +36,14 @@ use crate::launch::DaemonArgs;
 use crate::trial::rank::now_ns;
 use crate::trial::{Trial, User, signal};
 use crate::work;
-use hits::{Hit, Hits, Kind, Place};
+use hits::{ChaosFault, FaultTarget, Hit, Hits};
 
 /// How long daemons may take to notice that the last ranks have gone.
 const QUIET: Duration = Duration::from_secs(20);
 /// One in this many hosts has a fault at a time, so that most jobs run.
 const HOSTS_PER_FAULT: usize = 4;
 /// Breaches that are printed in full.
-const TOLD: usize = 10;
+const MOST_PRINTED: usize = 10;
 
 #[derive(Debug, Args)]
 pub(crate) struct ChaosArgs {
@@ -74,11 +74,11 @@ const FIRST_USER: u32 = 20_000;
 
 /// The results so far.
 #[derive(Debug, Default)]
-struct Tally {
+struct ChaosTally {
     jobs: u64,
     calls: u64,
     verdicts: BTreeMap<String, u64>,
-    faults: BTreeMap<Kind, u64>,
+    faults: BTreeMap<ChaosFault, u64>,
     /// The longest turn of all service processes, and the turn with the most processor time.
     longest: TurnLength,
     busiest: TurnLength,
@@ -87,7 +87,7 @@ struct Tally {
 }
 
 /// A rank of a running job.
-struct Living {
+struct LivingRank {
     handle: Arc<OwnedFd>,
     host: u16,
     user: User,
@@ -99,8 +99,8 @@ struct Chaos<'a> {
     args: &'a ChaosArgs,
     hits: Mutex<Hits>,
     /// The living ranks of the running jobs.
-    ranks: Mutex<BTreeMap<(u64, usize), Living>>,
-    tally: Mutex<Tally>,
+    ranks: Mutex<BTreeMap<(u64, usize), LivingRank>>,
+    tally: Mutex<ChaosTally>,
     until: Instant,
     /// Faults cannot be injected or mended any more.
     failed: AtomicBool,
@@ -148,11 +148,11 @@ pub(crate) fn chaos(args: &ChaosArgs) -> Result<ExitCode, CliError> {
     Ok(if tally.breaches.is_empty() && leftovers.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn print(args: &ChaosArgs, users: usize, tally: &Tally, leftovers: &[String]) {
+fn print(args: &ChaosArgs, users: usize, tally: &ChaosTally, leftovers: &[String]) {
     let ChaosArgs { seed, hosts, .. } = args;
     println!("seed {seed}: {} jobs of {users} users on {hosts} hosts, {} calls ended well", tally.jobs, tally.calls);
     println!("\n{:<20} {:>8}", "fault", "injected");
-    for kind in Kind::value_variants() {
+    for kind in ChaosFault::value_variants() {
         println!("{:<20} {:>8}", kind.name(), tally.faults.get(kind).copied().unwrap_or(0));
     }
     println!("\n{:<20} {:>8}", "verdict", "ranks");
@@ -161,16 +161,16 @@ fn print(args: &ChaosArgs, users: usize, tally: &Tally, leftovers: &[String]) {
     }
     println!("\nlongest turn of a service process: {}\nbusiest: {}", tally.longest, tally.busiest);
     println!("\nleftovers {}, breaches {}", leftovers.len(), tally.breaches.len());
-    leftovers.iter().take(TOLD).for_each(|one| println!("LEFT OVER: {one}"));
-    tally.breaches.iter().take(TOLD).for_each(|breach| println!("BREACH: {breach}"));
+    leftovers.iter().take(MOST_PRINTED).for_each(|one| println!("LEFT OVER: {one}"));
+    tally.breaches.iter().take(MOST_PRINTED).for_each(|breach| println!("BREACH: {breach}"));
 }
 
 /// A fault that has to be mended.
-struct Broken {
+struct ActiveFault {
     due: Instant,
     hit: usize,
-    kind: Kind,
-    place: Place,
+    kind: ChaosFault,
+    place: FaultTarget,
 }
 
 impl Chaos<'_> {
@@ -190,7 +190,7 @@ impl Chaos<'_> {
     /// Injects one fault after another, and mends each after a while.
     fn inject(&self) -> Result<(), CliError> {
         let mut rng = ChaCha8Rng::seed_from_u64(self.args.seed);
-        let mut broken: Vec<Broken> = Vec::new();
+        let mut broken: Vec<ActiveFault> = Vec::new();
         let outcome = loop {
             let now = Instant::now();
             let due = broken.extract_if(.., |one| one.due <= now).collect::<Vec<_>>();
@@ -214,8 +214,8 @@ impl Chaos<'_> {
     }
 
     /// Injects one fault, if there is a place for it. Returns the fault if it has to be mended.
-    fn strike(&self, rng: &mut ChaCha8Rng, broken: &[Broken]) -> Result<Option<Broken>, CliError> {
-        let kind = *Kind::value_variants().choose(rng).expect("there are some");
+    fn strike(&self, rng: &mut ChaCha8Rng, broken: &[ActiveFault]) -> Result<Option<ActiveFault>, CliError> {
+        let kind = *ChaosFault::value_variants().choose(rng).expect("there are some");
         let Some(place) = self.place(kind, rng, broken) else { return Ok(None) };
         // Durations below and above any silence after which a peer counts as lost.
         let most = *[300, 3_000, 10_000].choose(rng).expect("there are some");
@@ -223,8 +223,8 @@ impl Chaos<'_> {
         let hit = lock(&self.hits).begin(Hit { kind, place, from: now_ns(), to: None });
         *lock(&self.tally).faults.entry(kind).or_insert(0) += 1;
         self.act(kind, place)?;
-        let broken = Broken { due: Instant::now() + lasting, hit, kind, place };
-        if kind == Kind::KilledRank {
+        let broken = ActiveFault { due: Instant::now() + lasting, hit, kind, place };
+        if kind == ChaosFault::KilledRank {
             lock(&self.hits).end(hit, now_ns());
             return Ok(None);
         }
@@ -232,14 +232,14 @@ impl Chaos<'_> {
     }
 
     /// A place where this kind of fault can happen now.
-    fn place(&self, kind: Kind, rng: &mut ChaCha8Rng, broken: &[Broken]) -> Option<Place> {
+    fn place(&self, kind: ChaosFault, rng: &mut ChaCha8Rng, broken: &[ActiveFault]) -> Option<FaultTarget> {
         if kind.is_of_ranks() {
             let ranks: Vec<(u64, usize)> = lock(&self.ranks).keys().copied().collect();
-            return ranks.choose(rng).map(|(job, rank)| Place::Rank { job: *job, rank: *rank });
+            return ranks.choose(rng).map(|(job, rank)| FaultTarget::Rank { job: *job, rank: *rank });
         }
         let taken: BTreeSet<u16> = broken.iter().flat_map(|one| one.place.hosts()).collect();
         let room = usize::from(self.trial.hosts()).div_ceil(HOSTS_PER_FAULT);
-        let wanted = if kind == Kind::OneWayCut { 2 } else { 1 };
+        let wanted = if kind == ChaosFault::OneWayCut { 2 } else { 1 };
         if taken.len() + wanted > room.max(wanted) {
             return None;
         }
@@ -247,44 +247,50 @@ impl Chaos<'_> {
             // Only a daemon that serves a rank is of interest.
             let serving = lock(&self.ranks).values().map(|rank| (rank.host, rank.user)).collect::<Vec<_>>();
             let free: Vec<_> = serving.into_iter().filter(|(host, _)| !taken.contains(host)).collect();
-            return free.choose(rng).map(|(host, user)| Place::Daemon { host: *host, user: *user });
+            return free.choose(rng).map(|(host, user)| FaultTarget::Daemon { host: *host, user: *user });
         }
         let free: Vec<u16> = (1..=self.trial.hosts()).filter(|host| !taken.contains(host)).collect();
         let host = *free.choose(rng)?;
-        if kind != Kind::OneWayCut {
-            return Some(Place::Host(host));
+        if kind != ChaosFault::OneWayCut {
+            return Some(FaultTarget::Host(host));
         }
         let others: Vec<u16> = free.into_iter().filter(|other| *other != host).collect();
-        others.choose(rng).map(|to| Place::Way { from: host, to: *to })
+        others.choose(rng).map(|to| FaultTarget::Way { from: host, to: *to })
     }
 
-    fn act(&self, kind: Kind, place: Place) -> Result<(), CliError> {
+    fn act(&self, kind: ChaosFault, place: FaultTarget) -> Result<(), CliError> {
         match (kind, place) {
-            (Kind::KilledRank, Place::Rank { job, rank }) => self.signal_rank((job, rank), Signal::KILL),
-            (Kind::StoppedRank, Place::Rank { job, rank }) => self.signal_rank((job, rank), Signal::STOP),
-            (Kind::KilledDaemon, Place::Daemon { host, user }) => {
+            (ChaosFault::KilledRank, FaultTarget::Rank { job, rank }) => self.signal_rank((job, rank), Signal::KILL),
+            (ChaosFault::StoppedRank, FaultTarget::Rank { job, rank }) => self.signal_rank((job, rank), Signal::STOP),
+            (ChaosFault::KilledDaemon, FaultTarget::Daemon { host, user }) => {
                 self.note_turns(host, user);
                 self.trial.kill_daemon(host, user)?;
             }
-            (Kind::StoppedDaemon, Place::Daemon { host, user }) => self.trial.halt_daemon(host, user, true),
-            (Kind::CutLink, Place::Host(host)) => self.trial.cut(host)?,
-            (Kind::OneWayCut, Place::Way { from, to }) => self.trial.cut_one_way(from, to)?,
-            (Kind::FullDisk, Place::Host(host)) => self.trial.fill_disk(host, true)?,
-            (Kind::FewDescriptors, Place::Daemon { host, user }) => self.trial.take_descriptors(host, user, true)?,
+            (ChaosFault::StoppedDaemon, FaultTarget::Daemon { host, user }) => self.trial.halt_daemon(host, user, true),
+            (ChaosFault::CutLink, FaultTarget::Host(host)) => self.trial.cut(host)?,
+            (ChaosFault::OneWayCut, FaultTarget::Way { from, to }) => self.trial.cut_one_way(from, to)?,
+            (ChaosFault::FullDisk, FaultTarget::Host(host)) => self.trial.fill_disk(host, true)?,
+            (ChaosFault::FewDescriptors, FaultTarget::Daemon { host, user }) => {
+                self.trial.take_descriptors(host, user, true)?
+            }
             _ => unreachable!("{kind:?} happens elsewhere than at {place:?}"),
         }
         Ok(())
     }
 
-    fn mend(&self, broken: &Broken) -> Result<(), CliError> {
+    fn mend(&self, broken: &ActiveFault) -> Result<(), CliError> {
         match (broken.kind, broken.place) {
-            (Kind::StoppedRank, Place::Rank { job, rank }) => self.signal_rank((job, rank), Signal::CONT),
-            (Kind::KilledDaemon, Place::Daemon { host, user }) => self.trial.restart_daemon(host, user)?,
-            (Kind::StoppedDaemon, Place::Daemon { host, user }) => self.trial.halt_daemon(host, user, false),
-            (Kind::CutLink, Place::Host(host)) => self.trial.mend(host)?,
-            (Kind::OneWayCut, Place::Way { to, .. }) => self.trial.mend_one_way(to)?,
-            (Kind::FullDisk, Place::Host(host)) => self.trial.fill_disk(host, false)?,
-            (Kind::FewDescriptors, Place::Daemon { host, user }) => self.trial.take_descriptors(host, user, false)?,
+            (ChaosFault::StoppedRank, FaultTarget::Rank { job, rank }) => self.signal_rank((job, rank), Signal::CONT),
+            (ChaosFault::KilledDaemon, FaultTarget::Daemon { host, user }) => self.trial.restart_daemon(host, user)?,
+            (ChaosFault::StoppedDaemon, FaultTarget::Daemon { host, user }) => {
+                self.trial.halt_daemon(host, user, false)
+            }
+            (ChaosFault::CutLink, FaultTarget::Host(host)) => self.trial.mend(host)?,
+            (ChaosFault::OneWayCut, FaultTarget::Way { to, .. }) => self.trial.mend_one_way(to)?,
+            (ChaosFault::FullDisk, FaultTarget::Host(host)) => self.trial.fill_disk(host, false)?,
+            (ChaosFault::FewDescriptors, FaultTarget::Daemon { host, user }) => {
+                self.trial.take_descriptors(host, user, false)?
+            }
             (kind, place) => unreachable!("{kind:?} at {place:?} needs no mending"),
         }
         lock(&self.hits).end(broken.hit, now_ns());

@@ -31,7 +31,7 @@ pub(crate) enum ChoiceCommand {
 
 /// One class of calls in the report of a run.
 #[derive(Debug, Deserialize)]
-struct Row {
+struct ReportedChoice {
     collective: String,
     form: String,
     size_class: Option<u32>,
@@ -47,11 +47,11 @@ struct Row {
 
 /// The fields of a report of `OUTBOARD_MPI_REPORT` that are used here.
 #[derive(Debug, Deserialize)]
-struct Report {
+struct ShimReport {
     choice: String,
     saved_s: f64,
     in_collectives_s: f64,
-    choices: Vec<Row>,
+    choices: Vec<ReportedChoice>,
 }
 
 pub(crate) fn choice(command: &ChoiceCommand) -> Result<ExitCode, CliError> {
@@ -153,15 +153,15 @@ fn forget(folder: &Path, cluster: Option<&str>) -> Result<(), CliError> {
 /// Prints the reason for the choice of each class of calls in a run.
 pub(crate) fn explain(path: &Path) -> Result<ExitCode, CliError> {
     let text = std::fs::read_to_string(path).map_err(CliError::system(path.display().to_string()))?;
-    let report: Report = serde_json::from_str(&text).map_err(|error| {
+    let report: ShimReport = serde_json::from_str(&text).map_err(|error| {
         CliError::Failed(format!("{}: {error}; name a file that OUTBOARD_MPI_REPORT has asked for", path.display()))
     })?;
     print!("{}", reasons(&report));
     Ok(ExitCode::SUCCESS)
 }
 
-fn reasons(report: &Report) -> String {
-    let Report { choice, saved_s, in_collectives_s, choices } = report;
+fn reasons(report: &ShimReport) -> String {
+    let ShimReport { choice, saved_s, in_collectives_s, choices } = report;
     let mut text = format!("OUTBOARD_CHOICE={choice}: {saved_s:.3} s of {in_collectives_s:.3} s in MPI saved\n");
     for row in choices {
         let because = match row.why.as_str() {
@@ -199,13 +199,13 @@ mod tests {
     }
 
     #[test]
-    fn a_file_of_the_shim_is_told_and_another_is_not() {
+    fn shim_file_is_listed_and_foreign_file_is_reported() {
         let head = "outboard-choice\t3\t00112233aabbccdd\t2\th1,h2\n";
         let line = "bcast\tblocking\t21\t2\t1\t26000.000\t10000.000\t3\t1\t120\n";
-        let told = table(&format!("{head}{line}")).expect("as the shim writes it");
-        assert!(told.starts_with("00112233aabbccdd: 2 hosts, h1,h2\n"), "{told}");
-        assert!(told.contains("from 1 MiB") && told.contains("offloaded native  26000.000 us"), "{told}");
-        assert!(told.ends_with("tried by 3 runs, begun by 1 later ones, 120 calls\n"), "{told}");
+        let listed = table(&format!("{head}{line}")).expect("as the shim writes it");
+        assert!(listed.starts_with("00112233aabbccdd: 2 hosts, h1,h2\n"), "{listed}");
+        assert!(listed.contains("from 1 MiB") && listed.contains("offloaded native  26000.000 us"), "{listed}");
+        assert!(listed.ends_with("tried by 3 runs, begun by 1 later ones, 120 calls\n"), "{listed}");
         for damaged in ["", "outboard-choice\t2\tx\t2\th1\n", "bcast\n"] {
             assert_eq!(table(damaged), None, "{damaged:?}");
         }

@@ -8,7 +8,7 @@ use outboard_bench::{Peer, default_peers_dir, open_mpi_compiler};
 use outboard_fabric::multicast::{Interface, MulticastSettings};
 use outboard_fabric::ofi::Ofi;
 use outboard_service::Settings;
-use outboard_service::topology::Topology;
+use outboard_service::topology::CpuTopology;
 use outboard_shm::memory::{MemoryDescriptor, Probe, ProbeOutcome};
 
 use crate::error::CliError;
@@ -131,8 +131,8 @@ fn deferred_work(interface: &str) -> Finding {
 
 /// Whether the sockets and cores of ranks can be detected.
 fn topology() -> Finding {
-    let topology = Topology::detect();
-    let here = format!("{topology}; this process: {}", topology.place_of(None));
+    let topology = CpuTopology::detect();
+    let here = format!("{topology}; this process: {}", topology.binding_of(None));
     let found = if topology.is_known() { Ok(here) } else { Err(here) };
     Finding::of("sockets and cores", false, found, "mount /sys")
 }
@@ -181,7 +181,7 @@ fn memory_descriptor() -> Finding {
 /// Running jobs whose ranks' memory is no longer reached through the tier used at first.
 fn withdrawn(sockets: &[PathBuf]) -> Vec<Finding> {
     let sockets = sockets.iter().cloned().chain(top::running_jobs());
-    let reports = sockets.filter_map(|socket| top::asked(&socket)).map(|(_, report)| report);
+    let reports = sockets.filter_map(|socket| top::try_report(&socket)).map(|(_, report)| report);
     reports
         .filter(|report| report.present.tiers_withdrawn > 0)
         .map(|report| {

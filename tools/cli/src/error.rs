@@ -35,7 +35,7 @@ impl CliError {
     }
 
     /// Another part's error, for `map_err`.
-    pub(crate) fn said(error: impl fmt::Display) -> CliError {
+    pub(crate) fn failed(error: impl fmt::Display) -> CliError {
         CliError::Failed(error.to_string())
     }
 }

@@ -16,15 +16,15 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand, ValueEnum};
-use outboard_plan_tools::goal::{self, Costs};
+use outboard_plan_tools::goal::{self, GoalCosts};
 use outboard_plan_tools::text;
 use outboard_units::Size;
 
 use crate::error::CliError;
 use crate::explain_choice::{self, ChoiceArgs};
 use crate::places;
-use collective::Collective;
-use plans::Planned;
+use collective::PlanCollective;
+use plans::ShownPlan;
 
 /// The subject to explain: the plan of a collective, unless a subcommand names another.
 #[derive(Debug, Args)]
@@ -68,7 +68,7 @@ enum ExplainCommand {
 pub(crate) struct PlanArgs {
     /// The collective whose plan is shown
     #[arg(value_enum, required_unless_present = "file")]
-    collective: Option<Collective>,
+    collective: Option<PlanCollective>,
     /// Show a plan (docs/plan-format.md) or GOAL schedule from a file instead of a collective's
     #[arg(long, conflicts_with_all = ["collective", "ranks", "size", "element_bytes", "algorithm", "ports", "topology", "root"])]
     file: Option<PathBuf>,
@@ -95,10 +95,10 @@ pub(crate) struct PlanArgs {
     root: Option<u32>,
     /// The stage of the plan to show
     #[arg(long, value_enum, default_value = "plan")]
-    stage: Stage,
+    stage: PlanStage,
     /// How messages find memory in task lists; by default eager below 16K
     #[arg(long, value_enum)]
-    protocol: Option<Protocol>,
+    protocol: Option<TaskListProtocol>,
     /// Show task lists as they run, not in the short form of the CORE-Direct paper's tables
     #[arg(long)]
     executed: bool,
@@ -108,7 +108,7 @@ pub(crate) struct PlanArgs {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Stage {
+enum PlanStage {
     /// Every step of every rank (docs/plan-format.md)
     Plan,
     /// The messages of each round, and bytes per rank
@@ -122,7 +122,7 @@ enum Stage {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Protocol {
+enum TaskListProtocol {
     /// Into preposted buffers
     Eager,
     /// Straight to its place, after the receiver is ready
@@ -169,33 +169,33 @@ fn config(flags: &[String]) -> Result<ExitCode, CliError> {
 }
 
 fn show(args: &PlanArgs) -> Result<String, CliError> {
-    if args.format == Format::Svg && args.stage != Stage::Rounds {
+    if args.format == Format::Svg && args.stage != PlanStage::Rounds {
         return Err(CliError::Failed(
             "an SVG draws rounds: add --stage rounds, or choose --format text or json".into(),
         ));
     }
-    if args.stage != Stage::CoreDirect && (args.protocol.is_some() || args.executed) {
+    if args.stage != PlanStage::CoreDirect && (args.protocol.is_some() || args.executed) {
         return Err(CliError::Failed("--protocol and --executed belong to --stage core-direct".into()));
     }
     let planned = plans::plan(args)?;
     match args.stage {
-        Stage::Plan => show_plan(args, &planned),
-        Stage::Rounds => rounds::show(args.format, &planned),
-        Stage::Goal => show_goal(args, &planned),
-        Stage::CoreDirect => core_direct::show(args, &planned),
-        Stage::Ordered => ordered::show(args.format, &planned),
+        PlanStage::Plan => show_plan(args, &planned),
+        PlanStage::Rounds => rounds::show(args.format, &planned),
+        PlanStage::Goal => show_goal(args, &planned),
+        PlanStage::CoreDirect => core_direct::show(args, &planned),
+        PlanStage::Ordered => ordered::show(args.format, &planned),
     }
 }
 
-fn show_plan(args: &PlanArgs, planned: &Planned) -> Result<String, CliError> {
+fn show_plan(args: &PlanArgs, planned: &ShownPlan) -> Result<String, CliError> {
     if args.format == Format::Json {
         return views::view(planned, views::plan(planned));
     }
     Ok(format!("# {}\n{}", planned.title, text::print(&planned.programs)))
 }
 
-fn show_goal(args: &PlanArgs, planned: &Planned) -> Result<String, CliError> {
-    let schedule = goal::export(&planned.programs, Costs::default()).map_err(CliError::said)?;
+fn show_goal(args: &PlanArgs, planned: &ShownPlan) -> Result<String, CliError> {
+    let schedule = goal::export(&planned.programs, GoalCosts::default()).map_err(CliError::failed)?;
     if args.format == Format::Json {
         return views::view(planned, serde_json::json!({ "schedule": schedule }));
     }

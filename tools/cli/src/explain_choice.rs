@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use outboard_plan::selection::{
-    Because, Candidate, Case, Chosen, Collective, Links, Rate, Rule, Size, Terms, Tuning, WORTH,
+    Candidate, Case, ChoiceReason, Chosen, Collective, CostTerms, Links, Rate, Rule, Size, Tuning, WORTH,
 };
 use outboard_service::settings::{EAGER_BYTES, read_tuning};
 
@@ -69,7 +69,7 @@ pub(crate) fn choice(args: &ChoiceArgs) -> Result<ExitCode, CliError> {
     let case = Case { collective, ranks, hosts, bytes: args.size.0, multicast, links };
     let (tuning, source) = match &args.tuning {
         Some(path) => {
-            let tuning = read_tuning(path).map_err(CliError::said)?;
+            let tuning = read_tuning(path).map_err(CliError::failed)?;
             let source = format!("{}, digest {:08x}", path.display(), tuning.digest());
             (tuning, source)
         }
@@ -103,7 +103,7 @@ fn report(tuning: &Tuning, source: &str, case: &Case, play: bool) -> String {
     );
     for Candidate { choice: candidate, terms, time } in all {
         let mark = if candidate == choice { '*' } else { ' ' };
-        let Terms { latencies, messages, controls, sent, multicast, copied, reduced } = terms;
+        let CostTerms { latencies, messages, controls, sent, multicast, copied, reduced } = terms;
         let played = if play { played(tuning, case, candidate) } else { String::new() };
         let row = format!(
             "{mark} {:<name$} {:>12} {latencies:>9} {messages:>8} {controls:>7} {sent:>12} {multicast:>12} {copied:>12} \
@@ -124,18 +124,18 @@ fn played(tuning: &Tuning, case: &Case, choice: outboard_plan::selection::Choice
 
 fn reason(tuning: &Tuning, source: &str, case: &Case, chosen: &Chosen) -> String {
     let collective = case.collective;
-    match chosen.because {
-        Because::Fastest if source != UNTUNED && tuning.rules.contains_key(&collective) => {
+    match chosen.reason {
+        ChoiceReason::Fastest if source != UNTUNED && tuning.rules.contains_key(&collective) => {
             format!(
                 "the cost model finds it fastest, and no [[choice.{collective}]] applies that can be carried out here"
             )
         }
-        Because::Pulled if case.hosts == 1 => "within a host blocks are copied as ranks call".to_owned(),
-        Because::Pulled => {
+        ChoiceReason::Pulled if case.hosts == 1 => "within a host blocks are copied as ranks call".to_owned(),
+        ChoiceReason::Pulled => {
             format!("late ranks hold up nobody else, and the cost model finds nothing {WORTH} times as fast")
         }
-        Because::Fastest => "the cost model finds it fastest".to_owned(),
-        Because::Rule(index) => {
+        ChoiceReason::Fastest => "the cost model finds it fastest".to_owned(),
+        ChoiceReason::Rule(index) => {
             let rules = tuning.rules.get(&collective).map_or(&[][..], Vec::as_slice);
             let bounds = rules.get(index).map(bounds).unwrap_or_default();
             if source == UNTUNED {
@@ -159,7 +159,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_chosen_and_why_is_told() {
+    fn report_shows_choice_and_reason() {
         let text = "[[choice.allreduce]]\nup-to = \"4 KiB\"\nranks = 8\nalgorithm = \"rabenseifner\"\n";
         let tuning: Tuning = text.parse().expect("valid");
         let case = Case {

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Subcommand};
-use outboard_lab::{Lab, LabSpec, LabSummary, Loss, LossOf, PortCounters};
+use outboard_lab::{Lab, LabSpec, LabSummary, LossScope, PacketLoss, PortCounters};
 use outboard_units::Rate;
 
 use crate::error::CliError;
@@ -21,14 +21,14 @@ pub(crate) enum LabCommand {
         #[command(flatten)]
         links: LinkArgs,
         #[command(flatten)]
-        name: Name,
+        name: LabName,
     },
     /// End a cluster
-    Down(Name),
+    Down(LabName),
     /// Run a command on a host of a cluster
     Exec {
         #[command(flatten)]
-        name: Name,
+        name: LabName,
         /// h1, h2, ...; with DPUs also h1-dpu, ...
         host: String,
         /// The command and its arguments
@@ -36,19 +36,19 @@ pub(crate) enum LabCommand {
         command: Vec<OsString>,
     },
     /// Show bytes and packets of every port
-    Counters(Name),
+    Counters(LabName),
     /// List the running clusters
     List,
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct Name {
+pub(crate) struct LabName {
     /// Name, if there is more than one cluster
     #[arg(long)]
     name: Option<String>,
 }
 
-impl Name {
+impl LabName {
     fn get(&self) -> Option<&str> {
         self.name.as_deref()
     }
@@ -68,23 +68,24 @@ pub(crate) struct LinkArgs {
     loss: Option<String>,
     /// The packets that are lost
     #[arg(long, value_parser = loss_of(), default_value = "multicast", requires = "loss")]
-    of: LossOf,
+    of: LossScope,
 }
 
-fn loss_of() -> impl TypedValueParser<Value = LossOf> {
-    let of = |text: String| if text == "all" { LossOf::All } else { LossOf::Multicast };
+fn loss_of() -> impl TypedValueParser<Value = LossScope> {
+    let of = |text: String| if text == "all" { LossScope::All } else { LossScope::Multicast };
     PossibleValuesParser::new(["multicast", "all"]).map(of)
 }
 
 impl LinkArgs {
     pub(crate) fn apply(&self, spec: LabSpec) -> Result<LabSpec, CliError> {
-        let loss = self.loss.as_deref().map(|text| Loss::parse(text, self.of)).transpose().map_err(CliError::said)?;
+        let loss =
+            self.loss.as_deref().map(|text| PacketLoss::parse(text, self.of)).transpose().map_err(CliError::failed)?;
         let spec = match (self.pcie, spec.pcie()) {
             (None, _) => spec,
-            (Some(rate), Some(_)) => spec.with_dpus(Some(rate.in_bits_per_second())).map_err(CliError::said)?,
+            (Some(rate), Some(_)) => spec.with_dpus(Some(rate.in_bits_per_second())).map_err(CliError::failed)?,
             (Some(_), None) => return Err(CliError::Failed(format!("--pcie needs DPUs; ask for a lab {spec}+dpu"))),
         };
-        Ok(spec.with_mtu(self.mtu).map_err(CliError::said)?.with_loss(loss))
+        Ok(spec.with_mtu(self.mtu).map_err(CliError::failed)?.with_loss(loss))
     }
 }
 

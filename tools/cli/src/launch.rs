@@ -1,6 +1,6 @@
 //! Starts processes of several subcommands: daemons on hosts, ranks of programs that use outboard.h, their rendezvous.
 //!
-//! Invariant: everything started here ends with its [`Process`], daemons after ranks.
+//! Invariant: everything started here ends with its [`LoggedProcess`], daemons after ranks.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -13,14 +13,14 @@ use std::process::{Command, ExitCode};
 use std::time::Duration;
 
 use clap::Args;
-use outboard::placement::{self, ServiceProcesses};
-use outboard::rendezvous::{TOKEN, Token};
-use outboard_bench::{Job, LaunchError, Layout, Process, Running, ServiceCounters, ServiceStats};
-use outboard_lab::{Lab, Node};
+use outboard::bootstrap::tcp_server::{JobToken, TOKEN_VARIABLE};
+use outboard::service_processes::{self, ServiceProcesses};
+use outboard_bench::{BenchJob, LaunchError, Layout, LoggedProcess, RunningJob, ServiceCounters, ServiceStats};
+use outboard_lab::{Lab, LabNode};
 use rustix::event::{PollFd, PollFlags};
 use rustix::time::Timespec;
 
-use outboard_service::statistics::Report;
+use outboard_service::statistics::StatisticsReport;
 
 use crate::error::CliError;
 use crate::notices::Notices;
@@ -75,7 +75,7 @@ pub(crate) struct DaemonArgs {
 impl DaemonArgs {
     /// Number of daemons on each of `hosts` hosts that share this machine's processors and `ranks` ranks.
     fn each(&self, ranks: u32, hosts: u32) -> u32 {
-        self.service_processes.count(ranks.div_ceil(hosts), placement::cores() / hosts)
+        self.service_processes.count(ranks.div_ceil(hosts), service_processes::cores() / hosts)
     }
 
     /// The flags for communication between hosts.
@@ -108,7 +108,7 @@ impl DaemonArgs {
 /// The daemons of a job.
 #[derive(Debug)]
 pub(crate) struct Daemons {
-    pub(crate) processes: Vec<Process>,
+    pub(crate) processes: Vec<LoggedProcess>,
     /// Sockets of one host's daemons; the same on all hosts.
     sockets: Vec<PathBuf>,
     stats: Vec<PathBuf>,
@@ -139,7 +139,7 @@ impl Daemons {
         let mut ready = Vec::new();
         let each = (1..=hosts).flat_map(|host| (0..siblings).zip(&sockets).map(move |sibling| (host, sibling)));
         for (host, (number, socket)) in each {
-            let node = if key.is_some() { Node::Dpu(host) } else { Node::Host(host) };
+            let node = if key.is_some() { LabNode::Dpu(host) } else { LabNode::Host(host) };
             let name = daemon_name(&node.to_string(), number, siblings);
             let mut command = daemon_command(enter(lab, node, None, "/bin/sh")?, socket, directory, &name)?;
             lab_flags(&mut command, lab, directory, &name, args);
@@ -147,15 +147,15 @@ impl Daemons {
             if let Some(key) = &key {
                 command.arg("--dock").arg(dock.to_string()).env("OUTBOARD_RELAY_KEY", key);
             }
-            daemons.processes.push(Process::start(format!("outboardd on {name}"), command, directory)?);
+            daemons.processes.push(LoggedProcess::start(format!("outboardd on {name}"), command, directory)?);
             daemons.stats.push(stats_socket(directory, &name));
             ready.push(ready_fifo(directory, &name));
             if let Some(key) = &key {
-                let node = Node::Host(host);
+                let node = LabNode::Host(host);
                 let name = daemon_name(&node.to_string(), number, siblings);
                 let mut command = daemon_command(enter(lab, node, None, "/bin/sh")?, socket, directory, &name)?;
                 command.arg("--relay").arg(dock.to_string()).env("OUTBOARD_RELAY_KEY", key);
-                daemons.processes.push(Process::start(format!("relay on {name}"), command, directory)?);
+                daemons.processes.push(LoggedProcess::start(format!("relay on {name}"), command, directory)?);
                 ready.push(ready_fifo(directory, &name));
             }
         }
@@ -174,11 +174,11 @@ impl Daemons {
             let mut command = daemon_command(Command::new("/bin/sh"), &socket, directory, &name)?;
             command.arg("--die-with-parent");
             if siblings > 1 {
-                command.args(placement::SINGLE_HOST);
+                command.args(service_processes::SINGLE_HOST);
             }
             args.flags(&mut command, directory, &name);
             let which = if siblings > 1 { format!(" ({})", number + 1) } else { String::new() };
-            let process = Process::start(format!("outboardd on this machine{which}"), command, directory)?;
+            let process = LoggedProcess::start(format!("outboardd on this machine{which}"), command, directory)?;
             await_ready(&process, &ready_fifo(directory, &name))?;
             daemons.processes.push(process);
             daemons.sockets.push(socket);
@@ -216,8 +216,8 @@ pub(crate) fn start_daemon(
     user: Option<u32>,
     directory: &Path,
     args: &DaemonArgs,
-) -> Result<(Process, PathBuf), LaunchError> {
-    let node = Node::Host(host);
+) -> Result<(LoggedProcess, PathBuf), LaunchError> {
+    let node = LabNode::Host(host);
     let name = user.map_or_else(|| node.to_string(), |user| format!("{node} of user {user}"));
     let mut command = daemon_command(enter(lab, node, user, "/bin/sh")?, &host_socket(user), directory, &name)?;
     if let Some(user) = user {
@@ -225,7 +225,7 @@ pub(crate) fn start_daemon(
             .map_err(|e| LaunchError::new(format!("the pipe of {name}"), e))?;
     }
     lab_flags(&mut command, lab, directory, &name, args);
-    let process = Process::start(format!("outboardd on {name}"), command, directory)?;
+    let process = LoggedProcess::start(format!("outboardd on {name}"), command, directory)?;
     await_ready(&process, &ready_fifo(directory, &name))?;
     Ok((process, stats_socket(directory, &name)))
 }
@@ -262,7 +262,7 @@ fn lab_flags(command: &mut Command, lab: &Lab, directory: &Path, name: &str, arg
 /// A command that runs a program inside a host or DPU, as `user` or as our own user.
 pub(crate) fn enter(
     lab: &Lab,
-    node: Node,
+    node: LabNode,
     user: Option<u32>,
     program: impl AsRef<OsStr>,
 ) -> Result<Command, LaunchError> {
@@ -280,7 +280,7 @@ pub(crate) fn enter(
 /// The address at which daemon `number` on the DPU of `host` accepts relays.
 fn dock_address(host: u16, number: u32) -> SocketAddr {
     // A host has far fewer daemons than there are ports above.
-    SocketAddr::from((Node::Dpu(host).address(), DOCK_PORT + number as u16))
+    SocketAddr::from((LabNode::Dpu(host).address(), DOCK_PORT + number as u16))
 }
 
 /// The secret of one job's daemons and relays, in a file.
@@ -330,7 +330,7 @@ fn daemon_command(mut shell: Command, socket: &Path, directory: &Path, host: &st
 }
 
 /// Waits until a program writes to its pipe, and returns its first write, at most 64 bytes.
-fn await_ready(process: &Process, fifo: &Path) -> Result<Vec<u8>, LaunchError> {
+fn await_ready(process: &LoggedProcess, fifo: &Path) -> Result<Vec<u8>, LaunchError> {
     let name = process.name().to_owned();
     let failed = |why: String| LaunchError::new(name.clone(), why);
     let mut options = File::options();
@@ -357,14 +357,15 @@ fn await_ready(process: &Process, fifo: &Path) -> Result<Vec<u8>, LaunchError> {
 pub(crate) struct DaemonStats {
     sockets: Vec<PathBuf>,
     /// Ends by itself when the ranks have met, and with the job at the latest.
-    rendezvous: Option<Process>,
+    rendezvous: Option<LoggedProcess>,
 }
 
 impl DaemonStats {
     /// The report of each daemon, in the order of hosts.
-    pub(crate) fn reports(&self) -> impl Iterator<Item = Result<Report, LaunchError>> + '_ {
+    pub(crate) fn reports(&self) -> impl Iterator<Item = Result<StatisticsReport, LaunchError>> + '_ {
         let ask = |socket: &PathBuf| {
-            reports::ask(socket).map_err(|e| LaunchError::new(format!("statistics at {}", socket.display()), e))
+            reports::request_report(socket)
+                .map_err(|e| LaunchError::new(format!("statistics at {}", socket.display()), e))
         };
         self.sockets.iter().map(ask)
     }
@@ -372,7 +373,7 @@ impl DaemonStats {
 
 impl ServiceStats for DaemonStats {
     fn read(&mut self) -> Result<ServiceCounters, LaunchError> {
-        let reports: Vec<Report> = self.reports().collect::<Result<_, _>>()?;
+        let reports: Vec<StatisticsReport> = self.reports().collect::<Result<_, _>>()?;
         Ok(ServiceCounters {
             cpu_s: reports.iter().map(|r| r.cpu_user_s + r.cpu_system_s).sum(),
             completed: reports.iter().map(|r| r.counters.completed).sum(),
@@ -404,22 +405,22 @@ pub(crate) fn rendezvous(args: &RendezvousArgs) -> Result<ExitCode, CliError> {
     // A single write, so that the reader gets all of it or nothing.
     ready.write_all(format!("{address}\n").as_bytes()).map_err(CliError::system("tell the rendezvous' address"))?;
     drop(ready);
-    let secret = std::env::var(TOKEN).map_err(|_| CliError::Failed(format!("{TOKEN} is not set")))?;
-    let token = Token::new(secret.as_bytes(), "");
-    let failed = outboard::rendezvous::serve_on(&listener, args.ranks, &token, RENDEZVOUS_LIMIT);
+    let secret = std::env::var(TOKEN_VARIABLE).map_err(|_| CliError::Failed(format!("{TOKEN_VARIABLE} is not set")))?;
+    let token = JobToken::new(secret.as_bytes(), "");
+    let failed = outboard::bootstrap::tcp_server::serve_repeatedly(&listener, args.ranks, &token, RENDEZVOUS_LIMIT);
     Err(CliError::Failed(failed.to_string()))
 }
 
 /// A rendezvous server, its address, and the ranks' token.
-struct Rendezvous {
-    process: Process,
+struct BootstrapServer {
+    process: LoggedProcess,
     address: String,
     token: String,
 }
 
 /// Starts the server of a job's rendezvous.
-fn start_rendezvous(lab: Option<&Lab>, ranks: u32, directory: &Path) -> Result<Rendezvous, LaunchError> {
-    let token = Token::draw().map_err(|e| LaunchError::new("a token for the ranks", e))?;
+fn start_rendezvous(lab: Option<&Lab>, ranks: u32, directory: &Path) -> Result<BootstrapServer, LaunchError> {
+    let token = JobToken::draw().map_err(|e| LaunchError::new("a token for the ranks", e))?;
     let own = std::env::current_exe().map_err(|e| LaunchError::new("this program", e))?;
     let (mut command, address) = match lab {
         Some(lab) => {
@@ -430,16 +431,16 @@ fn start_rendezvous(lab: Option<&Lab>, ranks: u32, directory: &Path) -> Result<R
     };
     let fifo = make_ready_fifo(directory, "rendezvous")?;
     // Other users can read a command line, but not an environment.
-    command.arg("__rendezvous").arg(ranks.to_string()).arg(&address).arg(&fifo).env(TOKEN, &token);
-    let process = Process::start("rendezvous", command, directory)?;
+    command.arg("__rendezvous").arg(ranks.to_string()).arg(&address).arg(&fifo).env(TOKEN_VARIABLE, &token);
+    let process = LoggedProcess::start("rendezvous", command, directory)?;
     let said = await_ready(&process, &fifo)?;
     let address = String::from_utf8_lossy(&said).trim().to_owned();
-    Ok(Rendezvous { process, address, token })
+    Ok(BootstrapServer { process, address, token })
 }
 
 /// The ranks of a program that uses outboard.h.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Ranks<'a> {
+pub(crate) struct ProgramRanks<'a> {
     pub(crate) count: u32,
     /// How the ranks are assigned to the hosts of the lab.
     pub(crate) layout: Layout,
@@ -449,13 +450,13 @@ pub(crate) struct Ranks<'a> {
 
 /// Starts the rendezvous of the ranks, and returns their commands.
 pub(crate) fn rank_commands(
-    ranks: &Ranks<'_>,
+    ranks: &ProgramRanks<'_>,
     program: &Path,
     arguments: &[String],
     directory: &Path,
     environment: &[(String, String)],
-) -> Result<(Process, Vec<(String, Command)>), LaunchError> {
-    let Rendezvous { process, address, token } = start_rendezvous(ranks.lab, ranks.count, directory)?;
+) -> Result<(LoggedProcess, Vec<(String, Command)>), LaunchError> {
+    let BootstrapServer { process, address, token } = start_rendezvous(ranks.lab, ranks.count, directory)?;
     let mut commands = Vec::new();
     let mut places = Vec::new();
     let mut seated: BTreeMap<String, u32> = BTreeMap::new();
@@ -473,7 +474,10 @@ pub(crate) fn rank_commands(
         command.args(arguments).envs(environment.iter().cloned());
         command.env("OUTBOARD_RANK", rank.to_string()).env("OUTBOARD_WORLD_SIZE", ranks.count.to_string());
         let seat = seated.entry(place.clone()).or_insert(0);
-        command.env("OUTBOARD_RENDEZVOUS", &address).env("OUTBOARD_LOCAL_RANK", seat.to_string()).env(TOKEN, &token);
+        command
+            .env("OUTBOARD_RENDEZVOUS", &address)
+            .env("OUTBOARD_LOCAL_RANK", seat.to_string())
+            .env(TOKEN_VARIABLE, &token);
         *seat += 1;
         commands.push((format!("rank {rank} on {place}"), command));
         places.push(place);
@@ -485,16 +489,16 @@ pub(crate) fn rank_commands(
 }
 
 /// Starts daemons and ranks of a bench job through the C interface.
-pub(crate) fn launch_ranks(job: &Job<'_>, args: &DaemonArgs) -> Result<Running, LaunchError> {
+pub(crate) fn launch_ranks(job: &BenchJob<'_>, args: &DaemonArgs) -> Result<RunningJob, LaunchError> {
     let daemons = Daemons::on_lab(job.lab, job.ranks, job.directory, args)?;
     let mut stats = daemons.stats();
-    let ranks = Ranks { count: job.ranks, layout: job.layout, lab: Some(job.lab) };
+    let ranks = ProgramRanks { count: job.ranks, layout: job.layout, lab: Some(job.lab) };
     let (rendezvous, commands) =
         rank_commands(&ranks, job.program, job.arguments, job.directory, &daemons.environment())?;
     let mut ranks = Vec::new();
     for (name, command) in commands {
-        ranks.push(Process::start(name, command, job.directory)?);
+        ranks.push(LoggedProcess::start(name, command, job.directory)?);
     }
     stats.rendezvous = Some(rendezvous);
-    Ok(Running { ranks, services: daemons.processes, stats: Some(Box::new(stats)) })
+    Ok(RunningJob { ranks, services: daemons.processes, stats: Some(Box::new(stats)) })
 }

@@ -39,11 +39,11 @@ use tracing_subscriber::util::SubscriberInitExt;
 #[command(version)]
 struct Cli {
     #[command(subcommand)]
-    command: Command,
+    command: CliCommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum Command {
+enum CliCommand {
     /// Run a program that uses outboard.h, or an MPI program below the shim, which offloads what it finds faster (with
     /// `OUTBOARD_CHOICE=offload`: everything)
     Run(run::RunArgs),
@@ -87,20 +87,20 @@ fn main() -> ExitCode {
     let filter = filter.unwrap_or_else(|| Targets::new().with_default(tracing::Level::WARN));
     tracing_subscriber::registry().with(fmt::layer().with_writer(std::io::stderr)).with(filter).init();
     let result = match Cli::parse().command {
-        Command::Run(args) => run::run(args),
-        Command::Demo(args) => demo::demo(&args),
-        Command::Bench(command) => bench::bench(command),
-        Command::Tune(args) => tune::tune(&args),
-        Command::Top(args) => top::top(&args),
-        Command::Trace(args) => trace::trace(&args),
-        Command::Choice(command) => choice::choice(&command),
-        Command::Lab(command) => lab::lab(command),
-        Command::Chaos(args) => chaos::chaos(&args),
-        Command::Sim(command) => sim::sim(command),
-        Command::Doctor(args) => doctor::doctor(&args),
-        Command::Explain(args) => explain::explain(args),
-        Command::Rank(args) => trial::rank::rank(&args),
-        Command::Rendezvous(args) => launch::rendezvous(&args),
+        CliCommand::Run(args) => run::run(args),
+        CliCommand::Demo(args) => demo::demo(&args),
+        CliCommand::Bench(command) => bench::bench(command),
+        CliCommand::Tune(args) => tune::tune(&args),
+        CliCommand::Top(args) => top::top(&args),
+        CliCommand::Trace(args) => trace::trace(&args),
+        CliCommand::Choice(command) => choice::choice(&command),
+        CliCommand::Lab(command) => lab::lab(command),
+        CliCommand::Chaos(args) => chaos::chaos(&args),
+        CliCommand::Sim(command) => sim::sim(command),
+        CliCommand::Doctor(args) => doctor::doctor(&args),
+        CliCommand::Explain(args) => explain::explain(args),
+        CliCommand::Rank(args) => trial::rank::rank(&args),
+        CliCommand::Rendezvous(args) => launch::rendezvous(&args),
     };
     result.unwrap_or_else(|error| {
         eprintln!("outboard: {error}");

@@ -17,10 +17,10 @@ use rustix::fs::inotify;
 /// Marks the watchdog's lines in a daemon's log.
 const MARK: &str = " outboard_service::telemetry::overdue: ";
 /// The most collectives for which the reporting host is remembered.
-const MOST_TOLD: usize = 1024;
+const MOST_REPORTED: usize = 1024;
 
 /// A log that grows.
-struct Log {
+struct FollowedLog {
     host: String,
     file: File,
     /// The beginning of a line that is being written.
@@ -42,18 +42,18 @@ impl Notices {
         let mut open = Vec::new();
         for (host, path) in logs {
             inotify::add_watch(&grown, &path, inotify::WatchFlags::MODIFY)?;
-            open.push(Log { host, file: File::open(path)?, rest: Vec::new() });
+            open.push(FollowedLog { host, file: File::open(path)?, rest: Vec::new() });
         }
-        let told_to_end = Arc::clone(&end);
+        let end_signal = Arc::clone(&end);
         let thread = std::thread::Builder::new().name("notices".to_owned()).spawn(move || {
-            let mut told = BTreeMap::new();
+            let mut reported = BTreeMap::new();
             loop {
-                let mut fds = [PollFd::new(&grown, PollFlags::IN), PollFd::new(&*told_to_end, PollFlags::IN)];
+                let mut fds = [PollFd::new(&grown, PollFlags::IN), PollFd::new(&*end_signal, PollFlags::IN)];
                 let woken = rustix::io::retry_on_intr(|| poll(&mut fds, None));
                 let ends = woken.is_err() || !fds[1].revents().is_empty();
                 // Reads all logs, whichever has grown, because they are short.
                 while rustix::io::read(&grown, &mut [0u8; 4096]).is_ok_and(|bytes| bytes > 0) {}
-                open.iter_mut().for_each(|log| log.tell(&mut told));
+                open.iter_mut().for_each(|log| log.print_new_lines(&mut reported));
                 if ends {
                     return;
                 }
@@ -72,9 +72,9 @@ impl Drop for Notices {
     }
 }
 
-impl Log {
+impl FollowedLog {
     /// Prints the watchdog's new lines.
-    fn tell(&mut self, told: &mut BTreeMap<String, String>) {
+    fn print_new_lines(&mut self, reported: &mut BTreeMap<String, String>) {
         // A log that cannot be read has no lines to show.
         if self.file.read_to_end(&mut self.rest).is_err() {
             return;
@@ -83,7 +83,7 @@ impl Log {
         let lines: Vec<u8> = self.rest.drain(..=end).collect();
         for line in String::from_utf8_lossy(&lines).lines() {
             if let Some((_, text)) = line.split_once(MARK)
-                && is_first(told, &self.host, text)
+                && is_first(reported, &self.host, text)
             {
                 eprintln!("outboard: {}: {text}", self.host);
             }
@@ -92,12 +92,12 @@ impl Log {
 }
 
 /// Whether no other host has reported this collective.
-fn is_first(told: &mut BTreeMap<String, String>, host: &str, text: &str) -> bool {
+fn is_first(reported: &mut BTreeMap<String, String>, host: &str, text: &str) -> bool {
     let collective = text.split_once(", in flight for").map_or(text, |(collective, _)| collective);
-    if told.len() >= MOST_TOLD && !told.contains_key(collective) {
-        told.clear();
+    if reported.len() >= MOST_REPORTED && !reported.contains_key(collective) {
+        reported.clear();
     }
-    told.entry(collective.to_owned()).or_insert_with(|| host.to_owned()) == host
+    reported.entry(collective.to_owned()).or_insert_with(|| host.to_owned()) == host
 }
 
 #[cfg(test)]
@@ -105,12 +105,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sp_9_a_collective_is_told_of_by_one_daemon() {
-        let mut told = BTreeMap::new();
+    fn sp_9_one_daemon_reports_a_collective() {
+        let mut reported = BTreeMap::new();
         let text = |seconds| format!("allgather, call 7 of group 1, in flight for {seconds} s: not called by rank 1");
-        assert!(is_first(&mut told, "h1", &text(30)));
-        assert!(!is_first(&mut told, "h2", &text(31)));
-        assert!(is_first(&mut told, "h1", &text(60)));
-        assert!(is_first(&mut told, "h2", "another"));
+        assert!(is_first(&mut reported, "h1", &text(30)));
+        assert!(!is_first(&mut reported, "h2", &text(31)));
+        assert!(is_first(&mut reported, "h1", &text(60)));
+        assert!(is_first(&mut reported, "h2", "another"));
     }
 }

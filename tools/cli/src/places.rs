@@ -48,7 +48,7 @@ pub(crate) enum Heap {
 
 impl Heap {
     /// The heap that the environment selects.
-    pub(crate) fn asked_for() -> Result<Self, CliError> {
+    pub(crate) fn from_environment() -> Result<Self, CliError> {
         match std::env::var(HEAP).as_deref() {
             Ok("shared") => Ok(Self::Shared),
             Ok("off" | "") | Err(_) => Ok(Self::Plain),

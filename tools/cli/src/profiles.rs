@@ -15,5 +15,5 @@ pub(crate) fn named(name: &str) -> Result<Cow<'static, Profile>, CliError> {
         let known: Vec<&str> = Profile::built_in().collect();
         CliError::Failed(format!("profile {name}: {error}; name a file, or one of {}", known.join(", ")))
     })?;
-    Profile::read(name, &text).map(Cow::Owned).map_err(CliError::said)
+    Profile::read(name, &text).map(Cow::Owned).map_err(CliError::failed)
 }

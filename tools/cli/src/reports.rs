@@ -8,7 +8,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
-use outboard_service::statistics::{Copies, Kind, Lateness, Moved, Report, Tiers};
+use outboard_service::statistics::{CopyCounters, KindCounters, Lateness, StatisticsReport, TierBytes, TierCounts};
 use outboard_service::turns::TurnLengths;
 
 /// A daemon answers at once, or is stuck.
@@ -17,7 +17,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const NAMED_LATE: usize = 8;
 
 /// Reads the report of the daemon at a statistics socket.
-pub(crate) fn ask(socket: &Path) -> io::Result<Report> {
+pub(crate) fn request_report(socket: &Path) -> io::Result<StatisticsReport> {
     let mut stream = UnixStream::connect(socket)?;
     stream.set_read_timeout(Some(PATIENCE))?;
     let mut text = String::new();
@@ -52,16 +52,16 @@ fn plural(count: u64, name: &str) -> String {
 }
 
 /// Counts of ranks by the tier through which their memory is reached.
-pub(crate) fn tiers(tiers: Tiers) -> String {
-    let Tiers { memfd, cross_memory_attach, memory_descriptor, staging } = tiers;
+pub(crate) fn tiers(tiers: TierCounts) -> String {
+    let TierCounts { memfd, cross_memory_attach, memory_descriptor, staging } = tiers;
     format!(
         "memfd {memfd}, cross-memory attach {cross_memory_attach}, memory descriptor {memory_descriptor}, staging {staging}"
     )
 }
 
 /// Bytes of ranks' memory that were moved, by tier (SP-4).
-pub(crate) fn moved(moved: impl Iterator<Item = Moved>) -> String {
-    let sum = moved.fold(Moved::default(), |sum, one| Moved {
+pub(crate) fn moved(moved: impl Iterator<Item = TierBytes>) -> String {
+    let sum = moved.fold(TierBytes::default(), |sum, one| TierBytes {
         memfd: sum.memfd + one.memfd,
         cross_memory_attach: sum.cross_memory_attach + one.cross_memory_attach,
         memory_descriptor: sum.memory_descriptor + one.memory_descriptor,
@@ -77,8 +77,8 @@ pub(crate) fn moved(moved: impl Iterator<Item = Moved>) -> String {
 }
 
 /// Copies between ranks of one host, by ranks and by service processes (SP-6); `None` if there are none.
-pub(crate) fn copies(copies: impl Iterator<Item = Copies>) -> Option<String> {
-    let sum = copies.fold(Copies::default(), |sum, one| Copies {
+pub(crate) fn copies(copies: impl Iterator<Item = CopyCounters>) -> Option<String> {
+    let sum = copies.fold(CopyCounters::default(), |sum, one| CopyCounters {
         by_ranks: sum.by_ranks + one.by_ranks,
         bytes_by_ranks: sum.bytes_by_ranks + one.bytes_by_ranks,
         by_service: sum.by_service + one.by_service,
@@ -111,8 +111,8 @@ pub(crate) fn turns(turns: &TurnLengths) -> String {
 }
 
 /// The summary of a job: the work of all its daemons, in a few lines.
-pub(crate) fn summary(reports: &[Report]) -> String {
-    let sum = |count: fn(&Report) -> u64| reports.iter().map(count).sum::<u64>();
+pub(crate) fn summary(reports: &[StatisticsReport]) -> String {
+    let sum = |count: fn(&StatisticsReport) -> u64| reports.iter().map(count).sum::<u64>();
     let cpu: f64 = reports.iter().map(|r| r.cpu_user_s + r.cpu_system_s).sum();
     let longest = reports.iter().map(|r| r.uptime_s).fold(0.0, f64::max);
     let mut text = String::new();
@@ -149,7 +149,7 @@ pub(crate) fn summary(reports: &[Report]) -> String {
     }
     let _ = writeln!(text, "  {}", moved(reports.iter().map(|r| r.present.moved)));
     copies(reports.iter().map(|r| r.datapath.copies)).iter().for_each(|line| text += &format!("  {line}\n"));
-    let mut reached = Tiers::default();
+    let mut reached = TierCounts::default();
     for ranks in reports.iter().map(|r| r.present.memory_tiers_ever) {
         reached.memfd += ranks.memfd;
         reached.cross_memory_attach += ranks.cross_memory_attach;
@@ -166,8 +166,8 @@ pub(crate) fn summary(reports: &[Report]) -> String {
 }
 
 /// Calls by kind, over all daemons.
-fn kinds(reports: &[Report]) -> Vec<Kind> {
-    let mut sums: Vec<Kind> = Vec::new();
+fn kinds(reports: &[StatisticsReport]) -> Vec<KindCounters> {
+    let mut sums: Vec<KindCounters> = Vec::new();
     for one in reports.iter().flat_map(|report| &report.kinds) {
         match sums.iter_mut().find(|sum| sum.kind == one.kind) {
             None => sums.push(one.clone()),
@@ -186,25 +186,31 @@ fn kinds(reports: &[Report]) -> Vec<Kind> {
 
 #[cfg(test)]
 mod tests {
-    use outboard_proto::Counters;
-    use outboard_service::statistics::Present;
+    use outboard_proto::EndpointCounters;
+    use outboard_service::statistics::RankCounts;
 
     use super::*;
 
-    fn report(rank: u32, most_ns: u64) -> Report {
-        let kind =
-            Kind { kind: "allgather".to_owned(), calls: 2, failed: 0, bytes: 3_000_000, total_ns: 8_000_000, most_ns };
+    fn report(rank: u32, most_ns: u64) -> StatisticsReport {
+        let kind = KindCounters {
+            kind: "allgather".to_owned(),
+            calls: 2,
+            failed: 0,
+            bytes: 3_000_000,
+            total_ns: 8_000_000,
+            most_ns,
+        };
         let kind_name = "allgather".to_owned();
-        let tiers = Tiers { cross_memory_attach: 1, ..Tiers::default() };
-        let moved = Moved { memfd: 2_500_000, ..Moved::default() };
+        let tiers = TierCounts { cross_memory_attach: 1, ..TierCounts::default() };
+        let moved = TierBytes { memfd: 2_500_000, ..TierBytes::default() };
         let late = Lateness { group: 7, rank, kind: kind_name, calls: 2, total_ns: 3_000_000 + most_ns, most_ns };
-        Report {
-            counters: Counters { completed: 2, late_arrivals: 2, ..Counters::default() },
+        StatisticsReport {
+            counters: EndpointCounters { completed: 2, late_arrivals: 2, ..EndpointCounters::default() },
             cpu_user_s: 0.5,
             kinds: vec![kind],
             late: vec![late],
-            present: Present { memory_tiers_ever: tiers, moved, ..Present::default() },
-            ..Report::default()
+            present: RankCounts { memory_tiers_ever: tiers, moved, ..RankCounts::default() },
+            ..StatisticsReport::default()
         }
     }
 

@@ -5,20 +5,20 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ExitCode};
 
 use clap::{Args, ValueEnum};
-use outboard::placement::ServiceProcesses;
-use outboard_bench::{Job, Layout, Peer, default_peers_dir, open_mpi_launcher};
+use outboard::service_processes::ServiceProcesses;
+use outboard_bench::{BenchJob, Layout, Peer, default_peers_dir, open_mpi_launcher};
 use outboard_lab::{Lab, LabSpec};
 
 use crate::error::CliError;
 use crate::lab::LinkArgs;
-use crate::launch::{self, DaemonArgs, Daemons, Ranks};
+use crate::launch::{self, DaemonArgs, Daemons, ProgramRanks};
 use crate::places::Heap;
 use crate::work;
 use crate::{bench, places, reports, trace};
 
 /// The kind of a program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Kind {
+enum ProgramKind {
     /// MPI if the program is linked to an MPI library or imports mpi4py, else plain
     Auto,
     /// An MPI program, started by mpirun below the shim
@@ -46,7 +46,7 @@ pub(crate) struct RunArgs {
     layout: Layout,
     /// The kind of the program
     #[arg(long, value_enum, default_value = "auto")]
-    kind: Kind,
+    kind: ProgramKind,
     /// The Open MPI of an MPI program: debian or open-mpi
     #[arg(long, default_value = "debian")]
     mpi: Peer,
@@ -80,9 +80,9 @@ pub(crate) fn run(mut args: RunArgs) -> Result<ExitCode, CliError> {
     args.daemons.trace = args.trace.is_some();
     let program = find_program(&args.command[0])?;
     let mpi = match args.kind {
-        Kind::Auto => speaks_mpi(&program, &args.command[1..]),
-        Kind::Mpi => true,
-        Kind::Plain => false,
+        ProgramKind::Auto => speaks_mpi(&program, &args.command[1..]),
+        ProgramKind::Mpi => true,
+        ProgramKind::Plain => false,
     };
     work::end_on_signals()?;
     let directory = work::directory()?;
@@ -164,7 +164,7 @@ fn run_mpi(
     environment.extend(library_path()?);
     let mut command = match lab {
         Some(lab) => {
-            let job = Job {
+            let job = BenchJob {
                 lab,
                 ranks: args.ranks,
                 layout: args.layout,
@@ -196,7 +196,7 @@ fn run_mpi(
 /// Environment of the ranks of an MPI program that is offloaded.
 pub(crate) fn mpi_environment(daemons: &Daemons, mpi: Peer) -> Result<Vec<(String, String)>, CliError> {
     let mut environment = daemons.environment();
-    environment.extend(places::below_mpi(Heap::asked_for()?, mpi)?);
+    environment.extend(places::below_mpi(Heap::from_environment()?, mpi)?);
     Ok(environment)
 }
 
@@ -221,9 +221,9 @@ fn run_plain(
     let mut environment = library_path()?.into_iter().collect::<Vec<_>>();
     if let Some(daemons) = daemons {
         environment.extend(daemons.environment());
-        environment.extend(places::preloads(Heap::asked_for()?, None)?);
+        environment.extend(places::preloads(Heap::from_environment()?, None)?);
     }
-    let ranks = Ranks { count: args.ranks, layout: args.layout, lab };
+    let ranks = ProgramRanks { count: args.ranks, layout: args.layout, lab };
     let (_rendezvous, commands) = launch::rank_commands(&ranks, program, &args.command[1..], directory, &environment)?;
     let mut children = Vec::new();
     for (name, mut command) in commands {

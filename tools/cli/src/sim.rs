@@ -10,10 +10,10 @@ use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
 use outboard_plan::selection::Collective;
-use outboard_sim::{AllgatherSweep, Progress, Summary};
+use outboard_sim::{AllgatherSweep, SweepProgress, SweepSummary};
 
 use crate::error::CliError;
-use nics::{Engine, NicArgs, SettingArgs};
+use nics::{NicArgs, SettingArgs, SimEngine};
 
 /// The simulations.
 #[derive(Debug, Subcommand)]
@@ -64,7 +64,7 @@ pub(crate) struct AllgatherArgs {
     algorithm: Option<String>,
     /// The engine that carries it out instead of service processes
     #[arg(long, value_enum, conflicts_with = "threads")]
-    engine: Option<Engine>,
+    engine: Option<SimEngine>,
     #[command(flatten)]
     settings: SettingArgs,
     /// Print the time on a machine without loss: a built-in profile (explain profile), or a file
@@ -120,9 +120,9 @@ pub(crate) fn sim(command: SimCommand) -> Result<ExitCode, CliError> {
     match command {
         SimCommand::Allgather(args) => match on_engine(&args)? {
             Some(args) => nics::play(Collective::Allgather, &args),
-            None => protocol(Protocol::Allgather(&args)),
+            None => protocol(ProtocolRun::Allgather(&args)),
         },
-        SimCommand::Mixed(args) => protocol(Protocol::Mixed(&args)),
+        SimCommand::Mixed(args) => protocol(ProtocolRun::Mixed(&args)),
         SimCommand::Broadcast(args) => nics::play(Collective::Broadcast, &args),
         SimCommand::Reduce(args) => nics::play(Collective::Reduce, &args),
         SimCommand::Allreduce(args) => nics::play(Collective::Allreduce, &args),
@@ -166,25 +166,25 @@ fn on_engine(args: &AllgatherArgs) -> Result<Option<NicArgs>, CliError> {
 }
 
 /// A simulation of service processes.
-enum Protocol<'a> {
+enum ProtocolRun<'a> {
     Allgather(&'a AllgatherArgs),
     Mixed(&'a MixedArgs),
 }
 
-fn protocol(command: Protocol<'_>) -> Result<ExitCode, CliError> {
+fn protocol(command: ProtocolRun<'_>) -> Result<ExitCode, CliError> {
     let (name, seeds) = match command {
-        Protocol::Allgather(args) => {
+        ProtocolRun::Allgather(args) => {
             (format!("allgather --ranks {} --loss {}", args.ranks(), args.loss()), &args.seeds)
         }
-        Protocol::Mixed(args) => ("mixed".to_owned(), args),
+        ProtocolRun::Mixed(args) => ("mixed".to_owned(), args),
     };
     let bar = indicatif::ProgressBar::new(seeds.seeds());
-    let progress = |p: Progress| {
+    let progress = |p: SweepProgress| {
         bar.set_position(p.done);
         bar.set_message(format!("{} failed", p.failed));
     };
     let summary = match command {
-        Protocol::Allgather(args) => {
+        ProtocolRun::Allgather(args) => {
             let bytes = args.size.0;
             if !(0.0..1.0).contains(&args.loss()) {
                 return Err(CliError::Failed(format!("--loss {}: a chance from 0 to below 1", args.loss())));
@@ -206,14 +206,14 @@ fn protocol(command: Protocol<'_>) -> Result<ExitCode, CliError> {
             let plan = AllgatherSweep { ranks, ranks_per_host, bytes, loss, multicast, seeds, threads };
             outboard_sim::allgather(&plan, progress)
         }
-        Protocol::Mixed(args) => outboard_sim::mixed(args.range(), args.threads(), progress),
+        ProtocolRun::Mixed(args) => outboard_sim::mixed(args.range(), args.threads(), progress),
     };
     bar.finish_and_clear();
-    print(&summary, &name, matches!(command, Protocol::Mixed(_)));
+    print(&summary, &name, matches!(command, ProtocolRun::Mixed(_)));
     Ok(if summary.failed_seeds.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn print(s: &Summary, name: &str, coverage: bool) {
+fn print(s: &SweepSummary, name: &str, coverage: bool) {
     println!("{} runs, {} calls, {} ended with a rightful error, {} late", s.runs, s.calls, s.errors, s.late);
     println!("{} deliveries, {} of them lost", s.deliveries, s.dropped);
     let ms = |d: std::time::Duration| d.as_secs_f64() * 1e3;

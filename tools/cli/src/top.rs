@@ -11,7 +11,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
-use outboard_service::statistics::{Report, Seated};
+use outboard_service::statistics::{PlacedRank, StatisticsReport};
 
 use crate::error::CliError;
 use crate::reports::{self, milliseconds};
@@ -45,7 +45,8 @@ pub(crate) fn top(args: &TopArgs) -> Result<ExitCode, CliError> {
     let mut before = HashMap::new();
     let mut looks = 0u64;
     loop {
-        let reports: Vec<(PathBuf, Report)> = sockets.iter().filter_map(|socket| asked(socket)).collect();
+        let reports: Vec<(PathBuf, StatisticsReport)> =
+            sockets.iter().filter_map(|socket| try_report(socket)).collect();
         match (reports.is_empty(), looks) {
             (true, 0) => return Err(none()),
             (true, _) => return Ok(ExitCode::SUCCESS),
@@ -57,13 +58,16 @@ pub(crate) fn top(args: &TopArgs) -> Result<ExitCode, CliError> {
         if write!(io::stdout().lock(), "{clear}{text}").and_then(|()| io::stdout().flush()).is_err() || args.once {
             return Ok(ExitCode::SUCCESS);
         }
-        before = reports.into_iter().map(|(_, report)| (report.service_process.clone(), Sample::of(&report))).collect();
+        before = reports
+            .into_iter()
+            .map(|(_, report)| (report.service_process.clone(), CounterSample::of(&report)))
+            .collect();
         std::thread::sleep(Duration::from_secs(args.interval));
     }
 }
 
 /// Reports ranks whose memory the kernel made unreachable while they were attached (SP-4, GP-9).
-pub(crate) fn withdrawn(report: &Report) -> String {
+pub(crate) fn withdrawn(report: &StatisticsReport) -> String {
     format!(
         "the kernel withdrew access to ranks' memory {} times, the next tier went on; {} calls in flight were copied by \
          their ranks",
@@ -85,8 +89,8 @@ pub(crate) fn running_jobs() -> Vec<PathBuf> {
 }
 
 /// The report of the daemon at a socket; a daemon without an answer is named.
-pub(crate) fn asked(socket: &Path) -> Option<(PathBuf, Report)> {
-    match reports::ask(socket) {
+pub(crate) fn try_report(socket: &Path) -> Option<(PathBuf, StatisticsReport)> {
+    match reports::request_report(socket) {
         Ok(report) => Some((socket.to_owned(), report)),
         Err(error) => {
             tracing::warn!(socket = %socket.display(), %error, "a service process does not answer");
@@ -95,13 +99,13 @@ pub(crate) fn asked(socket: &Path) -> Option<(PathBuf, Report)> {
     }
 }
 
-fn lines(reports: &[(PathBuf, Report)]) -> String {
+fn lines(reports: &[(PathBuf, StatisticsReport)]) -> String {
     reports.iter().map(|(_, report)| serde_json::to_string(report).expect("counts are plain data") + "\n").collect()
 }
 
 /// The counters that rates are computed from.
 #[derive(Debug, Clone, Copy, Default)]
-struct Sample {
+struct CounterSample {
     uptime_s: f64,
     calls: u64,
     received: u64,
@@ -111,9 +115,9 @@ struct Sample {
     cpu_s: f64,
 }
 
-impl Sample {
-    fn of(report: &Report) -> Sample {
-        Sample {
+impl CounterSample {
+    fn of(report: &StatisticsReport) -> CounterSample {
+        CounterSample {
             uptime_s: report.uptime_s,
             calls: report.counters.completed + report.counters.failed,
             received: report.kinds.iter().map(|kind| kind.bytes).sum(),
@@ -126,8 +130,8 @@ impl Sample {
 }
 
 /// The sockets and cores of a daemon's ranks (SP-1), as one line.
-fn seats(report: &Report) -> String {
-    let named = |seated: &Seated| match seated.rank {
+fn seats(report: &StatisticsReport) -> String {
+    let named = |seated: &PlacedRank| match seated.rank {
         Some(rank) => format!("rank {rank}: {}", seated.place),
         None => format!("pid {}: {}", seated.pid, seated.place),
     };
@@ -135,9 +139,9 @@ fn seats(report: &Report) -> String {
     if seats.is_empty() { String::new() } else { format!("  {}\n", seats.join("; ")) }
 }
 
-fn table(report: &Report, before: &HashMap<String, Sample>) -> String {
+fn table(report: &StatisticsReport, before: &HashMap<String, CounterSample>) -> String {
     let mut text = String::new();
-    let now = Sample::of(report);
+    let now = CounterSample::of(report);
     let then = before.get(&report.service_process).copied().unwrap_or_default();
     let seconds = (now.uptime_s - then.uptime_s).max(1e-3);
     let rate = |now: u64, then: u64| now.saturating_sub(then) as f64 / seconds;

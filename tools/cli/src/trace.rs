@@ -45,7 +45,7 @@ pub(crate) fn parts(directory: &Path) -> io::Result<Vec<PathBuf>> {
 }
 
 /// The clock of the first machine, the base of all times.
-struct Clock {
+struct BaseClock {
     machine: String,
     ahead_ns: i64,
 }
@@ -92,7 +92,7 @@ pub(crate) fn join(parts: &[PathBuf], output: &Path) -> Result<(), CliError> {
     let (mut base, mut processes) = (None, BTreeMap::new());
     for (number, part) in parts.iter().enumerate() {
         let unread = || CliError::system(place(part));
-        let mut file = Part::new(number, &mut base, &mut processes);
+        let mut file = TraceFile::new(number, &mut base, &mut processes);
         for line in BufReader::new(File::open(part).map_err(unread())?).lines() {
             let event = serde_json::from_str(line.map_err(unread())?.trim_end_matches(','));
             if let Some(event) = event.ok().and_then(|event| file.event(event)) {
@@ -104,9 +104,9 @@ pub(crate) fn join(parts: &[PathBuf], output: &Path) -> Result<(), CliError> {
 }
 
 /// A file that is being read.
-struct Part<'a> {
+struct TraceFile<'a> {
     number: usize,
-    base: &'a mut Option<Clock>,
+    base: &'a mut Option<BaseClock>,
     /// Numbers of processes by name.
     processes: &'a mut BTreeMap<String, u64>,
     /// The number in the joined file of each of this file's processes.
@@ -114,9 +114,9 @@ struct Part<'a> {
     shift_us: f64,
 }
 
-impl<'a> Part<'a> {
-    fn new(number: usize, base: &'a mut Option<Clock>, processes: &'a mut BTreeMap<String, u64>) -> Self {
-        Part { number, base, processes, numbers: BTreeMap::new(), shift_us: 0.0 }
+impl<'a> TraceFile<'a> {
+    fn new(number: usize, base: &'a mut Option<BaseClock>, processes: &'a mut BTreeMap<String, u64>) -> Self {
+        TraceFile { number, base, processes, numbers: BTreeMap::new(), shift_us: 0.0 }
     }
 
     /// The event for the joined file.
@@ -126,7 +126,7 @@ impl<'a> Part<'a> {
             "clock" => {
                 let machine = event["args"]["machine"].as_str()?.to_owned();
                 let ahead_ns = event["args"]["realtime_ahead_ns"].as_i64()?;
-                let base = self.base.get_or_insert_with(|| Clock { machine: machine.clone(), ahead_ns });
+                let base = self.base.get_or_insert_with(|| BaseClock { machine: machine.clone(), ahead_ns });
                 if base.machine != machine {
                     self.shift_us = (ahead_ns - base.ahead_ns) as f64 / 1e3;
                 }
@@ -177,10 +177,10 @@ mod tests {
         let joined: Value = serde_json::from_str(&std::fs::read_to_string(output).expect("text")).expect("JSON");
         let spans: Vec<&Value> =
             joined["traceEvents"].as_array().expect("events").iter().filter(|e| e["ph"] == "b").collect();
-        let told =
+        let fields =
             |event: &&Value| (event["pid"].as_u64(), event["ts"].as_f64(), event["id"].as_str().map(str::to_owned));
-        let told: Vec<_> = spans.iter().map(told).collect();
+        let fields: Vec<_> = spans.iter().map(fields).collect();
         let expected = |pid, ts, id: &str| (Some(pid), Some(ts), Some(id.to_owned()));
-        assert_eq!(told, [expected(1, 5.0, "0.7"), expected(1, 5.0, "1.7"), expected(2, 2005.0, "2.7")]);
+        assert_eq!(fields, [expected(1, 5.0, "0.7"), expected(1, 5.0, "1.7"), expected(2, 2005.0, "2.7")]);
     }
 }

@@ -23,9 +23,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use outboard_bench::Process;
-use outboard_lab::{Lab, LabSpec, Node};
-use outboard_service::statistics::Report;
+use outboard_bench::LoggedProcess;
+use outboard_lab::{Lab, LabNode, LabSpec};
+use outboard_service::statistics::StatisticsReport;
 use rustix::event::{PollFd, PollFlags};
 use rustix::process::{Pid, PidfdFlags, Signal};
 use rustix::time::Timespec;
@@ -35,7 +35,7 @@ use crate::error::CliError;
 use crate::launch::{self, DaemonArgs};
 use crate::{places, reports, work};
 use leftovers::Inventory;
-use rank::{Act, Answer};
+use rank::{ActAnswer, RankAct};
 
 const START_LIMIT: Timespec = Timespec { tv_sec: 60, tv_nsec: 0 };
 const END_LIMIT: Timespec = Timespec { tv_sec: 20, tv_nsec: 0 };
@@ -50,7 +50,7 @@ pub(crate) type User = Option<u32>;
 #[derive(Debug)]
 pub(crate) struct Trial {
     /// Daemons by host and user.
-    daemons: Mutex<BTreeMap<(u16, User), Daemon>>,
+    daemons: Mutex<BTreeMap<(u16, User), TrialDaemon>>,
     users: Vec<User>,
     lab: Lab,
     directory: TempDir,
@@ -62,8 +62,8 @@ pub(crate) struct Trial {
 }
 
 #[derive(Debug)]
-struct Daemon {
-    process: Process,
+struct TrialDaemon {
+    process: LoggedProcess,
     user: User,
     stats: PathBuf,
     /// Process id on this machine.
@@ -80,7 +80,7 @@ pub(crate) struct TrialRank {
     /// The received part of an answer.
     partial: String,
     pidfd: Arc<OwnedFd>,
-    process: Process,
+    process: LoggedProcess,
 }
 
 /// Why a rank has not answered.
@@ -130,7 +130,7 @@ impl Trial {
         &self.users
     }
 
-    fn daemons(&self) -> MutexGuard<'_, BTreeMap<(u16, User), Daemon>> {
+    fn daemons(&self) -> MutexGuard<'_, BTreeMap<(u16, User), TrialDaemon>> {
         self.daemons.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -140,23 +140,23 @@ impl Trial {
         user.map_or_else(|| own.to_owned(), |user| own.join(format!("user-{user}")))
     }
 
-    fn start_daemon(&self, host: u16, user: User) -> Result<Daemon, CliError> {
+    fn start_daemon(&self, host: u16, user: User) -> Result<TrialDaemon, CliError> {
         let (process, stats) = launch::start_daemon(&self.lab, host, user, &self.files_of(user), &self.args)?;
         let failed = || CliError::system(format!("find the process of {}", process.name()));
         let (id, pidfd) = UnixStream::connect(&stats).and_then(|line| behind(&line)).map_err(failed())?;
-        Ok(Daemon { process, user, stats, id, pidfd })
+        Ok(TrialDaemon { process, user, stats, id, pidfd })
     }
 
     /// Runs a tool on a host; its failure is an error.
     fn within(&self, host: u16, tool: &str, arguments: &[&str]) -> Result<(), CliError> {
-        let mut command = self.lab.command(&Node::Host(host).to_string(), tool)?;
+        let mut command = self.lab.command(&LabNode::Host(host).to_string(), tool)?;
         places::run_tool(command.args(arguments), &format!("{tool} {} on h{host} failed", arguments.join(" ")))
     }
 
     /// The report of the daemon of a user on a host.
-    pub(crate) fn statistics(&self, host: u16, user: User) -> Result<Report, CliError> {
+    pub(crate) fn statistics(&self, host: u16, user: User) -> Result<StatisticsReport, CliError> {
         let stats = self.daemons()[&(host, user)].stats.clone();
-        reports::ask(&stats).map_err(CliError::system(format!("ask the daemon at {}", stats.display())))
+        reports::request_report(&stats).map_err(CliError::system(format!("ask the daemon at {}", stats.display())))
     }
 
     /// Starts a rank on each of these hosts, as `user` or as our own user.
@@ -176,11 +176,11 @@ impl Trial {
         let listener = UnixListener::bind(&path).map_err(CliError::system(format!("listen at {}", path.display())))?;
         set_mode(&path, CONNECTED_BY_ALL)?;
         let own = std::env::current_exe().map_err(CliError::system("find this program"))?;
-        let node = Node::Host(host);
+        let node = LabNode::Host(host);
         let mut command = launch::enter(&self.lab, node, user, own)?;
         command.arg("__rank").arg(&path).env("OUTBOARD_SOCKET", launch::host_socket(user));
         command.envs(environment.iter().cloned());
-        let process = Process::start(format!("rank {number} on {node}"), command, self.directory.path())?;
+        let process = LoggedProcess::start(format!("rank {number} on {node}"), command, self.directory.path())?;
         Ok(StartedRank { host, listener, path, process })
     }
 }
@@ -190,7 +190,7 @@ struct StartedRank {
     host: u16,
     listener: UnixListener,
     path: PathBuf,
-    process: Process,
+    process: LoggedProcess,
 }
 
 impl StartedRank {
@@ -217,13 +217,13 @@ impl StartedRank {
 
 impl TrialRank {
     /// Sends an act. If the rank has ended, its answer will be missing.
-    pub(crate) fn tell(&mut self, act: &Act) {
+    pub(crate) fn send_act(&mut self, act: &RankAct) {
         let text = serde_json::to_string(act).expect("an act is plain data");
         let _ = writeln!(self.line.get_mut(), "{text}");
     }
 
     /// Waits for the answer to the last act.
-    pub(crate) fn hear(&mut self, limit: Duration) -> Result<Answer, Silence> {
+    pub(crate) fn await_answer(&mut self, limit: Duration) -> Result<ActAnswer, Silence> {
         // A Unix socket accepts any timeout but zero.
         let _ = self.line.get_ref().set_read_timeout(Some(limit.max(Duration::from_millis(1))));
         match self.line.read_line(&mut self.partial) {

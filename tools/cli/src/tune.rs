@@ -5,15 +5,15 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
-use outboard_bench::{Layout, Process, parse_sizes};
+use outboard_bench::{Layout, LoggedProcess, parse_sizes};
 use outboard_lab::{Lab, LabSpec};
 use outboard_plan::selection::{Case, Cost, Tuning};
-use outboard_plan_tools::{Sample, factor, fit};
+use outboard_plan_tools::{CostSample, factor, fit};
 use outboard_service::settings::read_tuning;
 
 use crate::error::CliError;
 use crate::lab::LinkArgs;
-use crate::launch::{self, DaemonArgs, Daemons, Ranks};
+use crate::launch::{self, DaemonArgs, Daemons, ProgramRanks};
 use crate::tune_rank::{self, Probing};
 use crate::work;
 
@@ -59,7 +59,7 @@ pub(crate) struct TuneArgs {
 }
 
 pub(crate) fn tune(args: &TuneArgs) -> Result<ExitCode, CliError> {
-    let sizes = parse_sizes(&args.sizes).map_err(CliError::said)?;
+    let sizes = parse_sizes(&args.sizes).map_err(CliError::failed)?;
     let (place, samples) = match &args.lab {
         Some(spec) => {
             let spec = args.links.apply(spec.clone())?;
@@ -69,7 +69,7 @@ pub(crate) fn tune(args: &TuneArgs) -> Result<ExitCode, CliError> {
         }
         None => {
             let tuning = args.daemons.tuning.as_deref().map(read_tuning).transpose();
-            let tuning = tuning.map_err(CliError::said)?;
+            let tuning = tuning.map_err(CliError::failed)?;
             let probing = Probing {
                 sizes: &sizes,
                 repetitions: args.repetitions,
@@ -103,7 +103,7 @@ fn previous(path: &Path) -> Result<Option<Tuning>, CliError> {
     read_tuning(path).map(Some).map_err(refused)
 }
 
-fn measure_lab(args: &TuneArgs, spec: &LabSpec) -> Result<Vec<Sample>, CliError> {
+fn measure_lab(args: &TuneArgs, spec: &LabSpec) -> Result<Vec<CostSample>, CliError> {
     work::end_on_signals()?;
     let directory = work::directory()?;
     let lab = Lab::start(spec)?;
@@ -135,7 +135,7 @@ fn launch_ranks(
     per_host: u32,
     tuning: &Path,
     directory: &Path,
-) -> Result<Vec<Sample>, CliError> {
+) -> Result<Vec<CostSample>, CliError> {
     let count = per_host * u32::from(lab.spec().hosts());
     let daemons = DaemonArgs { tuning: Some(tuning.to_owned()), ..args.daemons.clone() };
     let daemons = Daemons::on_lab(lab, count, directory, &daemons)?;
@@ -146,13 +146,13 @@ fn launch_ranks(
     let mut arguments: Vec<String> = vec!["tune".into(), "--rank".into(), "--sizes".into(), args.sizes.clone()];
     arguments.extend(["--repetitions".into(), args.repetitions.to_string()]);
     arguments.extend(["--samples".into(), samples.display().to_string()]);
-    let ranks = Ranks { count, layout: Layout::Contiguous, lab: Some(lab) };
+    let ranks = ProgramRanks { count, layout: Layout::Contiguous, lab: Some(lab) };
     let (_rendezvous, commands) = launch::rank_commands(&ranks, &own, &arguments, directory, &environment)?;
     let mut processes = Vec::new();
     for (name, command) in commands {
-        processes.push(Process::start(name, command, directory)?);
+        processes.push(LoggedProcess::start(name, command, directory)?);
     }
-    work::set_foreground(processes.iter().map(Process::id));
+    work::set_foreground(processes.iter().map(LoggedProcess::id));
     let mut failure = None;
     for process in &mut processes {
         let status = process.wait().map_err(CliError::system(process.name().to_owned()))?;
@@ -167,7 +167,7 @@ fn launch_ranks(
     }
 }
 
-fn write(path: &Path, tuning: &Tuning, place: &str, samples: &[Sample]) -> Result<(), CliError> {
+fn write(path: &Path, tuning: &Tuning, place: &str, samples: &[CostSample]) -> Result<(), CliError> {
     let text = format!(
         "# Measured by `outboard tune` on {place}: {} kinds of calls among {}.\n# Daemons read this by --tuning or \
          OUTBOARD_TUNING, all daemons of a group the same. Edit what you like:\n# `outboard explain choice` shows what comes \
@@ -179,7 +179,7 @@ fn write(path: &Path, tuning: &Tuning, place: &str, samples: &[Sample]) -> Resul
 }
 
 /// The groups of the samples, as text.
-fn groups(samples: &[Sample]) -> String {
+fn groups(samples: &[CostSample]) -> String {
     let mut all: Vec<(u32, u32)> = samples.iter().map(|sample| (sample.case.ranks, sample.case.hosts)).collect();
     all.sort_unstable();
     all.dedup();
@@ -187,13 +187,13 @@ fn groups(samples: &[Sample]) -> String {
     words.join(", ")
 }
 
-fn report(path: &Path, start: &Tuning, existed: bool, tuned: &Tuning, place: &str, samples: &[Sample]) -> String {
+fn report(path: &Path, start: &Tuning, existed: bool, tuned: &Tuning, place: &str, samples: &[CostSample]) -> String {
     let mut text = format!("measured {place}: {}\n\n", groups(samples));
     text += &format!(
         "  {:<10} {:<28} {:>6} {:>6} {:>10} {:>12} {:>12} {:>12}\n",
         "collective", "algorithm", "ranks", "hosts", "bytes", "measured", "model before", "model now"
     );
-    for Sample { case, choice, took } in samples {
+    for CostSample { case, choice, took } in samples {
         let Case { collective, ranks, hosts, bytes, .. } = case;
         let model = |tuning: &Tuning| {
             tuning.candidate(case, *choice).map_or_else(|| "-".to_owned(), |candidate| candidate.time.to_string())

@@ -9,7 +9,7 @@ use std::time::Instant;
 use outboard::{Context, Group};
 use outboard_plan::selection::{Case, Collective, Duration, Links, Rate, Tuning, UnknownCollective};
 use outboard_plan::{Element, Operator, Reduction};
-use outboard_plan_tools::Sample;
+use outboard_plan_tools::CostSample;
 use serde::{Deserialize, Serialize};
 
 use crate::algorithm::chosen;
@@ -33,8 +33,8 @@ pub(crate) struct SampleRow {
     nanoseconds: u64,
 }
 
-impl From<&Sample> for SampleRow {
-    fn from(sample: &Sample) -> Self {
+impl From<&CostSample> for SampleRow {
+    fn from(sample: &CostSample) -> Self {
         let Case { collective, ranks, hosts, bytes, .. } = sample.case;
         let (collective, algorithm) = (collective.to_string(), sample.choice.to_string());
         SampleRow { collective, algorithm, ranks, hosts, bytes, nanoseconds: sample.took.in_nanoseconds() }
@@ -43,7 +43,7 @@ impl From<&Sample> for SampleRow {
 
 impl SampleRow {
     /// The sample, or an error that names the unknown word.
-    pub(crate) fn sample(&self) -> Result<Sample, String> {
+    pub(crate) fn sample(&self) -> Result<CostSample, String> {
         let collective: Collective = self.collective.parse().map_err(|e: UnknownCollective| e.to_string())?;
         let choice = collective.read(&self.algorithm)?;
         let case = Case {
@@ -54,7 +54,7 @@ impl SampleRow {
             multicast: choice.multicasts(),
             links: Links::default(),
         };
-        Ok(Sample { case, choice, took: Duration::nanoseconds(self.nanoseconds) })
+        Ok(CostSample { case, choice, took: Duration::nanoseconds(self.nanoseconds) })
     }
 }
 
@@ -74,7 +74,7 @@ fn failed(what: &str) -> impl FnOnce(outboard::Error) -> CliError {
 }
 
 /// Makes the calls. Returns whether this rank is rank 0, and the samples of all ranks, which are the same on each.
-pub(crate) fn probe(probing: &Probing<'_>) -> Result<(bool, Vec<Sample>), CliError> {
+pub(crate) fn probe(probing: &Probing<'_>) -> Result<(bool, Vec<CostSample>), CliError> {
     let (context, world) = Context::init().map_err(failed("joining the other ranks"))?;
     check_tuning(&context, probing)?;
     let rank = world.rank().map_err(failed("this rank"))?;
@@ -87,7 +87,7 @@ pub(crate) fn probe(probing: &Probing<'_>) -> Result<(bool, Vec<Sample>), CliErr
         let bytes = bytes.next_multiple_of(sum.element().bytes());
         let case = Case { collective, ranks, hosts, bytes, multicast: probing.multicast || hosts == 1, links };
         let took = median_of(&world, sum, &case, probing.repetitions)?;
-        samples.push(Sample { case, choice: chosen(probing.tuning, &case, false).0, took });
+        samples.push(CostSample { case, choice: chosen(probing.tuning, &case, false).0, took });
     }
     world.destroy().map_err(failed("leaving the other ranks"))?;
     context.detach().map_err(failed("leaving the daemon"))?;
@@ -163,14 +163,14 @@ fn median_of(world: &Group, sum: Reduction, case: &Case, repetitions: u32) -> Re
 }
 
 /// Writes the samples to the file that `outboard tune` reads.
-pub(crate) fn write_samples(path: &Path, samples: &[Sample]) -> Result<(), CliError> {
+pub(crate) fn write_samples(path: &Path, samples: &[CostSample]) -> Result<(), CliError> {
     let rows: Vec<SampleRow> = samples.iter().map(SampleRow::from).collect();
     let text = serde_json::to_string_pretty(&rows).expect("rows are plain data");
     std::fs::write(path, text + "\n").map_err(CliError::system(format!("write {}", path.display())))
 }
 
 /// The samples of a file.
-pub(crate) fn read_samples(path: &Path) -> Result<Vec<Sample>, CliError> {
+pub(crate) fn read_samples(path: &Path) -> Result<Vec<CostSample>, CliError> {
     let wrong = |why: String| CliError::Failed(format!("{}: {why}", path.display()));
     let text = std::fs::read_to_string(path).map_err(CliError::system(format!("read {}", path.display())))?;
     let rows: Vec<SampleRow> = serde_json::from_str(&text).map_err(|e| wrong(e.to_string()))?;

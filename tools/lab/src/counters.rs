@@ -21,14 +21,14 @@ pub struct PortCounters {
     /// Number of the host, from 1.
     pub host: u16,
     /// Traffic that left the host.
-    pub tx: Traffic,
+    pub tx: LinkTraffic,
     /// Traffic that left the switch for the host, without packets that the lab's random loss dropped.
-    pub rx: Traffic,
+    pub rx: LinkTraffic,
 }
 
 /// One direction of a link's traffic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Traffic {
+pub struct LinkTraffic {
     /// Bytes that passed.
     pub bytes: u64,
     /// Packets that passed.
@@ -45,7 +45,7 @@ impl PortCounters {
     pub fn since(&self, earlier: &Self) -> Self {
         assert_eq!(self.host, earlier.host, "counters of different ports");
         let diff = |now: u64, then: u64| now.checked_sub(then).expect("counters never decrease");
-        let since = |now: Traffic, then: Traffic| Traffic {
+        let since = |now: LinkTraffic, then: LinkTraffic| LinkTraffic {
             bytes: diff(now.bytes, then.bytes),
             packets: diff(now.packets, then.packets),
             drops: diff(now.drops, then.drops),
@@ -63,7 +63,7 @@ pub(crate) fn routing_socket() -> io::Result<OwnedFd> {
 pub(crate) const UNLIMITED: &str = "bfifo";
 
 /// Traffic that left every token bucket in the socket's network namespace, by interface number.
-pub(crate) fn read(socket: impl AsFd) -> io::Result<Vec<(i32, Traffic)>> {
+pub(crate) fn read(socket: impl AsFd) -> io::Result<Vec<(i32, LinkTraffic)>> {
     request_dump(&socket)?;
     let mut ends = Vec::new();
     let mut datagram = vec![0; DUMP_BYTES];
@@ -99,13 +99,13 @@ fn request_dump(socket: impl AsFd) -> io::Result<()> {
     Ok(())
 }
 
-fn token_bucket(message: &TcMessage) -> Option<(i32, Traffic)> {
+fn token_bucket(message: &TcMessage) -> Option<(i32, LinkTraffic)> {
     let counts = |kind: &str| kind == "tbf" || kind == UNLIMITED;
     let is_bucket = |attribute: &TcAttribute| matches!(attribute, TcAttribute::Kind(kind) if counts(kind));
     if !message.attributes.iter().any(is_bucket) {
         return None;
     }
-    let mut end = Traffic::default();
+    let mut end = LinkTraffic::default();
     let statistics = message.attributes.iter().filter_map(|attribute| match attribute {
         TcAttribute::Stats2(statistics) => Some(statistics),
         _ => None,

@@ -14,7 +14,7 @@
 
 use crate::error::InStep;
 use crate::message::{self, AgentReply, AgentRequest, ExecRequest, HostOrder, HostReport};
-use crate::node::{Node, pcie_mac_address};
+use crate::node::{LabNode, pcie_mac_address};
 use crate::spec::{LabSpec, SEGMENTED_BURST_BYTES};
 use crate::{SetupFailure, counters, session, switch, tools};
 use rustix::fs::{Mode, OFlags};
@@ -44,7 +44,7 @@ pub(crate) const TEMPORARY_DIR: &str = "/run/tmp";
 const DPU_NETWORK: &str = "10.77.1.0";
 
 /// Runs a host or DPU of a lab until the lab ends.
-pub(crate) fn main(spec: &LabSpec, node: Node, control: OwnedFd) -> ! {
+pub(crate) fn main(spec: &LabSpec, node: LabNode, control: OwnedFd) -> ! {
     let status = match keep_only(control) {
         Ok(control) => run(spec, node, control),
         Err(_) => 1,
@@ -69,7 +69,7 @@ fn keep_only(control: OwnedFd) -> io::Result<OwnedFd> {
     }
 }
 
-fn run(spec: &LabSpec, node: Node, control: OwnedFd) -> i32 {
+fn run(spec: &LabSpec, node: LabNode, control: OwnedFd) -> i32 {
     match build(spec, node, &node.to_string(), &control) {
         Ok((agent, ready, routing)) => {
             if switch::leave_standard_error().is_err() || message::send(&control, &ready, &[routing.as_fd()]).is_err() {
@@ -89,7 +89,7 @@ fn run(spec: &LabSpec, node: Node, control: OwnedFd) -> i32 {
 
 fn build(
     spec: &LabSpec,
-    node: Node,
+    node: LabNode,
     place: &str,
     control: &OwnedFd,
 ) -> Result<(Agent, HostReport, OwnedFd), SetupFailure> {
@@ -165,7 +165,7 @@ pub(crate) fn make_dir(place: &str, path: &Path) -> Result<(), SetupFailure> {
 /// A host with a DPU keeps its address and `eth0`, but reaches everything through the DPU. The DPU routes between its
 /// port at the switch and its host ("separate host mode"). Bootstraps and native traffic of programs work and cross the
 /// DPU's link; multicast of the host ends at the DPU.
-fn configure_links(spec: &LabSpec, node: Node, place: &str) -> Result<(), SetupFailure> {
+fn configure_links(spec: &LabSpec, node: LabNode, place: &str) -> Result<(), SetupFailure> {
     let mut script = format!("link set lo up\nlink set eth0 gso_max_size {SEGMENTED_BURST_BYTES}\n");
     let at_port = spec.at_port(node.number()) == node;
     if spec.loss().is_some() && at_port {
@@ -197,7 +197,7 @@ fn configure_links(spec: &LabSpec, node: Node, place: &str) -> Result<(), SetupF
 
 /// Configuration of DPU `number` besides its port: the link to its host, and routes to the other hosts and DPUs.
 fn routes_of_dpu(spec: &LabSpec, number: u16) -> String {
-    let (dpu, host) = (Node::Dpu(number), Node::Host(number));
+    let (dpu, host) = (LabNode::Dpu(number), LabNode::Host(number));
     let (own, below) = (dpu.address(), host.address());
     let mut script = format!(
         "link set {PCIE} up\nroute add {below}/32 dev {PCIE} src {own}\n\
@@ -205,14 +205,14 @@ fn routes_of_dpu(spec: &LabSpec, number: u16) -> String {
         host.mac_address()
     );
     for other in (1..=spec.hosts()).filter(|other| *other != number) {
-        let (beyond, via) = (Node::Host(other).address(), Node::Dpu(other).address());
+        let (beyond, via) = (LabNode::Host(other).address(), LabNode::Dpu(other).address());
         let _ = writeln!(script, "route add {beyond}/32 via {via} dev eth0");
     }
     script
 }
 
 /// A client's connection.
-struct Connection {
+struct AgentConnection {
     socket: OwnedFd,
     state: ConnectionState,
 }
@@ -228,7 +228,7 @@ struct Agent {
     listener: OwnedFd,
     /// Signals the end of a child.
     children: OwnedFd,
-    connections: Vec<Connection>,
+    connections: Vec<AgentConnection>,
 }
 
 impl Agent {
@@ -264,7 +264,7 @@ impl Agent {
     fn accept(&mut self) {
         let Ok(socket) = rustix::net::accept_with(&self.listener, SocketFlags::CLOEXEC) else { return };
         if self.connections.len() < MAX_CONNECTIONS {
-            self.connections.push(Connection { socket, state: ConnectionState::Accepted });
+            self.connections.push(AgentConnection { socket, state: ConnectionState::Accepted });
         } else {
             let reason = format!("the host runs {MAX_CONNECTIONS} programs already");
             // If this fails, the client sees the end of the connection.
@@ -274,7 +274,7 @@ impl Agent {
 
     fn reap(&mut self) {
         while let Ok(Some((pid, status))) = rustix::process::wait(WaitOptions::NOHANG) {
-            let ended = |c: &Connection| matches!(c.state, ConnectionState::Running(leader) if leader == pid);
+            let ended = |c: &AgentConnection| matches!(c.state, ConnectionState::Running(leader) if leader == pid);
             if let Some(position) = self.connections.iter().position(ended) {
                 let connection = self.connections.swap_remove(position);
                 // A client that has left needs no answer.
@@ -284,7 +284,7 @@ impl Agent {
     }
 }
 
-impl Connection {
+impl AgentConnection {
     /// Serves the client's next message; `None` closes the connection.
     fn advance(mut self) -> Option<Self> {
         let received = message::receive(&self.socket);

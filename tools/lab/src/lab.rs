@@ -2,7 +2,7 @@
 
 use crate::holder::{self, EXEC_VERB, SHELL_VERB, SWITCH_VERB};
 use crate::message::{self, LinkCounters, SwitchReply, SwitchRequest};
-use crate::state::{Registry, State};
+use crate::state::{LabState, Registry};
 use crate::{LabError, LabSpec, PortCounters, switch};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, PidfdFlags, Signal};
@@ -49,7 +49,7 @@ pub struct LabSummary {
 /// The detached labs of this user.
 pub fn list() -> Result<Vec<LabSummary>, LabError> {
     let labs = Registry::open()?.all()?;
-    let summary = |(name, state): (String, State)| {
+    let summary = |(name, state): (String, LabState)| {
         let lab = Lab::detached(&state).ok()?;
         Some(LabSummary { name, spec: lab.spec.clone(), pid: state.pid })
     };
@@ -83,7 +83,7 @@ impl Lab {
             control: Mutex::new(ours),
             owned: Some(child),
         };
-        match lab.ask(&SwitchRequest::Build(spec.clone())) {
+        match lab.exchange(&SwitchRequest::Build(spec.clone())) {
             Ok(SwitchReply::Up { hosts, .. }) => {
                 lab.host_pids = hosts;
                 Ok(lab)
@@ -103,9 +103,10 @@ impl Lab {
             return Err(LabError::AlreadyUp { name: name.to_owned(), spec, pid: state.pid });
         }
         let mut lab = Self::start(spec)?;
-        let state = State::of(lab.pid).map_err(|source| LabError::System { what: "see the switch process", source })?;
+        let state =
+            LabState::of(lab.pid).map_err(|source| LabError::System { what: "see the switch process", source })?;
         registry.save(name, &state)?;
-        match lab.ask(&SwitchRequest::Detach)? {
+        match lab.exchange(&SwitchRequest::Detach)? {
             SwitchReply::Done => lab.owned = None,
             reply => return Err(unexpected("detach", reply)),
         }
@@ -130,8 +131,8 @@ impl Lab {
         let end = |pid| -> io::Result<()> {
             let pidfd = rustix::process::pidfd_open(pid, PidfdFlags::empty())?;
             // A lab that does not accept the request is killed.
-            let asked = Self::detached(&state).is_ok_and(|lab| lab.tell(&SwitchRequest::End).is_ok());
-            await_end(&pidfd, asked)
+            let requested = Self::detached(&state).is_ok_and(|lab| lab.send(&SwitchRequest::End).is_ok());
+            await_end(&pidfd, requested)
         };
         if let Some(pid) = Pid::from_raw(state.pid) {
             match end(pid) {
@@ -144,7 +145,7 @@ impl Lab {
         registry.remove(name)
     }
 
-    fn detached(state: &State) -> Result<Self, LabError> {
+    fn detached(state: &LabState) -> Result<Self, LabError> {
         Self::connect(state.pid, &Self::outside_sockets(state.pid))
     }
 
@@ -168,12 +169,12 @@ impl Lab {
         PathBuf::from(format!("/proc/{pid}/root{}", switch::SHARED_DIR))
     }
 
-    fn tell(&self, request: &SwitchRequest) -> Result<(), LabError> {
+    fn send(&self, request: &SwitchRequest) -> Result<(), LabError> {
         let control = self.control.lock().unwrap_or_else(PoisonError::into_inner);
         message::send(&*control, request, &[]).map_err(gone)
     }
 
-    fn ask(&self, request: &SwitchRequest) -> Result<SwitchReply, LabError> {
+    fn exchange(&self, request: &SwitchRequest) -> Result<SwitchReply, LabError> {
         let control = self.control.lock().unwrap_or_else(PoisonError::into_inner);
         message::send(&*control, request, &[]).map_err(gone)?;
         message::expect(&*control).map_err(gone)
@@ -215,7 +216,7 @@ impl Lab {
     }
 
     fn link_counters(&self) -> Result<LinkCounters, LabError> {
-        match self.ask(&SwitchRequest::Counters)? {
+        match self.exchange(&SwitchRequest::Counters)? {
             SwitchReply::Counters(counters) => Ok(counters),
             reply => Err(unexpected("read its counters", reply)),
         }
@@ -223,7 +224,7 @@ impl Lab {
 
     /// Ends `host` (from 1) and its DPU at once, as if its machine had lost power.
     pub fn crash(&self, host: u16) -> Result<(), LabError> {
-        match self.ask(&SwitchRequest::Crash(host))? {
+        match self.exchange(&SwitchRequest::Crash(host))? {
             SwitchReply::Done => Ok(()),
             reply => Err(unexpected("crash a host", reply)),
         }
@@ -263,10 +264,10 @@ impl Lab {
 impl Drop for Lab {
     fn drop(&mut self) {
         let Some(mut child) = self.owned.take() else { return };
-        let asked = self.tell(&SwitchRequest::End).is_ok();
+        let requested = self.send(&SwitchRequest::End).is_ok();
         let ended = rustix::process::pidfd_open(Pid::from_child(&child), PidfdFlags::empty())
             .map_err(io::Error::from)
-            .and_then(|pidfd| await_end(&pidfd, asked));
+            .and_then(|pidfd| await_end(&pidfd, requested));
         if let Err(error) = ended.and_then(|()| child.wait()) {
             tracing::warn!(%error, pid = child.id(), "the switch process of a lab could not be awaited");
         }
@@ -274,9 +275,9 @@ impl Drop for Lab {
 }
 
 /// Waits for the end of a switch process. Kills it if it was not asked to end, or does not end in time.
-fn await_end(pidfd: &OwnedFd, asked: bool) -> io::Result<()> {
+fn await_end(pidfd: &OwnedFd, requested: bool) -> io::Result<()> {
     let mut fds = [PollFd::new(pidfd, PollFlags::IN)];
-    if asked && rustix::io::retry_on_intr(|| rustix::event::poll(&mut fds, Some(&END_PATIENCE)))? > 0 {
+    if requested && rustix::io::retry_on_intr(|| rustix::event::poll(&mut fds, Some(&END_PATIENCE)))? > 0 {
         return Ok(());
     }
     rustix::process::pidfd_send_signal(pidfd, Signal::KILL)?;

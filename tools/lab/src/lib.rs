@@ -53,11 +53,11 @@ mod state;
 mod switch;
 mod tools;
 
-pub use counters::{PortCounters, Traffic};
+pub use counters::{LinkTraffic, PortCounters};
 pub use error::{LabError, SetupFailure};
 pub use holder::holder_main_if_requested;
 pub use lab::{Lab, LabSummary, list};
-pub use node::Node;
+pub use node::LabNode;
 pub use port::free_port;
-pub use probe::{Check, probe};
-pub use spec::{LabSpec, LinkLimits, Loss, LossOf, SpecError};
+pub use probe::{LabCheck, probe};
+pub use spec::{LabSpec, LinkLimits, LossScope, PacketLoss, SpecError};

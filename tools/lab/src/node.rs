@@ -11,24 +11,24 @@ const DPU_SUFFIX: &str = "-dpu";
 
 /// A machine of a lab, numbered from 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Node {
+pub enum LabNode {
     /// `h3`, at 10.77.0.3.
     Host(u16),
     /// `h3-dpu`, the DPU of host 3, at 10.77.1.3 towards both the switch and its host.
     Dpu(u16),
 }
 
-impl Node {
+impl LabNode {
     /// Number of the host, or of the DPU's host.
     pub fn number(self) -> u16 {
         match self {
-            Node::Host(number) | Node::Dpu(number) => number,
+            LabNode::Host(number) | LabNode::Dpu(number) => number,
         }
     }
 
     /// Whether the node is a DPU.
     pub fn is_dpu(self) -> bool {
-        matches!(self, Node::Dpu(_))
+        matches!(self, LabNode::Dpu(_))
     }
 
     /// IPv4 address of the node.
@@ -41,16 +41,16 @@ impl Node {
     }
 
     /// The node that has this name or address in any lab.
-    pub(crate) fn called(name: &str) -> Option<Node> {
+    pub(crate) fn called(name: &str) -> Option<LabNode> {
         if let Ok(parsed) = name.parse::<Ipv4Addr>() {
-            let nodes = (1..=MAX_HOSTS).flat_map(|number| [Node::Host(number), Node::Dpu(number)]);
+            let nodes = (1..=MAX_HOSTS).flat_map(|number| [LabNode::Host(number), LabNode::Dpu(number)]);
             return nodes.into_iter().find(|node| node.address() == parsed);
         }
         let (name, dpu) = name.strip_suffix(DPU_SUFFIX).map_or((name, false), |name| (name, true));
         let digits = name.strip_prefix('h')?;
         let canonical = digits.bytes().all(|b| b.is_ascii_digit()) && !digits.starts_with('0');
         let number = digits.parse().ok().filter(|number| canonical && (1..=MAX_HOSTS).contains(number))?;
-        Some(if dpu { Node::Dpu(number) } else { Node::Host(number) })
+        Some(if dpu { LabNode::Dpu(number) } else { LabNode::Host(number) })
     }
 
     /// The deterministic, locally administered Ethernet address of `eth0`.
@@ -69,11 +69,11 @@ fn mac(kind: u8, number: u16) -> String {
     format!("02:0b:0a:{kind:02x}:{high:02x}:{low:02x}")
 }
 
-impl fmt::Display for Node {
+impl fmt::Display for LabNode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Node::Host(number) => write!(f, "h{number}"),
-            Node::Dpu(number) => write!(f, "h{number}{DPU_SUFFIX}"),
+            LabNode::Host(number) => write!(f, "h{number}"),
+            LabNode::Dpu(number) => write!(f, "h{number}{DPU_SUFFIX}"),
         }
     }
 }

@@ -1,10 +1,10 @@
 //! Checks for everything that a lab needs of this machine, by trial.
 
-use crate::{Lab, LabSpec, Loss, LossOf, SpecError, tools};
+use crate::{Lab, LabSpec, LossScope, PacketLoss, SpecError, tools};
 
 /// One requirement of labs.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Check {
+pub struct LabCheck {
     /// The trial.
     pub what: String,
     /// Whether it works.
@@ -13,24 +13,24 @@ pub struct Check {
     pub remedy: String,
 }
 
-impl Check {
+impl LabCheck {
     fn new(what: impl Into<String>, failure: Option<String>) -> Self {
         Self { what: what.into(), ok: failure.is_none(), remedy: failure.unwrap_or_default() }
     }
 }
 
 /// Checks for the tools, and starts labs of two hosts with and without loss. Needs the hook, see [`Lab::start`].
-pub fn probe() -> Vec<Check> {
+pub fn probe() -> Vec<LabCheck> {
     let tool = |(name, package): (&str, &str)| {
         let missing = tools::find(name).is_none().then(|| format!("install {package}"));
-        Check::new(format!("lab: {name}"), missing)
+        LabCheck::new(format!("lab: {name}"), missing)
     };
     let trial = |(what, spec): (&str, Result<LabSpec, SpecError>)| {
         let failure = spec.map_err(Into::into).and_then(|spec| Lab::start(&spec)?.counters()).err();
-        Check::new(what, failure.map(|error| format!("{}: {error}", error.remedy())))
+        LabCheck::new(what, failure.map(|error| format!("{}: {error}", error.remedy())))
     };
     let plain = LabSpec::new(2, 1_000_000_000);
-    let lossy = Loss::new(1.0, LossOf::All).and_then(|loss| Ok(plain.clone()?.with_loss(Some(loss))));
+    let lossy = PacketLoss::new(1.0, LossScope::All).and_then(|loss| Ok(plain.clone()?.with_loss(Some(loss))));
     let tools = [("ip", "iproute2"), ("tc", "iproute2"), ("bridge", "iproute2"), ("nft", "nftables")].map(tool);
     let trials = [("lab: namespaces, links and rates", plain), ("lab: random loss", lossy)].map(trial);
     tools.into_iter().chain(trials).collect()

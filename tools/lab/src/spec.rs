@@ -1,6 +1,6 @@
 //! The shape of a lab: hosts, link rate, MTU, loss. Pure data, no IO.
 
-use crate::node::{MAX_HOSTS, Node};
+use crate::node::{LabNode, MAX_HOSTS};
 use outboard_units::{Rate, UnitError};
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -36,7 +36,7 @@ const PCIE_FACTOR: u64 = 4;
 const DPU_SUFFIX: &str = "+dpu";
 
 /// Shape of a lab: `HOSTSxRATE`, such as `4x1gbit`, `16x500mbit` or `2x2.5gbit`, and options. The links of `4x0` have
-/// no rate limit. `4x1gbit+dpu` gives every host a DPU, which has the host's switch port ([`crate::Node`]).
+/// no rate limit. `4x1gbit+dpu` gives every host a DPU, which has the host's switch port ([`crate::LabNode`]).
 ///
 /// Hosts are numbered from 1 and called `h1`, `h2`, ..., their DPUs `h1-dpu`, `h2-dpu`, ...
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -45,7 +45,7 @@ pub struct LabSpec {
     /// 0 means no limit; likewise in `pcie_bits_per_s`.
     rate_bits_per_s: u64,
     mtu: u32,
-    loss: Option<Loss>,
+    loss: Option<PacketLoss>,
     /// Rate of the links between hosts and DPUs, if there are DPUs.
     pcie_bits_per_s: Option<u64>,
 }
@@ -72,7 +72,7 @@ impl LabSpec {
     }
 
     /// Makes the switch drop packets at random; `None` means no loss.
-    pub fn with_loss(mut self, loss: Option<Loss>) -> Self {
+    pub fn with_loss(mut self, loss: Option<PacketLoss>) -> Self {
         self.loss = loss;
         self
     }
@@ -99,7 +99,7 @@ impl LabSpec {
     }
 
     /// The random loss in the switch.
-    pub fn loss(&self) -> Option<Loss> {
+    pub fn loss(&self) -> Option<PacketLoss> {
         self.loss
     }
 
@@ -114,23 +114,23 @@ impl LabSpec {
     /// If the lab has no such host.
     pub fn address(&self, host: u16) -> Ipv4Addr {
         assert!((1..=self.hosts).contains(&host), "no host {host} in a lab of {}", self.hosts);
-        Node::Host(host).address()
+        LabNode::Host(host).address()
     }
 
     /// The host or DPU called `name`: its name (`h3`, `h3-dpu`) or its address (`10.77.0.3`, `10.77.1.3`).
-    pub fn node(&self, name: &str) -> Option<Node> {
-        Node::called(name).filter(|node| node.number() <= self.hosts && (!node.is_dpu() || self.pcie().is_some()))
+    pub fn node(&self, name: &str) -> Option<LabNode> {
+        LabNode::called(name).filter(|node| node.number() <= self.hosts && (!node.is_dpu() || self.pcie().is_some()))
     }
 
     /// All hosts, then their DPUs.
-    pub(crate) fn nodes(&self) -> impl Iterator<Item = Node> {
+    pub(crate) fn nodes(&self) -> impl Iterator<Item = LabNode> {
         let dpus = self.pcie_bits_per_s.map_or(0, |_| self.hosts);
-        (1..=self.hosts).map(Node::Host).chain((1..=dpus).map(Node::Dpu))
+        (1..=self.hosts).map(LabNode::Host).chain((1..=dpus).map(LabNode::Dpu))
     }
 
     /// The node at the switch's port of host `host`.
-    pub(crate) fn at_port(&self, host: u16) -> Node {
-        if self.pcie_bits_per_s.is_some() { Node::Dpu(host) } else { Node::Host(host) }
+    pub(crate) fn at_port(&self, host: u16) -> LabNode {
+        if self.pcie_bits_per_s.is_some() { LabNode::Dpu(host) } else { LabNode::Host(host) }
     }
 }
 
@@ -165,14 +165,14 @@ impl LinkLimits {
 
 /// Random loss in the switch, drawn independently for every packet and receiving port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Loss {
+pub struct PacketLoss {
     parts_per_million: u32,
-    of: LossOf,
+    of: LossScope,
 }
 
-impl Loss {
+impl PacketLoss {
     /// Loss of `percent` (0 ..= 100) of the packets in `of`.
-    pub fn new(percent: f64, of: LossOf) -> Result<Self, SpecError> {
+    pub fn new(percent: f64, of: LossScope) -> Result<Self, SpecError> {
         if !(0.0..=100.0).contains(&percent) {
             return Err(SpecError::Loss { percent: percent.to_string() });
         }
@@ -180,7 +180,7 @@ impl Loss {
     }
 
     /// Parses a percentage with or without the percent sign: `5%`, `0.1`.
-    pub fn parse(percent: &str, of: LossOf) -> Result<Self, SpecError> {
+    pub fn parse(percent: &str, of: LossScope) -> Result<Self, SpecError> {
         let number = percent.strip_suffix('%').unwrap_or(percent);
         let parsed = number.parse().map_err(|_| SpecError::Loss { percent: percent.to_owned() })?;
         Self::new(parsed, of)
@@ -192,7 +192,7 @@ impl Loss {
     }
 
     /// Which packets may be lost.
-    pub fn of(&self) -> LossOf {
+    pub fn of(&self) -> LossScope {
         self.of
     }
 }
@@ -200,14 +200,14 @@ impl Loss {
 /// Packets that the switch may drop. It never drops IGMP: group membership belongs to the lab, not to the test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum LossOf {
+pub enum LossScope {
     /// IPv4 packets to a multicast group.
     Multicast,
     /// Every IPv4 packet.
     All,
 }
 
-impl fmt::Display for LossOf {
+impl fmt::Display for LossScope {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Multicast => "multicast",
@@ -243,8 +243,8 @@ impl FromStr for LabSpec {
         let hosts: u64 = hosts.parse().map_err(|_| shape())?;
         let limit = |rate: &str| match rate.parse::<Rate>() {
             Ok(rate) => Ok(rate.in_bits_per_second()),
-            Err(UnitError::Nothing) => Err(SpecError::RateRange { bits_per_s: 0 }),
-            Err(UnitError::Form { .. } | UnitError::Range { .. }) => Err(shape()),
+            Err(UnitError::ZeroRate) => Err(SpecError::RateRange { bits_per_s: 0 }),
+            Err(UnitError::Syntax { .. } | UnitError::Range { .. }) => Err(shape()),
         };
         let rate = if rate == UNLIMITED { 0 } else { limit(rate)? };
         let hosts = u16::try_from(hosts).map_err(|_| SpecError::Hosts { hosts })?;
@@ -314,7 +314,7 @@ mod tests {
 
     #[test]
     fn loss_is_a_percentage() {
-        let parts = |text| Loss::parse(text, LossOf::All).map(|loss| loss.parts_per_million());
+        let parts = |text| PacketLoss::parse(text, LossScope::All).map(|loss| loss.parts_per_million());
         assert_eq!(parts("5%"), Ok(50_000));
         assert_eq!(parts("0.1"), Ok(1_000));
         assert_eq!(parts("100%"), Ok(1_000_000));
@@ -326,10 +326,10 @@ mod tests {
     #[test]
     fn hosts_go_by_name_or_address() {
         let spec: LabSpec = "12x1gbit".parse().unwrap();
-        assert_eq!((spec.node("h12"), spec.node("10.77.0.7")), (Some(Node::Host(12)), Some(Node::Host(7))));
+        assert_eq!((spec.node("h12"), spec.node("10.77.0.7")), (Some(LabNode::Host(12)), Some(LabNode::Host(7))));
         assert_eq!(spec.node("h3-dpu"), None);
         let spec = spec.with_dpus(None).unwrap();
-        assert_eq!((spec.node("h3-dpu"), spec.node("10.77.1.3")), (Some(Node::Dpu(3)), Some(Node::Dpu(3))));
+        assert_eq!((spec.node("h3-dpu"), spec.node("10.77.1.3")), (Some(LabNode::Dpu(3)), Some(LabNode::Dpu(3))));
         assert_eq!(spec.node("h13-dpu"), None);
         for wrong in ["h13", "h0", "h01", "h+1", "12", "h", "10.77.0.13", "10.77.1.13", "localhost"] {
             assert_eq!(spec.node(wrong), None, "{wrong}");

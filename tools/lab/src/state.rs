@@ -12,14 +12,14 @@ use std::path::{Path, PathBuf};
 
 /// A detached lab.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct State {
+pub(crate) struct LabState {
     /// The switch process.
     pub(crate) pid: i32,
     /// Start time of the process, in clock ticks after the machine's start.
     pub(crate) start_time: u64,
 }
 
-impl State {
+impl LabState {
     pub(crate) fn of(pid: i32) -> io::Result<Self> {
         Ok(Self { pid, start_time: start_time(pid)? })
     }
@@ -66,7 +66,7 @@ impl Registry {
     }
 
     /// The lab called `name`, if it runs. Removes the file of a lab that has ended.
-    pub(crate) fn find(&self, name: &str) -> Result<Option<State>, LabError> {
+    pub(crate) fn find(&self, name: &str) -> Result<Option<LabState>, LabError> {
         let path = self.file(name)?;
         let text = match fs::read(&path) {
             Ok(text) => text,
@@ -74,14 +74,14 @@ impl Registry {
             Err(source) => return Err(LabError::State { path, source }),
         };
         // A file that a killed command wrote in part names no lab.
-        match serde_json::from_slice::<State>(&text) {
+        match serde_json::from_slice::<LabState>(&text) {
             Ok(state) if state.is_current() => Ok(Some(state)),
             _ => self.remove(name).map(|()| None),
         }
     }
 
     /// Every running lab, by name.
-    pub(crate) fn all(&self) -> Result<Vec<(String, State)>, LabError> {
+    pub(crate) fn all(&self) -> Result<Vec<(String, LabState)>, LabError> {
         let failed = |source| LabError::State { path: self.dir.clone(), source };
         let mut found = Vec::new();
         for entry in fs::read_dir(&self.dir).map_err(failed)? {
@@ -93,7 +93,7 @@ impl Registry {
         Ok(found)
     }
 
-    pub(crate) fn save(&self, name: &str, state: &State) -> Result<(), LabError> {
+    pub(crate) fn save(&self, name: &str, state: &LabState) -> Result<(), LabError> {
         let path = self.file(name)?;
         let text = serde_json::to_vec(state).map_err(io::Error::from);
         text.and_then(|text| fs::write(&path, text)).map_err(|source| LabError::State { path, source })

@@ -11,11 +11,11 @@
 //! session, so that a terminal's Ctrl-C reaches the owner alone. Holds no descriptor of the owner except the lifeline
 //! and, until the lab is built, standard error. The invariants hold for the hosts, too.
 
-use crate::counters::{self, Traffic};
+use crate::counters::{self, LinkTraffic};
 use crate::error::InStep;
 use crate::message::{self, HostOrder, HostReport, LinkCounters, SwitchReply, SwitchRequest};
-use crate::node::{Node, pcie_mac_address};
-use crate::spec::{BURST_BYTES, LabSpec, Loss, LossOf, QUEUE_LIMIT_BYTES};
+use crate::node::{LabNode, pcie_mac_address};
+use crate::spec::{BURST_BYTES, LabSpec, LossScope, PacketLoss, QUEUE_LIMIT_BYTES};
 use crate::{LinkLimits, PortCounters, SetupFailure, host, tools};
 use rustix::fs::{Mode, OFlags};
 use rustix::mount::MountPropagationFlags;
@@ -161,11 +161,11 @@ struct UpHost {
     /// Open while this process lives; its closing ends the host.
     control: OwnedFd,
     /// The token buckets at the host's ends of its links.
-    ends: Option<Ends>,
+    ends: Option<BucketHandles>,
 }
 
 /// Access to the token buckets of a host.
-struct Ends {
+struct BucketHandles {
     routing: OwnedFd,
     /// Interface of the link that every host and DPU has.
     eth0: i32,
@@ -221,7 +221,7 @@ impl Switch {
     }
 
     /// Index of a node in `hosts`.
-    fn index(&self, node: Node) -> usize {
+    fn index(&self, node: LabNode) -> usize {
         usize::from(node.number()) - 1 + if node.is_dpu() { usize::from(self.spec.hosts()) } else { 0 }
     }
 
@@ -310,15 +310,15 @@ impl Switch {
     fn pcie_counters(&self) -> io::Result<Vec<PortCounters>> {
         let hosts = self.spec.pcie().map_or(0, |_| self.spec.hosts());
         let link = |host| {
-            let tx = self.sent_by(Node::Host(host), |ends| ends.eth0)?;
-            let rx = self.sent_by(Node::Dpu(host), |ends| ends.pcie0.unwrap_or_default())?;
+            let tx = self.sent_by(LabNode::Host(host), |ends| ends.eth0)?;
+            let rx = self.sent_by(LabNode::Dpu(host), |ends| ends.pcie0.unwrap_or_default())?;
             Ok(PortCounters { host, tx, rx })
         };
         (1..=hosts).map(link).collect()
     }
 
     /// Traffic that a node has sent by one of its interfaces.
-    fn sent_by(&self, node: Node, interface: impl Fn(&Ends) -> i32) -> io::Result<Traffic> {
+    fn sent_by(&self, node: LabNode, interface: impl Fn(&BucketHandles) -> i32) -> io::Result<LinkTraffic> {
         let Some(UpHost { ends: Some(ends), .. }) = &self.hosts[self.index(node)] else {
             return Err(io::Error::other(format!("{node} is down and its counters with it")));
         };
@@ -333,8 +333,8 @@ impl Switch {
         if self.hosts[usize::from(number) - 1].is_none() {
             return Err(io::Error::other(format!("h{number} is down already")));
         }
-        let dpu = self.spec.pcie().map(|_| Node::Dpu(number));
-        for node in [Node::Host(number)].into_iter().chain(dpu) {
+        let dpu = self.spec.pcie().map(|_| LabNode::Dpu(number));
+        for node in [LabNode::Host(number)].into_iter().chain(dpu) {
             let index = self.index(node);
             if let Some(host) = self.hosts[index].take() {
                 host.end();
@@ -410,7 +410,7 @@ const FLAGS: usize = 0;
 const EXIT_SIGNAL: usize = 4;
 
 /// Forks a host process into new namespaces.
-fn start_host(spec: &LabSpec, node: Node) -> io::Result<UpHost> {
+fn start_host(spec: &LabSpec, node: LabNode) -> io::Result<UpHost> {
     let (ours, theirs) = message::pair()?;
     let namespaces =
         libc::CLONE_NEWNS | libc::CLONE_NEWNET | libc::CLONE_NEWPID | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS;
@@ -458,7 +458,7 @@ fn configure(spec: &LabSpec, hosts: &[UpHost]) -> Result<Instant, SetupFailure> 
         let _ = writeln!(addresses, "fdb replace {mac} dev p{number} master static");
     }
     for (number, (host, dpu)) in (1_u16..).zip(at_host.iter().zip(at_dpu)) {
-        let (mac, pcie_mac) = (Node::Host(number).mac_address(), pcie_mac_address(number));
+        let (mac, pcie_mac) = (LabNode::Host(number).mac_address(), pcie_mac_address(number));
         let [host, dpu] = [host, dpu].map(|node| node.pid.as_raw_nonzero());
         let _ = writeln!(
             links,
@@ -475,10 +475,10 @@ fn configure(spec: &LabSpec, hosts: &[UpHost]) -> Result<Instant, SetupFailure> 
 }
 
 /// Drops packets at random at each receiving port, so that receivers lose packets independently.
-fn lose(loss: Loss) -> Result<(), SetupFailure> {
+fn lose(loss: PacketLoss) -> Result<(), SetupFailure> {
     let destination = match loss.of() {
-        LossOf::Multicast => "ip daddr 224.0.0.0/4 ",
-        LossOf::All => "",
+        LossScope::Multicast => "ip daddr 224.0.0.0/4 ",
+        LossScope::All => "",
     };
     let share = loss.parts_per_million();
     let rules = format!(
@@ -488,13 +488,13 @@ fn lose(loss: Loss) -> Result<(), SetupFailure> {
     tools::run(PLACE, "nft", &["-f", "-"], &rules)
 }
 
-fn await_ready(node: Node, control: &OwnedFd) -> Result<Ends, SetupFailure> {
+fn await_ready(node: LabNode, control: &OwnedFd) -> Result<BucketHandles, SetupFailure> {
     let place = node.to_string();
     let ended = |reason: String| SetupFailure::new(&place, "start", reason);
     match message::receive(control).map_err(|e| ended(e.to_string()))? {
         Some((HostReport::Ready { eth0, pcie0 }, mut fds)) => {
             let routing = fds.pop().ok_or_else(|| ended("no routing socket came".into()))?;
-            Ok(Ends { routing, eth0, pcie0 })
+            Ok(BucketHandles { routing, eth0, pcie0 })
         }
         Some((HostReport::Failed(failure), _)) => Err(failure),
         None => Err(ended("the host process ended".into())),

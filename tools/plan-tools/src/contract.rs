@@ -7,7 +7,7 @@ use outboard_plan::alltoall::Blocks;
 use outboard_plan::selection::{Choice, Collective};
 use outboard_plan::{Algorithm, Arguments, PlanError, Rank, Span, Topology, Vector};
 
-use crate::verify::{Combination, Contract, Contributors, Piece};
+use crate::verify::{Contract, ContributionSpan, Contributors, PromisedSpan};
 
 /// The contract of `rank` for a call that `choice` carries out.
 pub fn contract(choice: Choice, arguments: &Arguments<'_>, rank: Rank) -> Result<Contract, PlanError> {
@@ -17,48 +17,52 @@ pub fn contract(choice: Choice, arguments: &Arguments<'_>, rank: Rank) -> Result
     let at = |rank: Rank| u64::from(rank.0) * bytes;
     // Blocks of equal size, in the order of ranks; the rank holds the bytes of each from `from` on.
     let of_all = |from| {
-        let block = |q| Combination::of_one(Span::output(at(q), bytes), q, from);
+        let block = |q| PromisedSpan::of_one(Span::output(at(q), bytes), q, from);
         (0..ranks).map(Rank).map(block).collect::<Vec<_>>()
     };
     let contract = match choice.collective() {
         Collective::Allgather => {
             let extents = arguments.blocks(Collective::Allgather)?;
             let own = extents.block(rank);
-            let block = |q| Combination::of_one(extents.block(q), q, 0);
+            let block = |q| PromisedSpan::of_one(extents.block(q), q, 0);
             let gathered = moved(rank, own.len, extents.total(), (0..ranks).map(Rank).map(block).collect());
             if in_place {
-                Contract { input_bytes: 0, before: vec![Piece { span: own, source: rank, from: 0 }], ..gathered }
+                Contract {
+                    input_bytes: 0,
+                    before: vec![ContributionSpan { span: own, source: rank, from: 0 }],
+                    ..gathered
+                }
             } else {
                 gathered
             }
         }
         Collective::Broadcast if rank == root => moved(rank, bytes, 0, Vec::new()),
-        Collective::Broadcast => moved(rank, 0, bytes, vec![Combination::of_one(Span::output(0, bytes), root, 0)]),
+        Collective::Broadcast => moved(rank, 0, bytes, vec![PromisedSpan::of_one(Span::output(0, bytes), root, 0)]),
         Collective::Alltoall => moved(rank, total()?, total()?, of_all(at(rank))),
         Collective::Gather if rank == root => moved(rank, bytes, total()?, of_all(0)),
         Collective::Gather => moved(rank, bytes, 0, Vec::new()),
         Collective::Scatter => {
             let input = if rank == root { total()? } else { 0 };
-            moved(rank, input, bytes, vec![Combination::of_one(Span::output(0, bytes), root, at(rank))])
+            moved(rank, input, bytes, vec![PromisedSpan::of_one(Span::output(0, bytes), root, at(rank))])
         }
         Collective::Barrier => moved(rank, 0, 0, Vec::new()),
         Collective::Reduce => {
             let span = Span::output(0, if rank == root { bytes } else { 0 });
             let of = order(choice, topology, root, rank);
-            combined(rank, arguments, bytes, vec![Combination { span, from: 0, of }])
+            combined(rank, arguments, bytes, vec![PromisedSpan { span, from: 0, of }])
         }
         Collective::Allreduce => combined(rank, arguments, bytes, all_combined(choice, topology, arguments.vector()?)),
         Collective::ReduceScatter => {
             let extents = arguments.blocks(Collective::ReduceScatter)?;
             let block = extents.block(rank);
             let (span, of) = (Span::output(0, block.len), order(choice, topology, root, rank));
-            combined(rank, arguments, extents.total(), vec![Combination { span, from: block.offset, of }])
+            combined(rank, arguments, extents.total(), vec![PromisedSpan { span, from: block.offset, of }])
         }
         Collective::Scan => {
             let count = rank.0 + u32::from(!exclusive);
             let span = Span::output(0, if count > 0 { bytes } else { 0 });
             let of = Contributors::Round { first: Rank(0), count };
-            combined(rank, arguments, bytes, vec![Combination { span, from: 0, of }])
+            combined(rank, arguments, bytes, vec![PromisedSpan { span, from: 0, of }])
         }
     };
     Ok(contract)
@@ -70,19 +74,19 @@ pub fn exchange(rank: Rank, all: &[Blocks]) -> Contract {
     let (input_bytes, output_bytes) = mine.bytes();
     let sources = mine.receive.iter().zip(all).zip(0..);
     let after = sources
-        .map(|((span, theirs), source)| Combination::of_one(*span, Rank(source), theirs.send[rank.0 as usize].offset));
+        .map(|((span, theirs), source)| PromisedSpan::of_one(*span, Rank(source), theirs.send[rank.0 as usize].offset));
     moved(rank, input_bytes, output_bytes, after.collect())
 }
 
 /// The contract of a collective that only moves data; all input of `rank` is its own contribution.
-fn moved(rank: Rank, input_bytes: u64, output_bytes: u64, mut after: Vec<Combination>) -> Contract {
+fn moved(rank: Rank, input_bytes: u64, output_bytes: u64, mut after: Vec<PromisedSpan>) -> Contract {
     after.retain(|one| !one.span.is_empty());
-    let before = vec![Piece { span: Span::input(0, input_bytes), source: rank, from: 0 }];
+    let before = vec![ContributionSpan { span: Span::input(0, input_bytes), source: rank, from: 0 }];
     Contract { element_bytes: None, input_bytes, output_bytes, before, after }
 }
 
 /// The contract of a reduction of vectors of `bytes` bytes; the output of `rank` is as long as its result.
-fn combined(rank: Rank, arguments: &Arguments<'_>, bytes: u64, after: Vec<Combination>) -> Contract {
+fn combined(rank: Rank, arguments: &Arguments<'_>, bytes: u64, after: Vec<PromisedSpan>) -> Contract {
     let output_bytes = after.iter().filter_map(|one| one.span.end()).max().unwrap_or(0);
     Contract { element_bytes: Some(arguments.element_bytes), ..moved(rank, bytes, output_bytes, after) }
 }
@@ -116,7 +120,7 @@ fn order(choice: Choice, topology: &Topology, root: Rank, rank: Rank) -> Contrib
 }
 
 /// The combinations that every rank of an allreduce is promised.
-fn all_combined(choice: Choice, topology: &Topology, vector: Vector) -> Vec<Combination> {
+fn all_combined(choice: Choice, topology: &Topology, vector: Vector) -> Vec<PromisedSpan> {
     let (ranks, hosts) = (topology.ranks(), topology.hosts());
     // Ranks in ring order from rank `first`, or the ranks of all hosts from host `first`.
     let from = |first: u32| match choice.leaders() {
@@ -134,7 +138,7 @@ fn all_combined(choice: Choice, topology: &Topology, vector: Vector) -> Vec<Comb
     };
     let part = |q: u32| {
         let (offset, len) = vector.part(parts.into(), q.into());
-        Combination { span: Span::output(offset, len), from: offset, of: from((q + 1) % parts) }
+        PromisedSpan { span: Span::output(offset, len), from: offset, of: from((q + 1) % parts) }
     };
     (0..parts).map(part).collect()
 }

@@ -24,14 +24,14 @@ use outboard_plan::{Op, Program, Rank};
 use thiserror::Error;
 
 use crate::programs::{host_of, programs};
-use crate::verify::{At, Graph, Node, VerifyError, well_formed};
+use crate::verify::{StepGraph, StepLocation, StepNode, VerifyError, well_formed};
 
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum EstimateError {
     #[error(transparent)]
     Plan(#[from] VerifyError),
     #[error("{at}: the cluster has no multicast; set `multicast` of [cost]")]
-    NoMulticast { at: Box<At> },
+    NoMulticast { at: Box<StepLocation> },
 }
 
 /// The time until `programs` are done if all ranks call at once. `programs` holds all ranks in rank order, and
@@ -53,10 +53,10 @@ fn play(
     barrier: bool,
 ) -> Result<Estimate, EstimateError> {
     well_formed(programs)?;
-    let graph = Graph::new(programs)?;
+    let graph = StepGraph::new(programs)?;
     let hosts: Vec<usize> = (0..programs.len() as u32).map(|rank| host_of(Rank(rank)) as usize).collect();
-    let mut play = Play::new(&graph, hosts, cost);
-    let multicast = |node: &Node| matches!(graph.op(*node), Op::Multicast { .. }) && play.leaves(*node);
+    let mut play = PlanPlayer::new(&graph, hosts, cost);
+    let multicast = |node: &StepNode| matches!(graph.op(*node), Op::Multicast { .. }) && play.leaves(*node);
     if let (None, Some(node)) = (cost.multicast, (0..graph.nodes()).find(multicast)) {
         return Err(EstimateError::NoMulticast { at: graph.at(node).boxed() });
     }
@@ -69,49 +69,49 @@ fn play(
 }
 
 /// Picoseconds since the call.
-type Time = u128;
+type Picoseconds = u128;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Event {
+enum PlayEvent {
     /// All earlier steps that this step follows are complete.
-    Ready(Node),
+    Ready(StepNode),
     /// The processor has handed over a message to another host; the node is the send.
-    Leaving(Node),
+    Leaving(StepNode),
     /// The first byte of the message has reached the host of the receive.
-    Arriving(Node),
+    Arriving(StepNode),
     /// The last byte of the message has reached the host of the receive.
-    Arrived(Node),
-    Complete(Node),
+    Arrived(StepNode),
+    Complete(StepNode),
 }
 
 /// Times at which the resources of one host are free again.
 #[derive(Debug, Clone, Copy, Default)]
-struct Host {
-    processor: Time,
-    way_out: Time,
-    way_in: Time,
+struct HostResources {
+    processor: Picoseconds,
+    way_out: Picoseconds,
+    way_in: Picoseconds,
 }
 
-struct Play<'a> {
-    graph: &'a Graph<'a>,
+struct PlanPlayer<'a> {
+    graph: &'a StepGraph<'a>,
     cost: &'a Cost,
     host_of: Vec<usize>,
-    hosts: Vec<Host>,
+    hosts: Vec<HostResources>,
     /// By step: the number of steps that it waits for, plus one for a receive whose message is missing.
     awaits: Vec<usize>,
-    events: BinaryHeap<Reverse<(Time, u64, Event)>>,
+    events: BinaryHeap<Reverse<(Picoseconds, u64, PlayEvent)>>,
     pushed: u64,
-    last: Time,
+    last: Picoseconds,
     handshake: bool,
 }
 
-impl<'a> Play<'a> {
-    fn new(graph: &'a Graph<'a>, host_of: Vec<usize>, cost: &'a Cost) -> Self {
+impl<'a> PlanPlayer<'a> {
+    fn new(graph: &'a StepGraph<'a>, host_of: Vec<usize>, cost: &'a Cost) -> Self {
         let awaited = |node| graph.after(node).len() + usize::from(graph.source(node).is_some());
-        Play {
+        PlanPlayer {
             graph,
             cost,
-            hosts: vec![Host::default(); host_of.iter().max().map_or(0, |most| most + 1)],
+            hosts: vec![HostResources::default(); host_of.iter().max().map_or(0, |most| most + 1)],
             host_of,
             awaits: (0..graph.nodes()).map(awaited).collect(),
             events: BinaryHeap::new(),
@@ -127,57 +127,57 @@ impl<'a> Play<'a> {
         self.last = start;
         for node in (0..self.awaits.len()).filter(|node| self.graph.after(*node).is_empty()) {
             if self.awaits[node] == 0 {
-                self.push(start, Event::Ready(node));
+                self.push(start, PlayEvent::Ready(node));
             }
         }
     }
 
-    fn push(&mut self, at: Time, event: Event) {
+    fn push(&mut self, at: Picoseconds, event: PlayEvent) {
         self.events.push(Reverse((at, self.pushed, event)));
         self.pushed += 1;
     }
 
-    fn host(&self, node: Node) -> usize {
+    fn host(&self, node: StepNode) -> usize {
         self.host_of[self.graph.at(node).rank.0 as usize]
     }
 
     /// Whether a rank of another host receives the message of a step.
-    fn leaves(&self, send: Node) -> bool {
+    fn leaves(&self, send: StepNode) -> bool {
         self.graph.receivers(send).iter().any(|receive| self.host(*receive) != self.host(send))
     }
 
-    fn step(&mut self, at: Time, event: Event) {
+    fn step(&mut self, at: Picoseconds, event: PlayEvent) {
         match event {
-            Event::Ready(node) => self.ready(at, node),
-            Event::Leaving(node) => self.leaving(at, node),
-            Event::Arriving(receive) => {
+            PlayEvent::Ready(node) => self.ready(at, node),
+            PlayEvent::Leaving(node) => self.leaving(at, node),
+            PlayEvent::Arriving(receive) => {
                 let takes = self.transfer(receive);
                 let host = self.host(receive);
                 let way_in = &mut self.hosts[host].way_in;
                 *way_in = (*way_in).max(at) + takes;
                 let arrived = *way_in;
-                self.push(arrived, Event::Arrived(receive));
+                self.push(arrived, PlayEvent::Arrived(receive));
             }
-            Event::Arrived(receive) => {
+            PlayEvent::Arrived(receive) => {
                 self.work(receive, at, each(1, self.cost.message));
                 for other in self.locals_beside(receive) {
                     self.work(other, at, at_rate(self.bytes(receive), self.cost.copy));
                 }
             }
-            Event::Complete(node) => self.complete(at, node),
+            PlayEvent::Complete(node) => self.complete(at, node),
         }
     }
 
-    fn ready(&mut self, at: Time, node: Node) {
+    fn ready(&mut self, at: Picoseconds, node: StepNode) {
         let message = each(1, self.cost.message);
         match self.graph.op(node) {
             Op::Send { span, .. } if !self.leaves(node) => {
                 let end = self.work(node, at, message + at_rate(span.len, self.cost.copy));
-                self.push(end, Event::Complete(self.graph.receivers(node)[0]));
+                self.push(end, PlayEvent::Complete(self.graph.receivers(node)[0]));
             }
             Op::Send { .. } | Op::Multicast { .. } => {
                 let end = self.occupy(node, at, message);
-                self.push(end, Event::Leaving(node));
+                self.push(end, PlayEvent::Leaving(node));
             }
             Op::Copy { from, .. } => {
                 self.work(node, at, at_rate(from.len, self.cost.copy));
@@ -189,13 +189,13 @@ impl<'a> Play<'a> {
         }
     }
 
-    fn leaving(&mut self, at: Time, send: Node) {
+    fn leaving(&mut self, at: Picoseconds, send: StepNode) {
         let mine = self.host(send);
         let leaves = self.leaves(send);
         let takes = if leaves { self.transfer(send) } else { 0 };
         let begins = self.hosts[mine].way_out.max(at);
         self.hosts[mine].way_out = begins + takes;
-        self.push(begins + takes, Event::Complete(send));
+        self.push(begins + takes, PlayEvent::Complete(send));
         self.handshake |= leaves && matches!(self.graph.op(send), Op::Multicast { .. });
         // The first receive of each host stands for all of its ranks.
         let mut first = BTreeMap::new();
@@ -204,7 +204,7 @@ impl<'a> Play<'a> {
         }
         for (host, receive) in first {
             if host != mine {
-                self.push(begins + each(1, self.cost.latency), Event::Arriving(receive));
+                self.push(begins + each(1, self.cost.latency), PlayEvent::Arriving(receive));
                 continue;
             }
             for local in std::iter::once(receive).chain(self.locals_beside(receive)) {
@@ -214,26 +214,26 @@ impl<'a> Play<'a> {
     }
 
     /// The other receives of the same message on the same host.
-    fn locals_beside(&self, receive: Node) -> Vec<Node> {
+    fn locals_beside(&self, receive: StepNode) -> Vec<StepNode> {
         let all = self.graph.source(receive).map_or(&[][..], |send| self.graph.receivers(send));
-        let beside = |other: &Node| *other != receive && self.host(*other) == self.host(receive);
+        let beside = |other: &StepNode| *other != receive && self.host(*other) == self.host(receive);
         all.iter().copied().filter(beside).collect()
     }
 
-    fn bytes(&self, node: Node) -> u64 {
+    fn bytes(&self, node: StepNode) -> u64 {
         let op = self.graph.op(node);
         op.reads().or(op.writes()).map_or(0, |span| span.len)
     }
 
     /// Time on a link for the message of a step.
-    fn transfer(&self, node: Node) -> Time {
+    fn transfer(&self, node: StepNode) -> Picoseconds {
         let multicast = matches!(self.graph.op(node), Op::Multicast { .. } | Op::MulticastRecv { .. });
         let rate = if multicast { self.cost.multicast } else { None };
         at_rate(self.bytes(node), rate.unwrap_or(self.cost.bandwidth))
     }
 
     /// Occupies the processor of the step's host; returns the time when it is done.
-    fn occupy(&mut self, node: Node, at: Time, takes: Time) -> Time {
+    fn occupy(&mut self, node: StepNode, at: Picoseconds, takes: Picoseconds) -> Picoseconds {
         let host = self.host(node);
         let processor = &mut self.hosts[host].processor;
         *processor = (*processor).max(at) + takes;
@@ -241,14 +241,14 @@ impl<'a> Play<'a> {
     }
 
     /// Occupies the processor; afterwards the step is complete, or its message has arrived.
-    fn work(&mut self, node: Node, at: Time, takes: Time) -> Time {
+    fn work(&mut self, node: StepNode, at: Picoseconds, takes: Picoseconds) -> Picoseconds {
         let end = self.occupy(node, at, takes);
-        self.push(end, Event::Complete(node));
+        self.push(end, PlayEvent::Complete(node));
         end
     }
 
     /// Completes a step. For a receive, only its message has arrived, so it may still wait for earlier steps.
-    fn complete(&mut self, at: Time, node: Node) {
+    fn complete(&mut self, at: Picoseconds, node: StepNode) {
         if self.graph.source(node).is_some() {
             self.awaits[node] -= 1;
             if self.awaits[node] > 0 {
@@ -258,7 +258,7 @@ impl<'a> Play<'a> {
         self.finish(at, node);
     }
 
-    fn finish(&mut self, at: Time, node: Node) {
+    fn finish(&mut self, at: Picoseconds, node: StepNode) {
         self.last = self.last.max(at);
         for follower in self.graph.followers(node).to_vec() {
             self.awaits[follower] -= 1;
@@ -268,7 +268,7 @@ impl<'a> Play<'a> {
             if self.graph.source(follower).is_some() {
                 self.finish(at, follower);
             } else {
-                self.push(at, Event::Ready(follower));
+                self.push(at, PlayEvent::Ready(follower));
             }
         }
     }

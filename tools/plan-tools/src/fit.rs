@@ -9,7 +9,7 @@ use outboard_plan::selection::{Case, Choice, Cost, terms};
 use outboard_units::{Duration, Rate};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Sample {
+pub struct CostSample {
     pub case: Case,
     pub choice: Choice,
     /// Time from the post to the end, on the slowest rank.
@@ -30,7 +30,7 @@ const ROUNDS: usize = 8;
 const STEPS: usize = 5_000;
 
 /// Nanoseconds of each term of a sample at `cost`.
-fn parts(cost: &Cost, sample: &Sample) -> [f64; PARAMETERS] {
+fn parts(cost: &Cost, sample: &CostSample) -> [f64; PARAMETERS] {
     let terms = terms(cost, &sample.case, sample.choice);
     let each = |count: u64, duration: Duration| count as f64 * duration.in_nanoseconds() as f64;
     let at = |bytes: u64, rate: Rate| bytes as f64 * 8e9 / rate.in_bits_per_second() as f64;
@@ -46,7 +46,7 @@ fn parts(cost: &Cost, sample: &Sample) -> [f64; PARAMETERS] {
 }
 
 /// The error factor of `cost` for a sample: the larger time over the smaller, so 1 if `cost` is exact.
-pub fn factor(cost: &Cost, sample: &Sample) -> f64 {
+pub fn factor(cost: &Cost, sample: &CostSample) -> f64 {
     let model: f64 = parts(cost, sample).iter().sum();
     let took = sample.took.in_nanoseconds().max(1) as f64;
     (model / took).max(took / model.max(1.0))
@@ -54,7 +54,7 @@ pub fn factor(cost: &Cost, sample: &Sample) -> f64 {
 
 /// The cost that explains the times of `samples` best. Parameters that the samples do not determine stay as in `start`,
 /// and the result has multicast if `start` has it.
-pub fn fit(start: &Cost, samples: &[Sample]) -> Cost {
+pub fn fit(start: &Cost, samples: &[CostSample]) -> Cost {
     let mut cost = *start;
     for _ in 0..ROUNDS {
         // By sample: the fraction of the measured time that each parameter accounts for.
@@ -124,7 +124,7 @@ mod tests {
 
     use super::*;
 
-    fn samples(cost: &Cost, noise: impl Fn(usize) -> f64) -> Vec<Sample> {
+    fn samples(cost: &Cost, noise: impl Fn(usize) -> f64) -> Vec<CostSample> {
         let mut all = Vec::new();
         for collective in Collective::ALL {
             for (choice, bytes) in
@@ -132,9 +132,9 @@ mod tests {
             {
                 for ranks in [4, 8] {
                     let case = Case { collective, ranks, hosts: 4, bytes, multicast: true, links: Links::Slow };
-                    let sample = Sample { case, choice, took: Duration::nanoseconds(0) };
+                    let sample = CostSample { case, choice, took: Duration::nanoseconds(0) };
                     let took = parts(cost, &sample).iter().sum::<f64>() * noise(all.len());
-                    all.push(Sample { took: Duration::nanoseconds(took as u64), ..sample });
+                    all.push(CostSample { took: Duration::nanoseconds(took as u64), ..sample });
                 }
             }
         }
@@ -182,7 +182,7 @@ mod tests {
 
     #[test]
     fn what_nobody_measured_stays_as_it_was() {
-        let broadcasts: Vec<Sample> = samples(&other(), |_| 1.0)
+        let broadcasts: Vec<CostSample> = samples(&other(), |_| 1.0)
             .into_iter()
             .filter(|s| s.case.collective == Collective::Broadcast && !s.choice.multicasts())
             .collect();

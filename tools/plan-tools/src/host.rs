@@ -6,24 +6,24 @@ use outboard_plan::selection::Choice;
 use outboard_plan::{Arguments, Op, OpId, PlanError, Program, Rank, program};
 use thiserror::Error;
 
-use crate::verify::At;
+use crate::verify::StepLocation;
 
 /// The reason why processes do not carry out a call themselves.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-pub enum LowerError {
+pub enum HostLowerError {
     #[error(transparent)]
     Plan(#[from] PlanError),
     #[error("{at}: processes send to one another; choose an algorithm without multicast")]
-    Multicast { at: Box<At> },
+    Multicast { at: Box<StepLocation> },
 }
 
 /// The programs of all ranks, in rank order.
-pub fn lower(choice: Choice, arguments: &Arguments<'_>) -> Result<Vec<Arc<Program>>, LowerError> {
+pub fn lower(choice: Choice, arguments: &Arguments<'_>) -> Result<Vec<Arc<Program>>, HostLowerError> {
     let one = |rank| {
         let program = program(choice, arguments, rank)?;
         let multicasts = |op: Op| matches!(op, Op::Multicast { .. } | Op::MulticastRecv { .. });
         match program.steps.iter().position(|step| multicasts(step.op)) {
-            Some(step) => Err(LowerError::Multicast { at: At::new(&program, OpId(step as u32)).boxed() }),
+            Some(step) => Err(HostLowerError::Multicast { at: StepLocation::new(&program, OpId(step as u32)).boxed() }),
             None => Ok(Arc::new(program)),
         }
     };

@@ -27,7 +27,9 @@ mod verify;
 
 pub use contract::{contract, exchange};
 pub use estimate::{EstimateError, estimate, played};
-pub use fit::{Sample, factor, fit};
+pub use fit::{CostSample, factor, fit};
 pub use programs::programs;
 pub use rounds::Rounds;
-pub use verify::{At, Combination, Contract, Contributors, Fault, Piece, VerifyError, verify};
+pub use verify::{
+    Contract, ContributionFault, ContributionSpan, Contributors, PromisedSpan, StepLocation, VerifyError, verify,
+};

@@ -7,12 +7,12 @@
 //! Invariants: a message waits only for messages of earlier rounds; messages are sorted by round, then by sender, then
 //! by step, then by receiver.
 
-use crate::verify::{Event, Graph, VerifyError, well_formed};
+use crate::verify::{StepEvent, StepGraph, VerifyError, well_formed};
 use outboard_plan::{Op, OpId, Program, Rank};
 
 /// A message from one rank to another, in a round from 0; a multicast has no index.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Message {
+pub struct RoundMessage {
     pub round: u32,
     pub from: Rank,
     pub send: OpId,
@@ -23,7 +23,7 @@ pub struct Message {
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Load {
+pub struct RankLoad {
     /// Bytes that the rank sends; a multicast counts once.
     pub sent: u64,
     pub received: u64,
@@ -33,7 +33,7 @@ pub struct Load {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rounds {
     ranks: u32,
-    messages: Vec<Message>,
+    messages: Vec<RoundMessage>,
     /// The end of each round in `messages`.
     ends: Vec<usize>,
 }
@@ -46,16 +46,16 @@ impl Rounds {
     /// buffers are not checked.
     pub fn of(programs: &[Program]) -> Result<Rounds, VerifyError> {
         well_formed(programs)?;
-        let graph = Graph::new(programs)?;
+        let graph = StepGraph::new(programs)?;
         // By node: number of rounds whose messages have arrived when its step starts, and when it is complete.
         let mut start = vec![0u32; graph.nodes()];
         let mut done = vec![0u32; graph.nodes()];
         for event in graph.order() {
             match *event {
-                Event::Start(node) => {
+                StepEvent::Start(node) => {
                     start[node] = graph.after(node).iter().map(|earlier| done[*earlier]).max().unwrap_or(0)
                 }
-                Event::Complete(node) => {
+                StepEvent::Complete(node) => {
                     let arrived = graph.source(node).map_or(0, |send| start[send] + 1);
                     done[node] = start[node].max(arrived);
                 }
@@ -65,7 +65,7 @@ impl Rounds {
         let message = |(send, receive)| {
             let (from, to) = (graph.at(send), graph.at(receive));
             let index = if let Op::Send { index, .. } = from.op { Some(index) } else { None };
-            Message {
+            RoundMessage {
                 round: start[send],
                 from: from.rank,
                 send: from.step,
@@ -75,7 +75,7 @@ impl Rounds {
                 bytes: from.op.reads().map_or(0, |span| span.len),
             }
         };
-        let mut messages: Vec<Message> = received.map(message).collect();
+        let mut messages: Vec<RoundMessage> = received.map(message).collect();
         messages.sort_by_key(|m| (m.round, m.from, m.send, m.to));
         let count = messages.last().map_or(0, |last| last.round + 1);
         let ends = (0..count).map(|round| messages.partition_point(|m| m.round <= round)).collect();
@@ -90,19 +90,19 @@ impl Rounds {
         self.ranks
     }
 
-    pub fn messages(&self) -> &[Message] {
+    pub fn messages(&self) -> &[RoundMessage] {
         &self.messages
     }
 
     /// The messages of a round; empty after the last round.
-    pub fn of_round(&self, round: usize) -> &[Message] {
+    pub fn of_round(&self, round: usize) -> &[RoundMessage] {
         let end = |round: usize| self.ends.get(round).copied().unwrap_or(self.messages.len());
         let start = round.checked_sub(1).map_or(0, end);
         &self.messages[start..end(round)]
     }
 
-    pub fn loads(&self, round: usize) -> Vec<Load> {
-        let mut loads = vec![Load::default(); self.ranks as usize];
+    pub fn loads(&self, round: usize) -> Vec<RankLoad> {
+        let mut loads = vec![RankLoad::default(); self.ranks as usize];
         let mut multicast = None;
         for message in self.of_round(round) {
             loads[message.to.0 as usize].received += message.bytes;
@@ -141,7 +141,7 @@ mod tests {
         let second: Vec<(u32, u32, Option<u32>)> =
             ring.of_round(1).iter().map(|m| (m.from.0, m.to.0, m.index)).collect();
         assert_eq!(second, [(0, 1, Some(1)), (1, 2, Some(1)), (2, 0, Some(1))]);
-        assert_eq!(ring.loads(1), [Load { sent: 8, received: 8 }; 3]);
+        assert_eq!(ring.loads(1), [RankLoad { sent: 8, received: 8 }; 3]);
         assert!(ring.of_round(2).is_empty());
     }
 
@@ -150,7 +150,7 @@ mod tests {
     fn a_multicast_counts_once_where_it_is_sent() {
         let rounds = Rounds::of(&programs("multicast:chains=1", 3)).unwrap();
         assert_eq!(rounds.count(), 3);
-        let load = |sent, received| Load { sent, received };
+        let load = |sent, received| RankLoad { sent, received };
         assert_eq!(rounds.loads(0), [load(8, 0), load(0, 8), load(0, 8)]);
         assert_eq!(rounds.of_round(0).len(), 3, "two receivers, and the signal");
         assert_eq!(rounds.of_round(0).iter().filter(|m| m.index.is_none()).count(), 2);

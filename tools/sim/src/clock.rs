@@ -16,12 +16,12 @@ pub(crate) struct EventQueue<E> {
     coming: BTreeMap<Due, E>,
     /// When the event taken out last was due.
     due: Due,
-    put_in: u64,
+    scheduled: u64,
 }
 
 impl<E> EventQueue<E> {
     pub(crate) fn new() -> Self {
-        EventQueue { coming: BTreeMap::new(), due: (Instant(0), 0), put_in: 0 }
+        EventQueue { coming: BTreeMap::new(), due: (Instant(0), 0), scheduled: 0 }
     }
 
     /// The instant of the event taken out last.
@@ -35,20 +35,20 @@ impl<E> EventQueue<E> {
     }
 
     /// Assigns a place in the order to something that happens without being an event.
-    pub(crate) fn pass(&mut self, at: Instant) -> Due {
-        self.put_in += 1;
-        (at.max(self.now()), self.put_in)
+    pub(crate) fn reserve(&mut self, at: Instant) -> Due {
+        self.scheduled += 1;
+        (at.max(self.now()), self.scheduled)
     }
 
-    /// Puts in an event. An event whose time has passed happens now.
-    pub(crate) fn put(&mut self, at: Instant, event: E) -> Due {
-        let due = self.pass(at);
+    /// Schedules an event. An event whose time has passed happens now.
+    pub(crate) fn schedule(&mut self, at: Instant, event: E) -> Due {
+        let due = self.reserve(at);
         self.coming.insert(due, event);
         due
     }
 
     /// Takes out the next event and moves the clock to it.
-    pub(crate) fn take(&mut self) -> Option<E> {
+    pub(crate) fn pop(&mut self) -> Option<E> {
         let (due, event) = self.coming.pop_first()?;
         self.due = due;
         Some(event)
@@ -63,11 +63,11 @@ mod tests {
     fn takes_out_by_time_then_by_order_put_in() {
         let mut q = EventQueue::new();
         for (at, event) in [(5, 'c'), (1, 'a'), (5, 'd'), (6, 'e'), (3, 'b')] {
-            q.put(Instant(at), event);
+            q.schedule(Instant(at), event);
         }
-        let taken: String = std::iter::from_fn(|| q.take()).collect();
+        let taken: String = std::iter::from_fn(|| q.pop()).collect();
         assert_eq!((taken.as_str(), q.now()), ("abcde", Instant(6)));
-        q.put(Instant(2), 'f');
-        assert_eq!((q.take(), q.now()), (Some('f'), Instant(6)), "the past happens now");
+        q.schedule(Instant(2), 'f');
+        assert_eq!((q.pop(), q.now()), (Some('f'), Instant(6)), "the past happens now");
     }
 }

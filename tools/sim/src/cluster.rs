@@ -1,8 +1,9 @@
 //! Hosts and the network between them, in virtual time: the one driver of service processes for all kinds of scripts.
 //!
-//! The player ([`World`](crate::world::World), [`sequences`](crate::sequences), [`hostile`](crate::hostile)) feeds in
-//! what ranks do and takes [`steps`](Cluster::step). After each of both it [polls](Cluster::poll) for notifications of
-//! ranks. A service process may have no [`Host`]: its frames are shown to the player, which may answer.
+//! The player ([`ScenarioRun`](crate::scenario_run::ScenarioRun), [`sequences`](crate::sequences),
+//! [`hostile`](crate::hostile)) feeds in what ranks do and takes [`steps`](Cluster::step). After
+//! each of both it [polls](Cluster::poll) for notifications of ranks. A service process may have no [`SimulatedHost`]:
+//! its frames go to the player, which may answer.
 //!
 //! Invariants: what happens is a function of the plan, the seed, and the player's inputs and their times. Nothing
 //! happens between the player's calls. Never knows what ranks call, nor which results are right.
@@ -13,16 +14,18 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use outboard_proto::{Channel, Config, GroupHandle, GroupSpec, HostId, Instant, Member, MulticastBatch, OfferId, SpId};
+use outboard_proto::{
+    Config, GroupHandle, GroupMember, GroupSpec, HostId, Instant, MulticastBatch, MulticastChannel, OfferId, SpId,
+};
 
-use crate::breach::Breach;
 use crate::clock::EventQueue;
-use crate::engine::engine_of;
-use crate::faults::{Cut, Dice, Faults};
-use crate::host::{Action, Host, Inbox, Input};
-use crate::network::{Frame, LinkBytes, Network, NetworkPlan, Train};
+use crate::deferred_engine::engine_of;
+use crate::faults::{Dice, Faults, LinkCut};
+use crate::host::{HostAction, Inbox, Input, SimulatedHost};
+use crate::network::{LinkBytes, Network, NetworkPlan, Train, TransitFrame};
 use crate::sabotage::Sabotage;
 use crate::store::StoreKind;
+use crate::violation::Violation;
 
 /// The name of the service process on a host.
 pub(crate) fn sp_id(host: usize) -> SpId {
@@ -53,7 +56,7 @@ pub(crate) fn group_spec(
     hosts: impl IntoIterator<Item = usize>,
     (siblings, link_rate): (usize, u64),
 ) -> Rc<GroupSpec> {
-    let member = |(rank, host): (usize, usize)| Member {
+    let member = |(rank, host): (usize, usize)| GroupMember {
         sp: sp_id(host),
         sends_from: Some(address_of(host / siblings)),
         link_rate,
@@ -68,8 +71,8 @@ pub(crate) fn group_spec(
 
 /// Something that happens at an instant.
 #[derive(Debug)]
-enum Happening<P> {
-    Own(P),
+enum ClusterEvent<P> {
+    PlayerEvent(P),
     Timer {
         host: usize,
     },
@@ -93,24 +96,24 @@ enum Happening<P> {
     FrameLeft {
         host: usize,
     },
-    FrameAtSwitch(Rc<Frame>),
+    FrameAtSwitch(Rc<TransitFrame>),
     /// A frame that waited behind a cut goes on, unless its sender has reconnected since.
     FrameHeld {
-        frame: Rc<Frame>,
+        frame: Rc<TransitFrame>,
         connection: u32,
     },
     Joined {
         host: usize,
-        channel: Channel,
+        channel: MulticastChannel,
     },
 }
 
 #[derive(Debug)]
-pub(crate) enum Step<P> {
-    /// An event that the player put in is due.
-    Own(P),
+pub(crate) enum ClusterStep<P> {
+    /// An event that the player scheduled is due.
+    PlayerEvent(P),
     /// A frame would reach a service process without a host, or its sender or receiver is hijacked.
-    Frame(Rc<Frame>),
+    Frame(Rc<TransitFrame>),
     /// Something else happened.
     Done,
 }
@@ -131,17 +134,17 @@ pub(crate) struct ClusterPlan<'a> {
 
 #[derive(Debug)]
 pub(crate) struct Cluster<P> {
-    pub(crate) hosts: Vec<Host>,
+    pub(crate) hosts: Vec<SimulatedHost>,
     /// By host.
     pub(crate) inboxes: Vec<Inbox>,
     pub(crate) dice: Dice,
     /// This host neither sends nor receives frames: all its frames are shown to the player.
     pub(crate) hijacked: Option<usize>,
-    queue: EventQueue<Happening<P>>,
+    queue: EventQueue<ClusterEvent<P>>,
     network: Network,
     plan: NetworkPlan,
     blackouts: Vec<(usize, Instant, Instant)>,
-    cuts: Vec<Cut>,
+    cuts: Vec<LinkCut>,
     backoff: Duration,
     /// How often each (from, to) was connected.
     connections: BTreeMap<(usize, usize), u32>,
@@ -149,7 +152,7 @@ pub(crate) struct Cluster<P> {
     in_order: BTreeMap<(usize, usize), Instant>,
     /// The host that acted last; `actions` holds its remaining actions.
     acting: Option<usize>,
-    actions: VecDeque<Action>,
+    actions: VecDeque<HostAction>,
     /// Datagrams that a host handles. The field keeps the allocation, which all hosts share.
     batch: Vec<(Rc<Train>, u32)>,
     trace: Option<VecDeque<String>>,
@@ -165,11 +168,10 @@ impl<P: std::fmt::Debug> Cluster<P> {
     pub(crate) fn new(plan: ClusterPlan<'_>, seed: u64) -> Self {
         let mut dice = Dice::new(plan.faults, seed);
         let count = plan.configs.len() + plan.missing;
-        let hosts =
-            plan.configs.into_iter().enumerate().map(|(host, config)| {
-                Host::new(sp_id(host), config, dice.draw(), plan.store, plan.network, plan.sabotage)
-            });
-        let hosts: Vec<Host> = hosts.collect();
+        let hosts = plan.configs.into_iter().enumerate().map(|(host, config)| {
+            SimulatedHost::new(sp_id(host), config, dice.draw(), plan.store, plan.network, plan.sabotage)
+        });
+        let hosts: Vec<SimulatedHost> = hosts.collect();
         let pause = |pause: &crate::faults::HostPause| {
             (pause.host, Instant(0) + pause.at, Instant(0) + pause.at + pause.lasting)
         };
@@ -210,30 +212,30 @@ impl<P: std::fmt::Debug> Cluster<P> {
     }
 
     /// Schedules an event of the player's own.
-    pub(crate) fn put(&mut self, at: Instant, own: P) {
-        self.queue.put(at, Happening::Own(own));
+    pub(crate) fn schedule(&mut self, at: Instant, own: P) {
+        self.queue.schedule(at, ClusterEvent::PlayerEvent(own));
     }
 
     /// Schedules an input of a service process.
     pub(crate) fn deliver_at(&mut self, at: Instant, host: usize, input: Input) {
-        self.queue.put(at, Happening::Input { host, input });
+        self.queue.schedule(at, ClusterEvent::Input { host, input });
     }
 
     /// Lets the next event happen. Returns `None` if none is left.
-    pub(crate) fn step(&mut self) -> Result<Option<Step<P>>, Breach> {
-        let Some(happening) = self.queue.take() else { return Ok(None) };
+    pub(crate) fn step(&mut self) -> Result<Option<ClusterStep<P>>, Violation> {
+        let Some(event) = self.queue.pop() else { return Ok(None) };
         let now = self.now();
         self.steps += 1;
         if self.trace.is_some() {
-            self.note(trace::happening(&happening));
+            self.note(trace::event(&event));
         }
-        match happening {
-            Happening::Own(own) => return Ok(Some(Step::Own(own))),
-            Happening::Input { input: Input::Frame(frame), .. } if self.is_shown(&frame) => {
-                return Ok(Some(Step::Frame(frame)));
+        match event {
+            ClusterEvent::PlayerEvent(own) => return Ok(Some(ClusterStep::PlayerEvent(own))),
+            ClusterEvent::Input { input: Input::Frame(frame), .. } if self.is_intercepted(&frame) => {
+                return Ok(Some(ClusterStep::Frame(frame)));
             }
-            Happening::Input { host, input } => self.deliver(host, input)?,
-            Happening::Timer { host } => {
+            ClusterEvent::Input { host, input } => self.deliver(host, input)?,
+            ClusterEvent::Timer { host } => {
                 let h = &mut self.hosts[host];
                 if h.timer == Some(now) && !h.dead {
                     h.timer = None;
@@ -244,18 +246,18 @@ impl<P: std::fmt::Debug> Cluster<P> {
                     }
                 }
             }
-            Happening::Wake { host } => {
+            ClusterEvent::Wake { host } => {
                 let h = &mut self.hosts[host];
                 if now >= h.stalled_until && !h.dead {
                     h.wake(now, &mut self.inboxes[host], self.plan.receive_buffer, &mut self.batch)?;
-                    self.acts(host);
+                    self.begin_actions(host);
                 }
             }
-            Happening::TrainStarts { host, batch, first, count, ready } => {
+            ClusterEvent::TrainStarts { host, batch, first, count, ready } => {
                 self.train_starts(now, host, &batch, (first, count), ready)?;
             }
-            Happening::TrainAtSwitch(train) => self.train_at_switch(now, &train),
-            Happening::FrameLeft { host } => {
+            ClusterEvent::TrainAtSwitch(train) => self.train_at_switch(now, &train),
+            ClusterEvent::FrameLeft { host } => {
                 if let Some(h) = self.hosts.get_mut(host)
                     && !h.dead
                     && h.frame_left()
@@ -263,28 +265,28 @@ impl<P: std::fmt::Debug> Cluster<P> {
                     self.deliver(host, Input::Room)?;
                 }
             }
-            Happening::FrameAtSwitch(frame) => {
-                self.hosts.get_mut(frame.to).map_or(Ok(()), |host| host.begin(&frame))?;
+            ClusterEvent::FrameAtSwitch(frame) => {
+                self.hosts.get_mut(frame.to).map_or(Ok(()), |host| host.handle_frame_header(&frame))?;
                 self.frame_at_switch(now, &frame);
             }
-            Happening::FrameHeld { frame, connection } => {
+            ClusterEvent::FrameHeld { frame, connection } => {
                 if connection == self.connection(&frame) {
                     self.deliver(frame.to, Input::Frame(Rc::clone(&frame)))?;
                 } else {
                     self.note_loss(frame.from, frame.to, || trace::frame(&frame.header, frame.payload_len));
                 }
             }
-            Happening::Joined { host, channel } => {
+            ClusterEvent::Joined { host, channel } => {
                 if self.hosts[host].receives(channel) {
                     self.network.join(channel, host);
                 }
             }
         }
-        Ok(Some(Step::Done))
+        Ok(Some(ClusterStep::Done))
     }
 
     /// Delivers an input to a service process, or to its inbox if other inputs wait there or may join it.
-    pub(crate) fn deliver(&mut self, host: usize, input: Input) -> Result<(), Breach> {
+    pub(crate) fn deliver(&mut self, host: usize, input: Input) -> Result<(), Violation> {
         let now = self.now();
         let h = &mut self.hosts[host];
         if h.dead {
@@ -300,41 +302,41 @@ impl<P: std::fmt::Debug> Cluster<P> {
         if waits || gather > Duration::ZERO {
             inbox.enqueue(self.queue.due(), input);
             if !waits {
-                inbox.wakes = self.queue.put(now + gather, Happening::Wake { host });
+                inbox.wakes = self.queue.schedule(now + gather, ClusterEvent::Wake { host });
             }
             return Ok(());
         }
         h.handle(now, input)?;
-        self.acts(host);
+        self.begin_actions(host);
         Ok(())
     }
 
     /// Performs the actions of the host that acted last, until one concerns the player or none is left. The player
     /// polls until `None` after every step and every input.
-    pub(crate) fn poll(&mut self) -> Option<(usize, Action)> {
+    pub(crate) fn poll(&mut self) -> Option<(usize, HostAction)> {
         let (now, host) = (self.now(), self.acting?);
         while let Some(action) = self.actions.pop_front() {
             if self.trace.is_some() {
                 self.note(trace::action(host, &action));
             }
             match action {
-                Action::Frame(frame) => self.frame_out(frame),
-                Action::Batch(batch) => self.batch_out(now, host, batch),
+                HostAction::Frame(frame) => self.frame_out(frame),
+                HostAction::Batch(batch) => self.batch_out(now, host, batch),
                 // Letters may overtake each other.
-                Action::Letter(letter) => {
+                HostAction::Letter(letter) => {
                     let at = now + self.plan.latency + self.dice.up_to(self.plan.join_delay);
-                    self.queue.put(at, Happening::Input { host: letter.to, input: Input::Letter(letter) });
+                    self.queue.schedule(at, ClusterEvent::Input { host: letter.to, input: Input::Letter(letter) });
                 }
-                Action::Join(channel) => {
+                HostAction::Join(channel) => {
                     let at = now + self.dice.up_to(self.plan.join_delay);
-                    self.queue.put(at, Happening::Joined { host, channel });
+                    self.queue.schedule(at, ClusterEvent::Joined { host, channel });
                 }
-                Action::Leave(channel) => self.network.leave(channel, host),
-                told => {
-                    if let Action::Connect(peer) = told {
+                HostAction::Leave(channel) => self.network.leave(channel, host),
+                other => {
+                    if let HostAction::Connect(peer) = other {
                         *self.connections.entry((host, host_of(peer))).or_default() += 1;
                     }
-                    return Some((host, told));
+                    return Some((host, other));
                 }
             }
         }
@@ -360,7 +362,7 @@ impl<P: std::fmt::Debug> Cluster<P> {
     pub(crate) fn stall(&mut self, host: usize, lasting: Duration) {
         let until = self.now() + lasting;
         self.hosts[host].stalled_until = self.hosts[host].stalled_until.max(until);
-        self.queue.put(until, Happening::Wake { host });
+        self.queue.schedule(until, ClusterEvent::Wake { host });
     }
 
     pub(crate) fn kill(&mut self, host: usize) {
@@ -370,11 +372,11 @@ impl<P: std::fmt::Debug> Cluster<P> {
         }
     }
 
-    fn is_shown(&self, frame: &Frame) -> bool {
+    fn is_intercepted(&self, frame: &TransitFrame) -> bool {
         frame.to >= self.hosts.len() || [frame.from, frame.to].into_iter().any(|host| self.hijacked == Some(host))
     }
 
-    fn acts(&mut self, host: usize) {
+    fn begin_actions(&mut self, host: usize) {
         debug_assert!(self.acting.is_none(), "the player asks what has come of the last step");
         self.acting = Some(host);
         std::mem::swap(&mut self.actions, &mut self.hosts[host].outbox);
@@ -385,7 +387,7 @@ impl<P: std::fmt::Debug> Cluster<P> {
         let Some(due) = h.due(self.queue.now()) else { return };
         if h.timer.is_none_or(|under_way| due < under_way) {
             h.timer = Some(due);
-            self.queue.put(due, Happening::Timer { host });
+            self.queue.schedule(due, ClusterEvent::Timer { host });
         }
     }
 
@@ -413,4 +415,4 @@ mod player;
 mod trace;
 mod transit;
 
-pub(crate) use player::Player;
+pub(crate) use player::ScriptPlayer;

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use outboard_proto::wire::{FrameHeader, FrameKind};
-use outboard_proto::{CollectiveError, GroupError, Step};
+use outboard_proto::{CollectiveError, GroupError, Milestone};
 
 /// Gives an enum a list of all variants and names for people.
 macro_rules! kinds {
@@ -70,9 +70,9 @@ kinds! {
 
 kinds! {
     /// A change of a rank's state in a group.
-    Way {
-        AsksForGroup = "asks for the group",
-        DiesBeforeAsking = "dies before it asks",
+    RankTransition {
+        RequestsGroup = "asks for the group",
+        DiesBeforeRequest = "dies before it asks",
         IsRefusedGroup = "is refused the group",
         HasGroup = "has the group",
         GroupFails = "hears that the group fails",
@@ -170,8 +170,8 @@ impl Coverage {
         }
     }
 
-    pub(crate) fn way(&mut self, way: Way) {
-        self.count(WAYS, way.name(), 1);
+    pub(crate) fn transition(&mut self, transition: RankTransition) {
+        self.count(WAYS, transition.name(), 1);
     }
 
     pub(crate) fn frame(&mut self, header: &[u8], payload_len: u32) {
@@ -182,13 +182,13 @@ impl Coverage {
         }
     }
 
-    pub(crate) fn step(&mut self, step: &Step) {
+    pub(crate) fn step(&mut self, step: &Milestone) {
         let name = match step {
-            Step::Known(_) => STEPS[0],
-            Step::StoodIn(_) => STEPS[1],
-            Step::Entered => STEPS[2],
-            Step::Ready => STEPS[3],
-            Step::Ended => STEPS[4],
+            Milestone::Known(_) => STEPS[0],
+            Milestone::StoodIn(_) => STEPS[1],
+            Milestone::Entered => STEPS[2],
+            Milestone::Ready => STEPS[3],
+            Milestone::Ended => STEPS[4],
         };
         self.count(STEP, name, 1);
     }
@@ -211,7 +211,7 @@ impl Coverage {
             CollectiveError::Protocol(_) => VERDICTS[6],
             CollectiveError::Configuration { .. } => VERDICTS[7],
             CollectiveError::HandleTaken(_) => VERDICTS[8],
-            CollectiveError::NotAsked { .. } => VERDICTS[9],
+            CollectiveError::GroupNotRequested { .. } => VERDICTS[9],
             CollectiveError::Refused { .. } => VERDICTS[10],
             CollectiveError::Staging { .. } => VERDICTS[11],
             CollectiveError::Deadline(_) => VERDICTS[12],
@@ -232,7 +232,7 @@ impl fmt::Display for Coverage {
             (FAULTS, FaultKind::ALL.iter().map(|kind| kind.name()).collect::<Vec<_>>()),
             (HANDLED, MESSAGES.iter().map(|(_, name)| *name).collect()),
             (STEP, STEPS.to_vec()),
-            (WAYS, Way::ALL.iter().map(|way| way.name()).collect()),
+            (WAYS, RankTransition::ALL.iter().map(|transition| transition.name()).collect()),
             (VERDICT, VERDICTS.to_vec()),
         ];
         for (table, rows) in tables {

@@ -40,13 +40,13 @@ pub struct Faults {
     /// Times in which nothing reaches a host.
     pub blackouts: Vec<HostPause>,
     /// Times in which nothing that one host sends reaches another.
-    pub cuts: Vec<Cut>,
+    pub cuts: Vec<LinkCut>,
     /// How long after a cut a connection resumes, since the kernel retries less and less often. Frames sent until then
     /// arrive together, in order. A frame that would wait for 4 s is lost. Zero: all frames of the cut are lost, no
     /// others.
     pub backoff: Duration,
     /// Connections that the fabric gives up although both ends live.
-    pub given_up: Vec<GivenUp>,
+    pub abandoned: Vec<AbandonedConnection>,
     /// Times in which a service process handles nothing. Inputs wait, datagrams in a bounded buffer.
     pub stalls: Vec<HostPause>,
     /// Ranks whose processes die, each after it has requested all its groups.
@@ -68,7 +68,7 @@ pub struct Faults {
 pub(crate) const REPLAY: Duration = Duration::from_secs(8);
 
 /// How long a kernel retries before it gives up a connection.
-pub(crate) const GIVEN_UP: Duration = Duration::from_secs(4);
+pub(crate) const RETRY_LIMIT: Duration = Duration::from_secs(4);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HostPause {
@@ -79,28 +79,28 @@ pub struct HostPause {
 
 /// A span of time in which nothing from one host reaches another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Cut {
+pub struct LinkCut {
     pub from: usize,
     pub to: usize,
     pub at: Duration,
     pub lasting: Duration,
 }
 
-impl Cut {
+impl LinkCut {
     pub(crate) fn end(&self) -> Duration {
         self.at + self.lasting
     }
 
     /// Cuts between `host` and each of `others`, in both directions.
-    pub fn off(host: usize, others: impl Iterator<Item = usize>, at: Duration, lasting: Duration) -> Vec<Cut> {
-        let pair = |other| [(host, other), (other, host)].map(|(from, to)| Cut { from, to, at, lasting });
+    pub fn off(host: usize, others: impl Iterator<Item = usize>, at: Duration, lasting: Duration) -> Vec<LinkCut> {
+        let pair = |other| [(host, other), (other, host)].map(|(from, to)| LinkCut { from, to, at, lasting });
         others.filter(|other| *other != host).flat_map(pair).collect()
     }
 }
 
 /// The fabric of a host reports the loss of a living peer, after a failed attempt to connect while they were cut off.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct GivenUp {
+pub struct AbandonedConnection {
     pub host: usize,
     pub peer: usize,
     pub at: Duration,
@@ -145,7 +145,7 @@ impl Faults {
         let pauses = self.blackouts.iter().chain(&self.stalls).map(|p| p.at + p.lasting);
         let ranks = self.dead_ranks.iter().chain(&self.early_deaths).chain(&self.bad_memory).map(|r| r.at);
         let hosts = self.dead_hosts.iter().map(|h| h.at + h.reported_after.unwrap_or_default());
-        let cuts = self.cuts.iter().map(|cut| cut.end() + backoff).chain(self.given_up.iter().map(|one| one.at));
+        let cuts = self.cuts.iter().map(|cut| cut.end() + backoff).chain(self.abandoned.iter().map(|one| one.at));
         let scripted = pauses.chain(ranks).chain(hosts).chain(cuts).max().unwrap_or_default();
         let replays = if self.replay > 0.0 { self.until.unwrap_or_default() + REPLAY } else { Duration::ZERO };
         scripted.max(replays)
@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn faults_stop_when_told() {
+    fn faults_stop_at_their_end_time() {
         let faults = Faults { datagram_loss: 1.0, until: Some(Duration::from_nanos(10)), ..Faults::none() };
         let mut dice = Dice::new(&faults, 1);
         assert_eq!(dice.datagrams(Instant(9), 1).pass, 0);

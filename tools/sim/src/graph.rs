@@ -12,23 +12,23 @@ use outboard_proto::Recording;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use crate::pattern::Part;
+use crate::pattern::ExpectedPart;
 
 /// The recordings of all members of a group, and their results.
 #[derive(Debug, Clone)]
-pub(crate) struct Graph {
+pub(crate) struct RecordedGraph {
     /// By member.
     pub(crate) recordings: Vec<Arc<Recording>>,
     /// The final contents of each member's buffer.
-    pub(crate) parts: Vec<Vec<Part>>,
+    pub(crate) parts: Vec<Vec<ExpectedPart>>,
     pub(crate) moved: u64,
 }
 
-pub(crate) struct Member {
+pub(crate) struct GraphMember {
     pub(crate) builder: ProgramBuilder,
     bytes: u64,
     /// The contents of the buffer in order, without gaps.
-    holds: Vec<Part>,
+    holds: Vec<ExpectedPart>,
     /// Spans since the last barrier, and whether each is written.
     touched: Vec<(Span, bool)>,
 }
@@ -37,12 +37,12 @@ fn overlap(one: Span, other: Span) -> bool {
     one.len > 0 && other.len > 0 && one.offset < other.offset + other.len && other.offset < one.offset + one.len
 }
 
-impl Member {
-    pub(crate) fn new(rank: usize, ranks: usize, bytes: u64) -> Member {
+impl GraphMember {
+    pub(crate) fn new(rank: usize, ranks: usize, bytes: u64) -> GraphMember {
         let mut builder = ProgramBuilder::new(Rank(rank as u32), ranks as u32);
         builder.buffers(0, bytes, 0);
-        let holds = vec![Part { at: 0, len: bytes, source: rank, from: 0 }];
-        Member { builder, bytes, holds, touched: Vec::new() }
+        let holds = vec![ExpectedPart { at: 0, len: bytes, source: rank, from: 0 }];
+        GraphMember { builder, bytes, holds, touched: Vec::new() }
     }
 
     pub(crate) fn barrier(&mut self) {
@@ -61,38 +61,39 @@ impl Member {
         self.touched.extend_from_slice(spans);
     }
 
-    fn read(&self, span: Span) -> Vec<Part> {
+    fn read(&self, span: Span) -> Vec<ExpectedPart> {
         let (start, end) = (span.offset, span.offset + span.len);
-        let inside = |part: &Part| {
+        let inside = |part: &ExpectedPart| {
             let (first, last) = (part.at.max(start), (part.at + part.len).min(end));
-            let cut = || Part { at: first - start, len: last - first, from: part.from + first - part.at, ..*part };
+            let cut =
+                || ExpectedPart { at: first - start, len: last - first, from: part.from + first - part.at, ..*part };
             (first < last).then(cut)
         };
         self.holds.iter().filter_map(inside).collect()
     }
 
-    fn write(&mut self, span: Span, what: &[Part]) {
+    fn write(&mut self, span: Span, what: &[ExpectedPart]) {
         let (start, end) = (span.offset, span.offset + span.len);
         let mut holds = self.read_at(0, start);
-        holds.extend(what.iter().map(|part| Part { at: part.at + start, ..*part }));
+        holds.extend(what.iter().map(|part| ExpectedPart { at: part.at + start, ..*part }));
         holds.extend(self.read_at(end, self.bytes));
         self.holds = holds;
     }
 
     /// Like [`Self::read`], with places that count from the start of the buffer.
-    fn read_at(&self, start: u64, end: u64) -> Vec<Part> {
+    fn read_at(&self, start: u64, end: u64) -> Vec<ExpectedPart> {
         let parts = self.read(Span::output(start, end - start));
-        parts.into_iter().map(|part| Part { at: part.at + start, ..part }).collect()
+        parts.into_iter().map(|part| ExpectedPart { at: part.at + start, ..part }).collect()
     }
 }
 
-impl Graph {
+impl RecordedGraph {
     /// The graph of this seed for so many members, with messages of up to `scale` bytes.
-    pub(crate) fn draw(seed: u64, members: usize, scale: u64) -> Graph {
+    pub(crate) fn draw(seed: u64, members: usize, scale: u64) -> RecordedGraph {
         let mut rng = ChaCha8Rng::seed_from_u64(seed ^ 0x6772_6170_6800);
         let ranks = members;
-        let mut members: Vec<Member> =
-            (0..ranks).map(|rank| Member::new(rank, ranks, 1 + rng.random_range(0..=3 * scale))).collect();
+        let mut members: Vec<GraphMember> =
+            (0..ranks).map(|rank| GraphMember::new(rank, ranks, 1 + rng.random_range(0..=3 * scale))).collect();
         let mut moved = 0;
         for _ in 0..rng.random_range(0..=12 * ranks) {
             let (from, to) = (rng.random_range(0..ranks), rng.random_range(0..ranks));
@@ -134,7 +135,7 @@ impl Graph {
             }
         }
         let (recordings, parts) = members.into_iter().map(finish).unzip();
-        Graph { recordings, parts, moved }
+        RecordedGraph { recordings, parts, moved }
     }
 }
 
@@ -142,7 +143,7 @@ fn span(rng: &mut ChaCha8Rng, bytes: u64, len: u64) -> Span {
     Span::output(rng.random_range(0..=bytes - len), len)
 }
 
-fn finish(member: Member) -> (Arc<Recording>, Vec<Part>) {
+fn finish(member: GraphMember) -> (Arc<Recording>, Vec<ExpectedPart>) {
     let recording = Recording { program: member.builder.build().into(), reductions: Vec::new() };
     (Arc::new(recording), member.holds)
 }
@@ -155,8 +156,8 @@ mod tests {
     fn graphs_are_a_function_of_the_seed_and_name_all_bytes_of_all_members() {
         let mut behind = false;
         for seed in 0..200 {
-            let graph = Graph::draw(seed, 1 + seed as usize % 5, 1000);
-            assert_eq!(graph.recordings, Graph::draw(seed, 1 + seed as usize % 5, 1000).recordings);
+            let graph = RecordedGraph::draw(seed, 1 + seed as usize % 5, 1000);
+            assert_eq!(graph.recordings, RecordedGraph::draw(seed, 1 + seed as usize % 5, 1000).recordings);
             for (recording, parts) in graph.recordings.iter().zip(&graph.parts) {
                 let program = &recording.program;
                 assert_eq!(recording.check(program.rank, program.ranks), Ok(()));

@@ -10,19 +10,19 @@ use std::rc::Rc;
 
 use outboard_plan::Rank;
 use outboard_proto::{
-    CallId, Channel, CollectiveError, Config, Endpoint, Event, GroupHandle, GroupSpec, Instant, MemRef, MulticastBatch,
-    OfferId, Order, Overdue, PostedCall, ReceivedDatagram, Refusal, Region, SpId, Transmit, wire,
+    CallId, CollectiveError, Config, Endpoint, Event, GroupHandle, GroupRefusal, GroupSpec, Instant, MemRef, MemRegion,
+    MulticastBatch, MulticastChannel, OfferId, Order, Overdue, PostedCall, ReceivedDatagram, SpId, Transmit, wire,
 };
 use smallvec::SmallVec;
 
-use crate::breach::Breach;
 use crate::clock::Due;
 use crate::cluster::{host_of, sp_id};
 use crate::coverage::{Coverage, FaultKind};
-use crate::engine::{Engine, Letter};
-use crate::network::{Frame, NetworkPlan, Train};
+use crate::deferred_engine::{DeferredEngine, Letter};
+use crate::network::{NetworkPlan, Train, TransitFrame};
 use crate::sabotage::{Sabotage, Saboteur};
-use crate::store::{Access, CallOutput, Memory, StoreKind};
+use crate::store::{AccessResult, CallOutput, CheckedMemory, StoreKind};
+use crate::violation::Violation;
 
 #[derive(Debug, Clone)]
 pub(crate) enum Input {
@@ -36,14 +36,14 @@ pub(crate) enum Input {
     Refuse {
         spec: Rc<GroupSpec>,
         rank: Rank,
-        why: Refusal,
+        why: GroupRefusal,
     },
     Leave {
         group: GroupHandle,
         rank: Rank,
     },
     Call(Box<PostedCall>),
-    Frame(Rc<Frame>),
+    Frame(Rc<TransitFrame>),
     Datagrams(Rc<Train>, u64),
     /// A letter to the engine beside the service process.
     Letter(Box<Letter>),
@@ -57,13 +57,13 @@ pub(crate) enum Input {
 }
 
 #[derive(Debug)]
-pub(crate) enum Action {
-    Frame(Rc<Frame>),
+pub(crate) enum HostAction {
+    Frame(Rc<TransitFrame>),
     Batch(MulticastBatch),
     Letter(Box<Letter>),
     Connect(SpId),
-    Join(Channel),
-    Leave(Channel),
+    Join(MulticastChannel),
+    Leave(MulticastChannel),
     GroupReady { group: GroupHandle, rank: Rank, result: Result<(), outboard_proto::GroupError> },
     Completed { call: CallId, result: Result<(), CollectiveError>, output: CallOutput },
     Late { group: GroupHandle, rank: Rank },
@@ -98,18 +98,18 @@ const TIMER_SPINS: u32 = 1000;
 
 /// One host with its service process and memory.
 #[derive(Debug)]
-pub(crate) struct Host {
+pub(crate) struct SimulatedHost {
     pub(crate) sp: Endpoint,
-    pub(crate) memory: Memory,
-    pub(crate) engine: Engine,
+    pub(crate) memory: CheckedMemory,
+    pub(crate) engine: DeferredEngine,
     pub(crate) dead: bool,
     /// The service process handles nothing before this time.
     pub(crate) stalled_until: Instant,
     /// The earliest pending timer event.
     pub(crate) timer: Option<Instant>,
-    pub(crate) outbox: VecDeque<Action>,
+    pub(crate) outbox: VecDeque<HostAction>,
     pub(crate) connected: BTreeSet<SpId>,
-    pub(crate) joined: BTreeSet<(Channel, GroupHandle)>,
+    pub(crate) joined: BTreeSet<(MulticastChannel, GroupHandle)>,
     pub(crate) batches: BTreeMap<u64, MulticastBatch>,
     /// Calls and group requests of the ranks that ended or failed, to check the machine's counters.
     pub(crate) completed: u64,
@@ -135,14 +135,14 @@ pub(crate) struct Host {
 }
 
 /// Payloads of the inputs being handled, for `Order::Deliver`.
-enum Payloads<'a> {
+enum InputPayloads<'a> {
     None,
-    Frame(&'a Frame),
+    Frame(&'a TransitFrame),
     /// Each datagram is (train, number within the train).
     Datagrams(&'a [(Rc<Train>, u32)]),
 }
 
-impl Host {
+impl SimulatedHost {
     pub(crate) fn new(
         id: SpId,
         config: Config,
@@ -151,11 +151,11 @@ impl Host {
         plan: &NetworkPlan,
         sabotage: Option<Sabotage>,
     ) -> Self {
-        let memory = Memory::new(store, config.staging_quota.saturating_add(config.scratch_quota));
-        Host {
+        let memory = CheckedMemory::new(store, config.staging_quota.saturating_add(config.scratch_quota));
+        SimulatedHost {
             sp: Endpoint::new(id, config, seed),
             memory,
-            engine: Engine::default(),
+            engine: DeferredEngine::default(),
             dead: false,
             stalled_until: Instant(0),
             timer: None,
@@ -181,7 +181,7 @@ impl Host {
     }
 
     /// Whether some group of the host receives this channel.
-    pub(crate) fn receives(&self, channel: Channel) -> bool {
+    pub(crate) fn receives(&self, channel: MulticastChannel) -> bool {
         self.joined.range((channel, GroupHandle(0))..=(channel, GroupHandle(u32::MAX))).next().is_some()
     }
 
@@ -213,9 +213,9 @@ impl Host {
     }
 
     /// Reports a multicast batch that could not be read because of a fault of its rank.
-    pub(crate) fn memory_fault(&mut self, now: Instant, call: CallId) -> Result<(), Breach> {
+    pub(crate) fn memory_fault(&mut self, now: Instant, call: CallId) -> Result<(), Violation> {
         self.sp.handle_memory_fault(now, call);
-        self.drain(now, &Payloads::None)
+        self.drain(now, &InputPayloads::None)
     }
 
     /// Handles all waiting inputs, neighbouring datagrams in one batch. Datagrams beyond `buffer` bytes are lost.
@@ -225,7 +225,7 @@ impl Host {
         inbox: &mut Inbox,
         mut buffer: u64,
         batch: &mut Vec<(Rc<Train>, u32)>,
-    ) -> Result<(), Breach> {
+    ) -> Result<(), Violation> {
         inbox.waiting.sort_by_key(|(due, _)| *due);
         for (_, input) in inbox.waiting.drain(..) {
             let Input::Datagrams(train, mask) = input else {
@@ -243,7 +243,7 @@ impl Host {
 
     /// Handles the header of a frame: the rest of its payload may be read into place at once. Other bytes are written
     /// there instead, because nobody may read that place before the frame is handled.
-    pub(crate) fn begin(&mut self, frame: &Frame) -> Result<(), Breach> {
+    pub(crate) fn handle_frame_header(&mut self, frame: &TransitFrame) -> Result<(), Violation> {
         if self.dead || frame.payload_len == 0 || self.ended.contains(&sp_id(frame.from)) {
             return Ok(());
         }
@@ -258,7 +258,7 @@ impl Host {
     }
 
     /// Feeds one input to the machine and carries out its orders.
-    pub(crate) fn handle(&mut self, now: Instant, input: Input) -> Result<(), Breach> {
+    pub(crate) fn handle(&mut self, now: Instant, input: Input) -> Result<(), Violation> {
         match input {
             Input::CreateGroup { spec, rank } => self.sp.handle_create_group(now, &spec, rank),
             Input::Withdraw(offer) => self.sp.handle_offer_withdrawn(now, offer, None),
@@ -272,9 +272,9 @@ impl Host {
                 self.announced = self.sp.destination(sp_id(frame.from), &frame.header, frame.payload_len).to_vec();
                 let announced = !self.announced.is_empty();
                 self.sp.handle_frame(now, sp_id(frame.from), &frame.header, frame.payload_len);
-                self.drain(now, &Payloads::Frame(&frame))?;
+                self.drain(now, &InputPayloads::Frame(&frame))?;
                 return match self.announced.pop().filter(|_| announced) {
-                    Some(at) => Err(Breach::Misplaced { at }),
+                    Some(at) => Err(Violation::Misplaced { at }),
                     None => Ok(()),
                 };
             }
@@ -296,15 +296,15 @@ impl Host {
             Input::Timeout => {
                 self.spins = if self.spins.0 == now { (now, self.spins.1 + 1) } else { (now, 1) };
                 if self.spins.1 > TIMER_SPINS {
-                    return Err(Breach::TimerSpins(self.spins.1));
+                    return Err(Violation::TimerSpins(self.spins.1));
                 }
                 self.sp.handle_timeout(now);
             }
         }
-        self.drain(now, &Payloads::None)
+        self.drain(now, &InputPayloads::None)
     }
 
-    fn handle_datagrams(&mut self, now: Instant, batch: &mut Vec<(Rc<Train>, u32)>) -> Result<(), Breach> {
+    fn handle_datagrams(&mut self, now: Instant, batch: &mut Vec<(Rc<Train>, u32)>) -> Result<(), Violation> {
         if batch.is_empty() {
             return Ok(());
         }
@@ -317,18 +317,18 @@ impl Host {
             });
             self.sp.handle_datagrams(now, &received.collect::<SmallVec<[_; 64]>>());
         }
-        self.drain(now, &Payloads::Datagrams(batch))?;
+        self.drain(now, &InputPayloads::Datagrams(batch))?;
         batch.clear();
         Ok(())
     }
 
-    fn drain(&mut self, now: Instant, payloads: &Payloads<'_>) -> Result<(), Breach> {
+    fn drain(&mut self, now: Instant, payloads: &InputPayloads<'_>) -> Result<(), Violation> {
         // Whether the machine had nothing to send, and nothing has happened since.
         let mut settled = false;
         loop {
             while let Some(order) = self.sp.poll_order() {
                 settled = false;
-                self.obey(order, payloads)?;
+                self.perform_order(order, payloads)?;
             }
             // Faults come before events, because a pending `Completed` may no longer be true.
             if let Some(call) = self.faulted.pop_first() {
@@ -337,10 +337,10 @@ impl Host {
             }
             if let Some(event) = self.sp.poll_event() {
                 settled = false;
-                self.note(event)?;
+                self.handle_event(event)?;
                 continue;
             }
-            self.outbox.extend(self.engine.outbox.drain(..).map(|letter| Action::Letter(Box::new(letter))));
+            self.outbox.extend(self.engine.outbox.drain(..).map(|letter| HostAction::Letter(Box::new(letter))));
             if let Some(ended) = self.engine.ended.pop_front() {
                 self.sp.handle_offloaded(now, ended, true);
                 continue;
@@ -350,7 +350,7 @@ impl Host {
             }
             let transmit = if self.is_full() { None } else { self.sp.poll_transmit(now) };
             match transmit {
-                Some(transmit) => self.accept(transmit)?,
+                Some(transmit) => self.handle_transmit(transmit)?,
                 None => settled = true,
             }
         }
@@ -366,34 +366,34 @@ impl Host {
         self.sp.poll_timeout().into_iter().chain(transmit).min().map(|due| due.max(now))
     }
 
-    fn obey(&mut self, order: Order, payloads: &Payloads<'_>) -> Result<(), Breach> {
+    fn perform_order(&mut self, order: Order, payloads: &InputPayloads<'_>) -> Result<(), Violation> {
         if let (Order::Deliver { to, .. }, false) = (order, self.announced.is_empty())
             && self.announced.remove(0) != to
         {
-            return Err(Breach::Misplaced { at: to });
+            return Err(Violation::Misplaced { at: to });
         }
         let Some(order) = self.saboteur.order(order) else { return Ok(()) };
         let access = match order {
-            Order::Stage { id, bytes, .. } => Access::Done(self.memory.stage(id, bytes)?),
+            Order::Stage { id, bytes, .. } => AccessResult::Done(self.memory.stage(id, bytes)?),
             Order::Unstage { id } => {
-                self.check_not_read(|region| region == Region::Staging(id))?;
-                Access::Done(self.memory.unstage(id)?)
+                self.check_not_read(|region| region == MemRegion::Staging(id))?;
+                AccessResult::Done(self.memory.unstage(id)?)
             }
             Order::Copy { from, to } => match self.memory.copy(from, to) {
                 // Bytes that a fault left unwritten may be passed on before the fault is reported to the machine.
-                Err(Breach::ReadsUndefined { .. }) if !self.faulted.is_empty() => return Ok(()),
+                Err(Violation::ReadsUndefined { .. }) if !self.faulted.is_empty() => return Ok(()),
                 copied => copied?,
             },
             Order::Reduce { from, into, reduction, from_left } => {
                 self.memory.reduce(reduction, (from, into), from_left)?
             }
             Order::Deliver { payload, offset, to } => {
-                let missing = Breach::BadDeliver { payload, offset, len: to.len };
+                let missing = Violation::BadDeliver { payload, offset, len: to.len };
                 let (bytes, start, len) = match payloads {
-                    Payloads::None => return Err(missing),
-                    Payloads::Frame(frame) if payload == 0 => (&frame.payload, 0, frame.payload_len),
-                    Payloads::Frame(_) => return Err(missing),
-                    Payloads::Datagrams(batch) => {
+                    InputPayloads::None => return Err(missing),
+                    InputPayloads::Frame(frame) if payload == 0 => (&frame.payload, 0, frame.payload_len),
+                    InputPayloads::Frame(_) => return Err(missing),
+                    InputPayloads::Datagrams(batch) => {
                         let (train, n) = batch.get(payload as usize).ok_or_else(|| missing.clone())?;
                         (&train.payload, u64::from(*n) * u64::from(train.chunk_bytes), train.len_of(*n))
                     }
@@ -404,26 +404,26 @@ impl Host {
                 self.memory.write(to, bytes, start + u64::from(offset))?
             }
         };
-        if let Access::Fault(call) = access {
+        if let AccessResult::Fault(call) = access {
             self.faulted.insert(call);
         }
         Ok(())
     }
 
-    fn accept(&mut self, transmit: Transmit) -> Result<(), Breach> {
+    fn handle_transmit(&mut self, transmit: Transmit) -> Result<(), Violation> {
         match transmit {
             Transmit::Frame { to, header, payload } => {
                 if !self.connected.contains(&to) {
-                    return Err(Breach::NotConnected(to));
+                    return Err(Violation::NotConnected(to));
                 }
                 if header.len() > wire::MAX_FRAME_HEADER {
-                    return Err(Breach::LongHeader(header.len()));
+                    return Err(Violation::LongHeader(header.len()));
                 }
                 let payload_len = payload.iter().map(|p| p.len).sum::<u64>() as u32;
                 let payload = match self.memory.gather(&payload)? {
-                    Access::Done(payload) => payload,
+                    AccessResult::Done(payload) => payload,
                     // An unreadable payload is not sent, and the fault is reported to the machine.
-                    Access::Fault(call) => {
+                    AccessResult::Fault(call) => {
                         self.faulted.insert(call);
                         return Ok(());
                     }
@@ -435,19 +435,19 @@ impl Host {
                 let segments = len.div_ceil(u64::from(config.chunk_bytes)).max(1);
                 let wire_bytes = len + segments * u64::from(config.datagram_overhead);
                 let (from, to) = (host_of(self.sp.id()), host_of(to));
-                let frame = Frame { from, to, header, payload, payload_len, wire_bytes };
-                self.outbox.push_back(Action::Frame(Rc::new(frame)));
+                let frame = TransitFrame { from, to, header, payload, payload_len, wire_bytes };
+                self.outbox.push_back(HostAction::Frame(Rc::new(frame)));
             }
             Transmit::Multicast(batch) => {
                 self.check_batch(&batch)?;
                 self.batches.insert(batch.token, batch);
-                self.outbox.push_back(Action::Batch(batch));
+                self.outbox.push_back(HostAction::Batch(batch));
             }
         }
         Ok(())
     }
 
-    fn check_batch(&self, batch: &MulticastBatch) -> Result<(), Breach> {
+    fn check_batch(&self, batch: &MulticastBatch) -> Result<(), Violation> {
         let config = self.sp.config();
         let (chunks, size) = (u64::from(batch.chunks), u64::from(batch.chunk_bytes));
         let what = if self.batches.contains_key(&batch.token) {
@@ -461,43 +461,43 @@ impl Host {
         } else {
             return Ok(());
         };
-        Err(Breach::BadBatch { token: batch.token, what })
+        Err(Violation::BadBatch { token: batch.token, what })
     }
 
-    fn note(&mut self, event: Event) -> Result<(), Breach> {
+    fn handle_event(&mut self, event: Event) -> Result<(), Violation> {
         match event {
             Event::Connect { peer, .. } => {
                 if !self.connected.insert(peer) {
-                    return Err(Breach::ConnectTurn(peer));
+                    return Err(Violation::ConnectTurn(peer));
                 }
                 self.ended.remove(&peer);
-                self.outbox.push_back(Action::Connect(peer));
+                self.outbox.push_back(HostAction::Connect(peer));
             }
             Event::Disconnect { peer } => {
                 if !self.connected.remove(&peer) {
-                    return Err(Breach::ConnectTurn(peer));
+                    return Err(Violation::ConnectTurn(peer));
                 }
             }
             Event::Join { channel, group, .. } => {
                 let first = !self.receives(channel);
                 if !self.joined.insert((channel, group)) {
-                    return Err(Breach::JoinTurn(channel));
+                    return Err(Violation::JoinTurn(channel));
                 }
-                self.outbox.extend(first.then_some(Action::Join(channel)));
+                self.outbox.extend(first.then_some(HostAction::Join(channel)));
             }
             Event::Leave { channel, group } => {
                 if !self.joined.remove(&(channel, group)) {
-                    return Err(Breach::JoinTurn(channel));
+                    return Err(Violation::JoinTurn(channel));
                 }
-                self.outbox.extend((!self.receives(channel)).then_some(Action::Leave(channel)));
+                self.outbox.extend((!self.receives(channel)).then_some(HostAction::Leave(channel)));
             }
             Event::GroupReady { group, rank, result } => {
-                self.outbox.push_back(Action::GroupReady { group, rank, result });
+                self.outbox.push_back(HostAction::GroupReady { group, rank, result });
             }
             Event::Completed { call, result } => {
                 let Some(result) = self.saboteur.completed(result) else { return Ok(()) };
-                self.check_not_read(|region| region == Region::Input(call) || region == Region::Output(call))?;
-                let output = self.memory.end_call(call).ok_or(Breach::CompletedTwice(call))?;
+                self.check_not_read(|region| region == MemRegion::Input(call) || region == MemRegion::Output(call))?;
+                let output = self.memory.end_call(call).ok_or(Violation::CompletedTwice(call))?;
                 match result {
                     Ok(()) => self.completed += 1,
                     Err(_) => {
@@ -505,22 +505,22 @@ impl Host {
                         self.engine.withdraw(call);
                     }
                 }
-                self.outbox.push_back(Action::Completed { call, result, output });
+                self.outbox.push_back(HostAction::Completed { call, result, output });
             }
-            Event::Late { group, rank, .. } => self.outbox.push_back(Action::Late { group, rank }),
+            Event::Late { group, rank, .. } => self.outbox.push_back(HostAction::Late { group, rank }),
             Event::Offload(offload) => self.engine.begin(&mut self.memory, *offload)?,
-            Event::Overdue(overdue) => self.outbox.push_back(Action::Overdue(overdue)),
-            Event::Step { step, .. } => self.coverage.step(&step),
+            Event::Overdue(overdue) => self.outbox.push_back(HostAction::Overdue(overdue)),
+            Event::Milestone { step, .. } => self.coverage.step(&step),
             Event::Violation { .. } if self.expects_violations => {}
-            Event::Violation { what, .. } => return Err(Breach::FalseViolation(what)),
+            Event::Violation { what, .. } => return Err(Violation::FalseViolation(what)),
         }
         Ok(())
     }
 
     /// Checks that no pending batch reads a region that goes away now.
-    fn check_not_read(&self, goes: impl Fn(Region) -> bool) -> Result<(), Breach> {
+    fn check_not_read(&self, goes: impl Fn(MemRegion) -> bool) -> Result<(), Violation> {
         match self.batches.values().find(|b| goes(b.memory.region)) {
-            Some(batch) => Err(Breach::StillRead { token: batch.token, memory: batch.memory }),
+            Some(batch) => Err(Violation::StillRead { token: batch.token, memory: batch.memory }),
             None => Ok(()),
         }
     }

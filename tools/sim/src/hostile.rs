@@ -18,22 +18,22 @@ use std::time::Duration;
 
 use outboard_plan::{Element, Operator, Rank, Reduction};
 use outboard_proto::wire::{DATAGRAM_HEADER_BYTES, DatagramHeader, FrameHeader, FrameKind, MulticastKey, PayloadHash};
-use outboard_proto::{CallId, Channel, Config, GroupHandle, GroupSpec, InstanceId, Instant};
+use outboard_proto::{CallId, Config, GroupHandle, GroupSpec, InstanceId, Instant, MulticastChannel};
 
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use crate::breach::Breach;
-use crate::cluster::{Cluster, ClusterPlan, Player, address_of, group_number, group_spec, handle, sp_id};
+use crate::cluster::{Cluster, ClusterPlan, ScriptPlayer, address_of, group_number, group_spec, handle, sp_id};
 use crate::coverage::{Coverage, FaultKind};
 use crate::faults::Faults;
-use crate::host::{Action, Input};
-use crate::network::{Frame, NetworkPlan, Train};
+use crate::fuzz_input::FuzzInput;
+use crate::host::{HostAction, Input};
+use crate::network::{NetworkPlan, Train, TransitFrame};
 use crate::oracle::CallName;
 use crate::pattern::Pattern;
 use crate::scenario::CallPlan;
-use crate::store::{Payload, StoreKind};
-use crate::tape::Tape;
+use crate::store::{StoreKind, StoredPayload};
+use crate::violation::Violation;
 
 /// The hosts of the ranks of both groups. The first group has sound hosts alone.
 const GROUPS: [&[usize]; 2] = [&[0, 1, 0], &[0, 1, 2, 0]];
@@ -70,30 +70,30 @@ pub mod acts {
 }
 
 #[derive(Debug)]
-struct Group {
+struct ScriptedGroup {
     spec: Rc<GroupSpec>,
     calls: Vec<CallPlan>,
-    ranks: Vec<Seat>,
+    ranks: Vec<MemberProgress>,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
-struct Seat {
+struct MemberProgress {
     made: bool,
     left: bool,
     calls: usize,
 }
 
 #[derive(Debug)]
-struct Play {
+struct HostilePlay {
     cluster: Cluster<u64>,
-    groups: Vec<Group>,
+    groups: Vec<ScriptedGroup>,
     /// By frame of service process 2: the position of the overwritten byte, and its new value.
     overwrites: VecDeque<(u8, u8)>,
     /// Messages, and how many payload bytes came with each.
     seen: VecDeque<(Vec<u8>, u32)>,
     /// By host 0 and 1: the number of the stranger's next message, and the number that it could acknowledge.
     next: [u32; 2],
-    heard: [u32; 2],
+    received: [u32; 2],
     silenced: bool,
     forged: bool,
     calls: u64,
@@ -114,7 +114,7 @@ fn config(ring: bool) -> Config {
 }
 
 #[derive(Debug)]
-pub struct Played {
+pub struct HostileOutcome {
     /// Calls that ended well.
     pub well: u64,
     pub coverage: Coverage,
@@ -135,10 +135,10 @@ pub fn script(seed: u64) -> Vec<u8> {
     script
 }
 
-pub fn play(script: &[u8]) -> Result<Played, Breach> {
-    let mut tape = Tape::new(script);
+pub fn play(script: &[u8]) -> Result<HostileOutcome, Violation> {
+    let mut input = FuzzInput::new(script);
     let plan = ClusterPlan {
-        configs: vec![config(tape.flip()); 3],
+        configs: vec![config(input.flip()); 3],
         missing: 1,
         network: &NetworkPlan::default(),
         faults: &Faults::none(),
@@ -146,18 +146,18 @@ pub fn play(script: &[u8]) -> Result<Played, Breach> {
         sabotage: None,
         trace: false,
     };
-    let group = |(number, hosts): (usize, &&[usize])| Group {
+    let group = |(number, hosts): (usize, &&[usize])| ScriptedGroup {
         spec: group_spec(number, [number as u64, 5], hosts.iter().copied(), (1, 0)),
         calls: Vec::new(),
-        ranks: vec![Seat::default(); hosts.len()],
+        ranks: vec![MemberProgress::default(); hosts.len()],
     };
-    let mut play = Play {
+    let mut play = HostilePlay {
         cluster: Cluster::new(plan, 1),
         groups: GROUPS.iter().enumerate().map(group).collect(),
         overwrites: VecDeque::new(),
         seen: VecDeque::new(),
         next: [0; 2],
-        heard: [0; 2],
+        received: [0; 2],
         silenced: false,
         forged: false,
         calls: 0,
@@ -166,71 +166,71 @@ pub fn play(script: &[u8]) -> Result<Played, Breach> {
     };
     play.cluster.hijacked = Some(BROKEN);
     play.cluster.hosts.iter_mut().for_each(|host| host.expects_violations = true);
-    play.ask()?;
-    while !tape.ended() {
-        play.act(&mut tape)?;
+    play.request_groups()?;
+    while !input.ended() {
+        play.act(&mut input)?;
         play.check_load()?;
     }
     play.end()?;
-    Ok(Played { well: play.well, coverage: play.cluster.dice.coverage.clone() })
+    Ok(HostileOutcome { well: play.well, coverage: play.cluster.dice.coverage.clone() })
 }
 
 /// Draws a number of payload bytes.
-fn payload(tape: &mut Tape<'_>) -> u32 {
-    match tape.below(8) {
+fn payload(input: &mut FuzzInput<'_>) -> u32 {
+    match input.below(8) {
         0..=2 => 0,
         3 => 1000,
         4 => 2500,
         5 => 4000,
         6 => 500,
         // The fabric bounds payloads.
-        _ => tape.number32() % (1 << 20),
+        _ => input.number32() % (1 << 20),
     }
 }
 
 /// Writes a number over one to eight bytes.
-fn spoil(tape: &mut Tape<'_>, bytes: &mut [u8]) {
-    let at = usize::from(tape.byte()) % bytes.len().max(1);
-    let (count, number) = (1 << tape.below(4), tape.number().to_le_bytes());
+fn corrupt(input: &mut FuzzInput<'_>, bytes: &mut [u8]) {
+    let at = usize::from(input.byte()) % bytes.len().max(1);
+    let (count, number) = (1 << input.below(4), input.number().to_le_bytes());
     bytes[at..].iter_mut().zip(&number[..count]).for_each(|(byte, new)| *byte = *new);
 }
 
-impl Player for Play {
+impl ScriptPlayer for HostilePlay {
     fn cluster(&mut self) -> &mut Cluster<u64> {
         &mut self.cluster
     }
 
-    fn told(&mut self, _: usize, action: Action) -> Result<(), Breach> {
+    fn handle_action(&mut self, _: usize, action: HostAction) -> Result<(), Violation> {
         match action {
-            Action::GroupReady { group, rank, result } => {
-                let number = group_number(group).ok_or(Breach::UnaskedReady { group, rank })?;
+            HostAction::GroupReady { group, rank, result } => {
+                let number = group_number(group).ok_or(Violation::UnaskedReady { group, rank })?;
                 let seat = &mut self.groups[number].ranks[rank.0 as usize];
                 if std::mem::replace(&mut seat.made, result.is_ok()) {
-                    return Err(Breach::UnaskedReady { group, rank });
+                    return Err(Violation::UnaskedReady { group, rank });
                 }
             }
-            Action::Completed { call, result, output } => {
-                let name = self.open.remove(&call).ok_or(Breach::CompletedTwice(call))?;
+            HostAction::Completed { call, result, output } => {
+                let name = self.open.remove(&call).ok_or(Violation::CompletedTwice(call))?;
                 let CallName { group, member, instance } = name;
                 self.well += u64::from(result.is_ok());
                 let plan = &self.groups[group].calls[instance as usize - 1];
                 let judged = match result {
-                    Ok(()) if group == 0 && !self.forged => plan.misreceived(name, GROUPS[0].len(), &output),
+                    Ok(()) if group == 0 && !self.forged => plan.describe_wrong_bytes(name, GROUPS[0].len(), &output),
                     Err(error) if group == 0 => Some(error.to_string()),
                     _ => None,
                 };
                 let (group, rank, instance) = (handle(group), Rank(member as u32), InstanceId(instance));
-                return judged.map_or(Ok(()), |reason| Err(Breach::FalseError { group, rank, instance, reason }));
+                return judged.map_or(Ok(()), |reason| Err(Violation::FalseError { group, rank, instance, reason }));
             }
             _ => {}
         }
         Ok(())
     }
 
-    fn shown(&mut self, frame: &Rc<Frame>) -> Result<(), Breach> {
+    fn intercept_frame(&mut self, frame: &Rc<TransitFrame>) -> Result<(), Violation> {
         let Ok((header, body)) = FrameHeader::decode(&frame.header, frame.payload_len) else { return Ok(()) };
         if frame.to == STRANGER {
-            self.heard[frame.from] = self.heard[frame.from].max(header.seq.wrapping_add(1));
+            self.received[frame.from] = self.received[frame.from].max(header.seq.wrapping_add(1));
             return Ok(());
         }
         if header.kind == FrameKind::Message {
@@ -241,9 +241,9 @@ impl Player for Play {
     }
 }
 
-impl Play {
+impl HostilePlay {
     /// All ranks request their groups.
-    fn ask(&mut self) -> Result<(), Breach> {
+    fn request_groups(&mut self) -> Result<(), Violation> {
         for (group, hosts) in GROUPS.iter().enumerate() {
             let spec = Rc::clone(&self.groups[group].spec);
             self.cluster.offer(&spec);
@@ -254,28 +254,28 @@ impl Play {
         Ok(())
     }
 
-    fn act(&mut self, tape: &mut Tape<'_>) -> Result<(), Breach> {
-        match tape.byte() % acts::ACTS {
+    fn act(&mut self, input: &mut FuzzInput<'_>) -> Result<(), Violation> {
+        match input.byte() % acts::ACTS {
             acts::CALL => {
-                let (group, rank) = (tape.below(2), tape.byte());
-                self.call(group.into(), rank.into(), tape)
+                let (group, rank) = (input.below(2), input.byte());
+                self.call(group.into(), rank.into(), input)
             }
             acts::WAIT => {
                 let wait = [1_000, 100_000, 600_000, 5_000_000, 30_000_000, 500_000_000, 4_000_000_000];
-                self.run_for(Duration::from_nanos(wait[usize::from(tape.byte()) % wait.len()]))
+                self.run_for(Duration::from_nanos(wait[usize::from(input.byte()) % wait.len()]))
             }
-            acts::FRAME => self.frame(tape),
-            acts::DATAGRAM => self.datagram(tape),
+            acts::FRAME => self.frame(input),
+            acts::DATAGRAM => self.datagram(input),
             acts::OVERWRITE => {
-                self.overwrites.push_back((tape.byte(), tape.byte()));
+                self.overwrites.push_back((input.byte(), input.byte()));
                 Ok(())
             }
             acts::LEAVE => {
-                let rank = usize::from(tape.byte()) % GROUPS[1].len();
+                let rank = usize::from(input.byte()) % GROUPS[1].len();
                 self.leave(1, rank)
             }
             _ => {
-                let (at, lost) = (tape.below(2), if tape.flip() { BROKEN } else { STRANGER });
+                let (at, lost) = (input.below(2), if input.flip() { BROKEN } else { STRANGER });
                 self.handle(at.into(), Input::PeerLost(sp_id(lost)))
             }
         }
@@ -286,24 +286,24 @@ impl Play {
     }
 
     /// The rank makes its next call. The first caller decides what the call is.
-    fn call(&mut self, group: usize, rank: usize, tape: &mut Tape<'_>) -> Result<(), Breach> {
+    fn call(&mut self, group: usize, rank: usize, input: &mut FuzzInput<'_>) -> Result<(), Violation> {
         let rank = rank % GROUPS[group].len();
-        let Group { calls, ranks, .. } = &mut self.groups[group];
+        let ScriptedGroup { calls, ranks, .. } = &mut self.groups[group];
         let seat = ranks[rank];
         if !seat.made || seat.left || seat.calls >= MOST_CALLS {
             return Ok(());
         }
         if seat.calls == calls.len() {
-            let bytes = [0, 1, 999, 1000, 2500, 9000, 33_000][usize::from(tape.below(7))];
+            let bytes = [0, 1, 999, 1000, 2500, 9000, 33_000][usize::from(input.below(7))];
             let sum = Reduction::new(Operator::Sum, Element::U8).expect("defined by MPI");
-            let all = Pattern::all(usize::from(tape.below(ranks.len() as u8)), 3, sum);
-            calls.push(CallPlan::of(all[usize::from(tape.byte()) % all.len()], bytes));
+            let all = Pattern::all(usize::from(input.below(ranks.len() as u8)), 3, sum);
+            calls.push(CallPlan::of(all[usize::from(input.byte()) % all.len()], bytes));
         }
         self.call_next(group, rank)
     }
 
-    fn call_next(&mut self, group: usize, member: usize) -> Result<(), Breach> {
-        let (host, Group { calls, ranks, .. }) = (GROUPS[group][member], &mut self.groups[group]);
+    fn call_next(&mut self, group: usize, member: usize) -> Result<(), Violation> {
+        let (host, ScriptedGroup { calls, ranks, .. }) = (GROUPS[group][member], &mut self.groups[group]);
         let plan = &calls[ranks[member].calls];
         ranks[member].calls += 1;
         self.calls += 1;
@@ -314,7 +314,7 @@ impl Play {
         self.handle(host, Input::Call(Box::new(call)))
     }
 
-    fn leave(&mut self, group: usize, rank: usize) -> Result<(), Breach> {
+    fn leave(&mut self, group: usize, rank: usize) -> Result<(), Violation> {
         if std::mem::replace(&mut self.groups[group].ranks[rank].left, true) {
             return Ok(());
         }
@@ -323,36 +323,36 @@ impl Play {
 
     /// The header that the link of host `to` would accept next from the stranger.
     fn header(&self, to: usize, payload_len: u32) -> FrameHeader {
-        let (seq, ack, clock) = (self.next[to], self.heard[to], (self.cluster.now().0 / 1000) as u32);
+        let (seq, ack, clock) = (self.next[to], self.received[to], (self.cluster.now().0 / 1000) as u32);
         let (kind, ack_now, echo, echo_age) = (FrameKind::Message, true, clock, 1);
         FrameHeader { kind, ack_now, link: 1, to: 0, seq, ack, payload_len, clock, echo, echo_age }
     }
 
-    fn frame(&mut self, tape: &mut Tape<'_>) -> Result<(), Breach> {
-        let to = usize::from(tape.below(2));
-        let times = if tape.byte() == 0xff { FLOOD } else { 1 };
-        let (mut body, mut payload_len) = match self.seen.get(usize::from(tape.byte())) {
+    fn frame(&mut self, input: &mut FuzzInput<'_>) -> Result<(), Violation> {
+        let to = usize::from(input.below(2));
+        let times = if input.byte() == 0xff { FLOOD } else { 1 };
+        let (mut body, mut payload_len) = match self.seen.get(usize::from(input.byte())) {
             Some(seen) => seen.clone(),
             None => {
-                let count = tape.byte();
-                (tape.bytes(count.into()).to_vec(), payload(tape))
+                let count = input.byte();
+                (input.bytes(count.into()).to_vec(), payload(input))
             }
         };
-        if tape.below(4) == 0 {
-            payload_len = payload(tape);
+        if input.below(4) == 0 {
+            payload_len = payload(input);
         }
-        (0..tape.below(3)).for_each(|_| spoil(tape, &mut body));
-        let spoils_header = tape.below(4) == 0;
+        (0..input.below(3)).for_each(|_| corrupt(input, &mut body));
+        let spoils_header = input.below(4) == 0;
         self.reach(FaultKind::FrameForged);
         for _ in 0..times {
             let mut header = Vec::new();
             self.header(to, payload_len).encode(&mut header);
             header.extend(&body);
             if spoils_header {
-                spoil(tape, &mut header);
+                corrupt(input, &mut header);
             }
             self.next[to] += 1;
-            let payload = Payload::Bytes(vec![0x5a; payload_len as usize]);
+            let payload = StoredPayload::Bytes(vec![0x5a; payload_len as usize]);
             self.input_frame(STRANGER, to, header, (payload, payload_len))?;
         }
         Ok(())
@@ -363,38 +363,38 @@ impl Play {
         from: usize,
         to: usize,
         header: Vec<u8>,
-        (payload, payload_len): (Payload, u32),
-    ) -> Result<(), Breach> {
-        let frame = Frame { from, to, header: header.into(), payload, payload_len, wire_bytes: 0 };
+        (payload, payload_len): (StoredPayload, u32),
+    ) -> Result<(), Violation> {
+        let frame = TransitFrame { from, to, header: header.into(), payload, payload_len, wire_bytes: 0 };
         self.handle(to, Input::Frame(Rc::new(frame)))
     }
 
     /// A datagram by the key of a group or by none, with any fields, from the address of the rank in its header.
-    fn datagram(&mut self, tape: &mut Tape<'_>) -> Result<(), Breach> {
+    fn datagram(&mut self, input: &mut FuzzInput<'_>) -> Result<(), Violation> {
         self.forged = true;
         self.reach(FaultKind::DatagramForged);
-        let to = usize::from(tape.below(2));
-        let key = [self.groups[0].spec.key, self.groups[1].spec.key, [0, 0]][usize::from(tape.below(3))];
+        let to = usize::from(input.below(2));
+        let key = [self.groups[0].spec.key, self.groups[1].spec.key, [0, 0]][usize::from(input.below(3))];
         let key = MulticastKey::new(key, true);
-        let group = if tape.below(8) == 0 { GroupHandle(tape.number32()) } else { handle(tape.below(2).into()) };
-        let (epoch, source, chunk) = (tape.number() as u16, tape.number() as u16, tape.number32());
+        let group = if input.below(8) == 0 { GroupHandle(input.number32()) } else { handle(input.below(2).into()) };
+        let (epoch, source, chunk) = (input.number() as u16, input.number() as u16, input.number32());
         // Everyone with the key can hash, so any hash serves.
         let hash = PayloadHash::default();
         let instance = InstanceId(epoch.into());
         let mut header = DatagramHeader { group, epoch, source, chunk }.encode(&key, instance, hash);
-        if tape.below(8) == 0 {
-            spoil(tape, &mut header);
+        if input.below(8) == 0 {
+            corrupt(input, &mut header);
         }
-        let len = payload(tape);
+        let len = payload(input);
         let train = Train {
             from: STRANGER,
-            channel: Channel(0),
+            channel: MulticastChannel(0),
             headers: vec![header],
             hashes: vec![hash],
             key,
             instance,
             address: sender(&header),
-            payload: Payload::Bytes(vec![0x5a; len as usize]),
+            payload: StoredPayload::Bytes(vec![0x5a; len as usize]),
             payload_len: len.into(),
             chunk_bytes: len.max(1),
             overhead: 0,
@@ -404,7 +404,7 @@ impl Play {
     }
 
     /// A frame of service process 2 arrives as the script wants it.
-    fn overwritten(&mut self, frame: &Frame) -> Result<(), Breach> {
+    fn overwritten(&mut self, frame: &TransitFrame) -> Result<(), Violation> {
         if self.silenced || frame.to >= BROKEN {
             return Ok(());
         }
@@ -418,18 +418,18 @@ impl Play {
     }
 
     /// Service process 2 falls silent and the sound ones finish: every call ends, and nothing is left.
-    fn end(&mut self) -> Result<(), Breach> {
+    fn end(&mut self) -> Result<(), Violation> {
         self.run_for(LONG)?;
         let waiting = self.groups[0].ranks.iter().filter(|seat| !seat.made).count();
         if waiting > 0 {
-            return Err(Breach::NotLive { open: waiting, after: LONG });
+            return Err(Violation::NotLive { open: waiting, after: LONG });
         }
         self.silenced = true;
         let seats = || (0..GROUPS.len()).flat_map(|group| (0..GROUPS[group].len()).map(move |rank| (group, rank)));
         // The ranks make the calls that other ranks of their group have made.
         for (group, rank) in seats().filter(|(group, rank)| GROUPS[*group][*rank] != BROKEN) {
             let last = self.groups[group].calls.len();
-            while let Seat { made: true, left: false, calls } = self.groups[group].ranks[rank]
+            while let MemberProgress { made: true, left: false, calls } = self.groups[group].ranks[rank]
                 && calls < last
             {
                 self.call_next(group, rank)?;
@@ -439,21 +439,21 @@ impl Play {
         let sound = |name: &&CallName| GROUPS[name.group][name.member] != BROKEN;
         let open = self.open.values().filter(sound).count();
         if open > 0 {
-            return Err(Breach::NotLive { open, after: LONG });
+            return Err(Violation::NotLive { open, after: LONG });
         }
         (0..BROKEN).try_for_each(|host| self.handle(host, Input::PeerLost(sp_id(BROKEN))))?;
         seats().try_for_each(|(group, rank)| self.leave(group, rank))?;
         self.run_for(LONG)?;
         let left = self.cluster.hosts[..BROKEN].iter().find_map(|host| Some((host.sp.id(), host.left_over(false)?)));
-        left.map_or(Ok(()), |(sp, what)| Err(Breach::LeftOver { sp, what }))
+        left.map_or(Ok(()), |(sp, what)| Err(Violation::LeftOver { sp, what }))
     }
 
-    fn check_load(&self) -> Result<(), Breach> {
+    fn check_load(&self) -> Result<(), Violation> {
         let exceeds = |(groups, collectives, messages)| {
             groups > MOST_LOAD.0 || collectives > MOST_LOAD.1 || messages > MOST_LOAD.2
         };
         match self.cluster.hosts[..BROKEN].iter().find(|host| exceeds(host.sp.load())) {
-            Some(host) => Err(Breach::Backlog { sp: host.sp.id(), messages: host.sp.load().2, bound: MOST_LOAD.2 }),
+            Some(host) => Err(Violation::Backlog { sp: host.sp.id(), messages: host.sp.load().2, bound: MOST_LOAD.2 }),
             None => Ok(()),
         }
     }

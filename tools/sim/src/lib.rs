@@ -11,13 +11,12 @@
 #![forbid(unsafe_code)]
 #![allow(missing_docs, reason = "the workspace alone uses it")]
 
-mod breach;
 mod clock;
 mod cluster;
-mod combined;
 mod coverage;
-mod engine;
+mod deferred_engine;
 mod faults;
+mod fuzz_input;
 mod graph;
 mod host;
 pub mod hostile;
@@ -26,64 +25,70 @@ mod network;
 pub mod nics;
 mod oracle;
 mod pattern;
+mod reductions;
 mod report;
 mod sabotage;
 mod scenario;
+mod scenario_run;
 pub mod sequences;
 mod store;
 mod sweep;
-mod tape;
-mod world;
+mod violation;
 
-pub use breach::Breach;
-pub use combined::Combined;
-pub use coverage::{Coverage, FaultKind, Way};
-pub use faults::{Cut, Faults, GivenUp, HostDeath, HostPause, RankFault};
+pub use coverage::{Coverage, FaultKind, RankTransition};
+pub use faults::{AbandonedConnection, Faults, HostDeath, HostPause, LinkCut, RankFault};
+pub use fuzz_input::FuzzInput;
 pub use mixed::{
     mixed_allgathers, mixed_calls, mixed_choices, mixed_exchanges, mixed_hardships, mixed_messages, mixed_recorded,
     mixed_sizes,
 };
 pub use network::{LinkBytes, NetworkPlan};
 pub use pattern::Pattern;
-pub use report::{Failure, Outcome};
+pub use reductions::ReductionKind;
+pub use report::{RunFailure, RunOutcome};
 pub use sabotage::Sabotage;
 pub use scenario::{CallPlan, GroupPlan, Scenario};
 pub use store::StoreKind;
-pub use sweep::{AllgatherSweep, Progress, Spread, Summary, allgather, mixed, sweep};
-pub use tape::Tape;
+pub use sweep::{AllgatherSweep, SeedSpread, SweepProgress, SweepSummary, allgather, mixed, sweep};
+pub use violation::Violation;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use world::World;
+use scenario_run::ScenarioRun;
 
 /// Plays a scenario from a seed.
 ///
 /// # Errors
 /// Returns what the first failing oracle found, with an account of the run.
-pub fn run(scenario: &Scenario, seed: u64) -> Result<Outcome, Failure> {
+pub fn run(scenario: &Scenario, seed: u64) -> Result<RunOutcome, RunFailure> {
     run_sabotaged(scenario, seed, None)
 }
 
 /// Plays a scenario with a driver that does one thing wrong on purpose, to show that an oracle notices.
-pub fn run_sabotaged(scenario: &Scenario, seed: u64, sabotage: Option<Sabotage>) -> Result<Outcome, Failure> {
+pub fn run_sabotaged(scenario: &Scenario, seed: u64, sabotage: Option<Sabotage>) -> Result<RunOutcome, RunFailure> {
     let (result, _) = play(scenario, seed, sabotage, false);
-    result.map_err(|breach| {
+    result.map_err(|violation| {
         // The second run of the same seed is traced.
         let (again, account) = play(scenario, seed, sabotage, true);
-        let breach = again.err().unwrap_or(breach);
-        Failure { seed, breach, scenario: Box::new(scenario.clone()), account }
+        let violation = again.err().unwrap_or(violation);
+        RunFailure { seed, violation, scenario: Box::new(scenario.clone()), account }
     })
 }
 
-fn play(scenario: &Scenario, seed: u64, sabotage: Option<Sabotage>, trace: bool) -> (Result<Outcome, Breach>, String) {
-    let mut world = World::new(scenario, seed, sabotage, trace);
+fn play(
+    scenario: &Scenario,
+    seed: u64,
+    sabotage: Option<Sabotage>,
+    trace: bool,
+) -> (Result<RunOutcome, Violation>, String) {
+    let mut world = ScenarioRun::new(scenario, seed, sabotage, trace);
     let result = catch_unwind(AssertUnwindSafe(|| world.run()));
     let result = match result {
         Ok(result) => result.map(|()| world.outcome()),
         Err(panic) => {
             let text = panic.downcast_ref::<String>().cloned();
             let text = text.or_else(|| panic.downcast_ref::<&str>().map(ToString::to_string));
-            Err(Breach::Panic(text.unwrap_or_else(|| "without a message".into())))
+            Err(Violation::Panic(text.unwrap_or_else(|| "without a message".into())))
         }
     };
     let account = if trace { world.account() } else { String::new() };

@@ -13,10 +13,10 @@ use rand::seq::{IndexedRandom, SliceRandom};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use crate::combined::Combined;
-use crate::faults::{Cut, Faults, HostDeath, HostPause, RankFault};
+use crate::faults::{Faults, HostDeath, HostPause, LinkCut, RankFault};
 use crate::network::NetworkPlan;
 use crate::pattern::Pattern;
+use crate::reductions::ReductionKind;
 use crate::scenario::{CallPlan, GroupPlan, Scenario};
 use crate::store::StoreKind;
 
@@ -148,7 +148,7 @@ pub fn mixed_hardships(seed: u64) -> Scenario {
     scenario.config.narrate = true;
     if seed % 4 == 3 {
         // Peers without a group are forgotten at once.
-        scenario.config.past_peers = 0;
+        scenario.config.idle_peers = 0;
     }
     let hosts = scenario.hosts();
     if draw.one_in(10) {
@@ -186,7 +186,7 @@ pub fn mixed_hardships(seed: u64) -> Scenario {
 /// After some cuts, connections resume late, and a group is requested meanwhile.
 fn draw_backoff(scenario: &mut Scenario, seed: u64) {
     let mut draw = Draw { rng: ChaCha8Rng::seed_from_u64(seed ^ 0x6261_636b_6f66) };
-    if let Some(healed) = scenario.faults.cuts.iter().map(Cut::end).max().filter(|_| !draw.one_in(2)) {
+    if let Some(healed) = scenario.faults.cuts.iter().map(LinkCut::end).max().filter(|_| !draw.one_in(2)) {
         scenario.faults.backoff = draw.micros(2_000_000);
         let group = draw.group(scenario.host_of.len(), scenario.groups.len(), &scenario.config);
         scenario.groups.push(GroupPlan { create: healed + draw.micros(1_000_000), ..group });
@@ -293,7 +293,7 @@ impl Draw {
 
     fn reduction(&mut self, call: &mut CallPlan, members: usize) {
         let (root, seed) = (self.rng.random_range(0..members), u64::from(self.rng.random::<u32>()));
-        let all = Combined::all(root, seed);
+        let all = ReductionKind::all(root, seed);
         // Allreduces are drawn twice as often.
         let result = self.of(&[&all[..2], &all[1..]].concat());
         let (operator, element) = self.of(&[
@@ -309,7 +309,7 @@ impl Draw {
         call.pattern = Pattern::Reduction { result, reduction };
         call.bytes = whole(call.bytes);
         call.disagrees = call.disagrees.map(|(member, bytes)| (member, whole(bytes)));
-        if let Combined::Reduce { root } = result {
+        if let ReductionKind::Reduce { root } = result {
             call.in_place.retain(|member| *member == root);
         } else if call.in_place.is_empty() {
             // Calls that were no allgathers before may be in place, too.
@@ -464,23 +464,23 @@ impl Draw {
     }
 
     /// Cuts off a host, or a pair, or one direction of a pair, for less or more time than means death.
-    fn cuts(&mut self, hosts: usize) -> Vec<Cut> {
+    fn cuts(&mut self, hosts: usize) -> Vec<LinkCut> {
         let most = self.of(&[20_000, 2_000_000, 12_000_000]);
         let (at, lasting) = (self.micros(50_000), self.micros(most));
         let (from, to) = (self.rng.random_range(0..hosts), self.rng.random_range(0..hosts));
         match self.rng.random_range(0..3) {
-            0 => Cut::off(from, 0..hosts, at, lasting),
-            1 => Cut::off(from, to..to + 1, at, lasting),
-            _ => vec![Cut { from, to, at, lasting }],
+            0 => LinkCut::off(from, 0..hosts, at, lasting),
+            1 => LinkCut::off(from, to..to + 1, at, lasting),
+            _ => vec![LinkCut { from, to, at, lasting }],
         }
     }
 
     /// Cuts some hosts off from the others, in both directions.
-    fn halves(&mut self, hosts: usize) -> Vec<Cut> {
+    fn halves(&mut self, hosts: usize) -> Vec<LinkCut> {
         let most = self.of(&[20_000, 2_000_000, 12_000_000]);
         let (at, lasting) = (self.micros(50_000), self.micros(most));
         let (some, others): (Vec<usize>, Vec<usize>) = (0..hosts).partition(|_| self.one_in(2));
-        some.into_iter().flat_map(|host| Cut::off(host, others.iter().copied(), at, lasting)).collect()
+        some.into_iter().flat_map(|host| LinkCut::off(host, others.iter().copied(), at, lasting)).collect()
     }
 
     /// Starts another service process in the place of a dead one, with as many new ranks. They make a group with the

@@ -13,9 +13,9 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use outboard_proto::wire::{DATAGRAM_HEADER_BYTES, MulticastKey, PayloadHash};
-use outboard_proto::{Channel, FrameBytes, InstanceId, Instant};
+use outboard_proto::{FrameBytes, InstanceId, Instant, MulticastChannel};
 
-use crate::store::Payload;
+use crate::store::StoredPayload;
 
 /// The links and the fabric of every host.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -73,7 +73,7 @@ pub(crate) struct Passage {
 
 /// One direction of one cable, with the queue before it.
 #[derive(Debug, Clone)]
-pub(crate) struct Link {
+pub(crate) struct SerialLink {
     rate: u64,
     queue_bytes: u64,
     free_at: Instant,
@@ -89,9 +89,15 @@ fn scaled(n: u64, by: u64, over: u64) -> u64 {
     }
 }
 
-impl Link {
+impl SerialLink {
     fn new(plan: &NetworkPlan) -> Self {
-        Link { rate: plan.rate, queue_bytes: plan.queue_bytes, free_at: Instant(0), wire_bytes: 0, dropped_bytes: 0 }
+        SerialLink {
+            rate: plan.rate,
+            queue_bytes: plan.queue_bytes,
+            free_at: Instant(0),
+            wire_bytes: 0,
+            dropped_bytes: 0,
+        }
     }
 
     pub(crate) fn duration(&self, bytes: u64) -> Duration {
@@ -131,7 +137,7 @@ pub struct LinkBytes {
 #[derive(Debug)]
 pub(crate) struct Train {
     pub(crate) from: usize,
-    pub(crate) channel: Channel,
+    pub(crate) channel: MulticastChannel,
     pub(crate) headers: Vec<[u8; DATAGRAM_HEADER_BYTES]>,
     pub(crate) hashes: Vec<PayloadHash>,
     /// The key and the instance of the datagrams.
@@ -139,7 +145,7 @@ pub(crate) struct Train {
     pub(crate) instance: InstanceId,
     /// The address from which the datagrams seem to come.
     pub(crate) address: Ipv4Addr,
-    pub(crate) payload: Payload,
+    pub(crate) payload: StoredPayload,
     pub(crate) payload_len: u64,
     pub(crate) chunk_bytes: u32,
     /// Bytes on the wire of each datagram beside its payload.
@@ -168,20 +174,20 @@ impl Train {
 }
 
 #[derive(Debug)]
-pub(crate) struct Frame {
+pub(crate) struct TransitFrame {
     pub(crate) from: usize,
     pub(crate) to: usize,
     pub(crate) header: FrameBytes,
-    pub(crate) payload: Payload,
+    pub(crate) payload: StoredPayload,
     pub(crate) payload_len: u32,
     pub(crate) wire_bytes: u64,
 }
 
 #[derive(Debug)]
 pub(crate) struct Network {
-    up: Vec<Link>,
-    down: Vec<Link>,
-    joined: BTreeMap<Channel, Rc<Vec<usize>>>,
+    up: Vec<SerialLink>,
+    down: Vec<SerialLink>,
+    joined: BTreeMap<MulticastChannel, Rc<Vec<usize>>>,
     siblings: usize,
 }
 
@@ -189,7 +195,7 @@ impl Network {
     pub(crate) fn new(plan: &NetworkPlan, hosts: usize) -> Self {
         assert!((1..=64).contains(&plan.train), "a train has 1 to 64 datagrams");
         assert!((1..=plan.outstanding_frames).contains(&plan.room), "an empty fabric has room");
-        let links = vec![Link::new(plan); hosts.div_ceil(plan.siblings)];
+        let links = vec![SerialLink::new(plan); hosts.div_ceil(plan.siblings)];
         Network { up: links.clone(), down: links, joined: BTreeMap::new(), siblings: plan.siblings }
     }
 
@@ -197,7 +203,7 @@ impl Network {
         host / self.siblings
     }
 
-    pub(crate) fn uplink(&mut self, host: usize) -> &mut Link {
+    pub(crate) fn uplink(&mut self, host: usize) -> &mut SerialLink {
         let at = self.link_of(host);
         &mut self.up[at]
     }
@@ -207,21 +213,21 @@ impl Network {
         self.link_of(one) == self.link_of(other)
     }
 
-    pub(crate) fn join(&mut self, channel: Channel, host: usize) {
+    pub(crate) fn join(&mut self, channel: MulticastChannel, host: usize) {
         let hosts = Rc::make_mut(self.joined.entry(channel).or_default());
         if let Err(at) = hosts.binary_search(&host) {
             hosts.insert(at, host);
         }
     }
 
-    pub(crate) fn leave(&mut self, channel: Channel, host: usize) {
+    pub(crate) fn leave(&mut self, channel: MulticastChannel, host: usize) {
         if let Some(hosts) = self.joined.get_mut(&channel) {
             Rc::make_mut(hosts).retain(|h| *h != host);
         }
     }
 
     /// The hosts that receive a channel, ascending; siblings are neighbours.
-    pub(crate) fn receivers(&self, channel: Channel) -> Rc<Vec<usize>> {
+    pub(crate) fn receivers(&self, channel: MulticastChannel) -> Rc<Vec<usize>> {
         self.joined.get(&channel).cloned().unwrap_or_default()
     }
 
@@ -241,7 +247,7 @@ impl Network {
     }
 
     /// Puts a frame on the downlink of its receiver. Returns its time of arrival, or `None` when the queue is full.
-    pub(crate) fn frame_down(&mut self, now: Instant, frame: &Frame) -> Option<Instant> {
+    pub(crate) fn frame_down(&mut self, now: Instant, frame: &TransitFrame) -> Option<Instant> {
         let at = self.link_of(frame.to);
         let link = &mut self.down[at];
         if link.room(now) < frame.wire_bytes {
@@ -269,13 +275,13 @@ mod tests {
     fn train(datagrams: usize, payload_len: u64) -> Train {
         Train {
             from: 0,
-            channel: Channel(1),
+            channel: MulticastChannel(1),
             headers: vec![[0; DATAGRAM_HEADER_BYTES]; datagrams],
             hashes: vec![PayloadHash::default(); datagrams],
             key: MulticastKey::new([0; 2], true),
             instance: InstanceId(1),
             address: Ipv4Addr::LOCALHOST,
-            payload: Payload::Bytes(vec![0; payload_len as usize]),
+            payload: StoredPayload::Bytes(vec![0; payload_len as usize]),
             payload_len,
             chunk_bytes: 100,
             overhead: 25,
@@ -302,11 +308,11 @@ mod tests {
     fn the_switch_copies_to_those_who_joined() {
         let mut n = Network::new(&plan(300), 3);
         for host in [2, 0, 1, 2] {
-            n.join(Channel(1), host);
+            n.join(MulticastChannel(1), host);
         }
-        assert_eq!(**n.receivers(Channel(1)), [0, 1, 2]);
-        n.leave(Channel(1), 2);
-        assert_eq!(**n.receivers(Channel(1)), [0, 1]);
-        assert!(n.receivers(Channel(2)).is_empty());
+        assert_eq!(**n.receivers(MulticastChannel(1)), [0, 1, 2]);
+        n.leave(MulticastChannel(1), 2);
+        assert_eq!(**n.receivers(MulticastChannel(1)), [0, 1]);
+        assert!(n.receivers(MulticastChannel(2)).is_empty());
     }
 }

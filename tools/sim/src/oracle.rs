@@ -9,16 +9,16 @@ use std::time::Duration;
 
 use outboard_plan::Rank;
 use outboard_proto::{
-    Absentee, CollectiveError, GroupError, InstanceId, Instant, Overdue, Refusal, Signature, staging_size,
+    Absentee, CollectiveError, GroupError, GroupRefusal, InstanceId, Instant, Overdue, Signature, staging_size,
 };
 
-use crate::breach::Breach;
 use crate::cluster::{group_number, handle, sp_id};
-use crate::combined::Combined;
-use crate::faults::{Cut, HostPause};
+use crate::faults::{HostPause, LinkCut};
 use crate::pattern::Pattern;
+use crate::reductions::ReductionKind;
 use crate::scenario::{CallPlan, GroupPlan, Scenario};
-use crate::store::{CallOutput, Origin};
+use crate::store::{CallOutput, ContributionId};
+use crate::violation::Violation;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct CallName {
@@ -28,8 +28,8 @@ pub(crate) struct CallName {
 }
 
 impl CallName {
-    pub(crate) fn origin(&self) -> Origin {
-        Origin { group: self.group as u32, instance: self.instance as u32, rank: self.member as u32 }
+    pub(crate) fn origin(&self) -> ContributionId {
+        ContributionId { group: self.group as u32, instance: self.instance as u32, rank: self.member as u32 }
     }
 }
 
@@ -41,7 +41,7 @@ pub(crate) struct Truth {
     /// (group, member) that died or left early.
     pub(crate) gone: BTreeSet<(usize, usize)>,
     /// When (group, member) requested the group.
-    pub(crate) asked: BTreeMap<(usize, usize), Instant>,
+    pub(crate) requested_at: BTreeMap<(usize, usize), Instant>,
     /// (group, member, instance) that ended well.
     done: BTreeSet<(usize, usize, u64)>,
     /// Fingerprints of the results of reductions, by (group, member, instance).
@@ -49,7 +49,7 @@ pub(crate) struct Truth {
     /// (group, member, instance) that was called.
     called: BTreeSet<(usize, usize, u64)>,
     /// The first error by which each member was notified of the end of its group.
-    pub(crate) told: BTreeMap<(usize, usize), CollectiveError>,
+    pub(crate) reported_errors: BTreeMap<(usize, usize), CollectiveError>,
 }
 
 impl Truth {
@@ -63,33 +63,33 @@ impl Truth {
         name: CallName,
         result: &Result<(), CollectiveError>,
         output: CallOutput,
-    ) -> Result<(), Breach> {
+    ) -> Result<(), Violation> {
         let plan = &scenario.groups[name.group];
         let call = &plan.calls[name.instance as usize - 1];
         let (group, rank, instance) = (handle(name.group), Rank(name.member as u32), InstanceId(name.instance));
         match result {
             Ok(()) => {
                 if call.is_disputed() && call.needs_all_of(name.member, plan.members.len()) {
-                    return Err(Breach::MissedMismatch { group, rank, instance });
+                    return Err(Violation::MissedMismatch { group, rank, instance });
                 }
                 let called = |member| self.called.contains(&(name.group, member, name.instance));
                 if call.is_barrier() && !(0..plan.members.len()).all(called) {
-                    return Err(Breach::PassedBarrier { group, rank, instance });
+                    return Err(Violation::PassedBarrier { group, rank, instance });
                 }
-                let wrong = call.misreceived(name, plan.members.len(), &output);
+                let wrong = call.describe_wrong_bytes(name, plan.members.len(), &output);
                 if let Some(what) = wrong.or_else(|| self.compare_bits(scenario, name, &output)) {
-                    return Err(Breach::WrongBytes { group, rank, instance, what });
+                    return Err(Violation::WrongBytes { group, rank, instance, what });
                 }
                 self.done.insert((name.group, name.member, name.instance));
                 Ok(())
             }
-            Err(error) if self.is_so(scenario, name.group, Some(name.instance), error) => {
+            Err(error) if self.is_justified(scenario, name.group, Some(name.instance), error) => {
                 if !call.pattern.is_tagged() {
-                    self.told.entry((name.group, name.member)).or_insert_with(|| error.clone());
+                    self.reported_errors.entry((name.group, name.member)).or_insert_with(|| error.clone());
                 }
                 Ok(())
             }
-            Err(error) => Err(Breach::FalseError { group, rank, instance, reason: error.to_string() }),
+            Err(error) => Err(Violation::FalseError { group, rank, instance, reason: error.to_string() }),
         }
     }
 
@@ -103,7 +103,7 @@ impl Truth {
         found.hash(&mut hasher);
         let bits = hasher.finish();
         self.bits.insert((name.group, name.member, name.instance), bits);
-        if let Some((Combined::Allreduce, _)) = call.reduction() {
+        if let Some((ReductionKind::Allreduce, _)) = call.reduction() {
             let others = (0..plan.members.len())
                 .filter_map(|member| self.bits.get(&(name.group, member, name.instance)).map(|bits| (member, *bits)));
             if let Some((other, _)) = others.into_iter().find(|(_, other)| *other != bits) {
@@ -120,17 +120,17 @@ impl Truth {
         number: usize,
         member: usize,
         result: &Result<(), GroupError>,
-    ) -> Result<(), Breach> {
+    ) -> Result<(), Violation> {
         let so = match result {
             Ok(()) if self.misconfigured(scenario, number) => {
-                return Err(Breach::MissedConfiguration { group: handle(number) });
+                return Err(Violation::MissedConfiguration { group: handle(number) });
             }
             Ok(()) => {
-                let last = self.asked.iter().filter(|((group, _), _)| *group == number).map(|(_, at)| *at).max();
+                let last = self.requested_at.iter().filter(|((group, _), _)| *group == number).map(|(_, at)| *at).max();
                 let after = now.since(last.unwrap_or_default());
                 let healed = scenario.faults.healed().is_some_and(|healed| scenario.groups[number].create >= healed);
                 if healed && after > scenario.prompt() {
-                    return Err(Breach::LateGroup { group: handle(number), rank: Rank(member as u32), after });
+                    return Err(Violation::LateGroup { group: handle(number), rank: Rank(member as u32), after });
                 }
                 true
             }
@@ -144,20 +144,20 @@ impl Truth {
                 | CollectiveError::Engine(_)
                 | CollectiveError::Deadline(_),
             )) => false,
-            Err(GroupError::Failed(error)) => self.is_so(scenario, number, None, error),
+            Err(GroupError::Failed(error)) => self.is_justified(scenario, number, None, error),
             Err(GroupError::Invalid(_)) => false,
         };
         if so {
             if let Err(GroupError::Failed(error)) = result {
-                self.told.insert((number, member), error.clone());
+                self.reported_errors.insert((number, member), error.clone());
             }
             return Ok(());
         }
         let reason = result.as_ref().err().map_or(String::new(), ToString::to_string);
-        Err(Breach::FalseGroupError { group: handle(number), rank: Rank(member as u32), reason })
+        Err(Violation::FalseGroupError { group: handle(number), rank: Rank(member as u32), reason })
     }
 
-    fn is_so(&self, scenario: &Scenario, group: usize, instance: Option<u64>, error: &CollectiveError) -> bool {
+    fn is_justified(&self, scenario: &Scenario, group: usize, instance: Option<u64>, error: &CollectiveError) -> bool {
         let plan = &scenario.groups[group];
         let member = |rank: &Rank| ((rank.0 as usize) < plan.members.len()).then_some(rank.0 as usize);
         match error {
@@ -176,7 +176,7 @@ impl Truth {
                 let lowest = plan.members.iter().position(|r| sp_id(scenario.host_of[*r]) == *sp);
                 lowest == member(rank)
                     && lowest.map(|m| scenario.host_of[plan.members[m]]).is_some_and(|host| {
-                        let cut = |cut: &Cut| {
+                        let cut = |cut: &LinkCut| {
                             // Groups requested after the cut are made.
                             let before = plan.create < cut.end() && cut.lasting >= scenario.config.heartbeat;
                             before && [cut.from, cut.to].contains(&host)
@@ -202,7 +202,7 @@ impl Truth {
                 lowest == member(rank) && lasted <= most && lasted + Duration::from_millis(1) > least
             }
             CollectiveError::Mismatch { a_rank, a, b_rank, b } => (1..=plan.calls.len() as u64).any(|i| {
-                a != b && self.called_so(plan, group, i, a_rank, a) && self.called_so(plan, group, i, b_rank, b)
+                a != b && self.called_with(plan, group, i, a_rank, a) && self.called_with(plan, group, i, b_rank, b)
             }),
             CollectiveError::Block { source_rank, sent, destination, expected } => {
                 let (from, to) = (source_rank.0 as usize, destination.0 as usize);
@@ -225,7 +225,7 @@ impl Truth {
                 let after = Duration::from_millis(missed.after_ms);
                 let first = (0..plan.members.len()).map(|m| call.due(m)).min().unwrap_or_default();
                 let late = |one: &Absentee| {
-                    member(&one.rank).is_some_and(|m| call.due(m) > first + after) && last_is_so(plan, one)
+                    member(&one.rank).is_some_and(|m| call.due(m) > first + after) && last_call_is_true(plan, one)
                 };
                 call.deadline == Some(after) && !missed.missing.is_empty() && missed.missing.named.iter().all(late)
             }
@@ -246,46 +246,48 @@ impl Truth {
                         named && (call.bytes_of(from), call.bytes_of(to)) == (*sent, *expected)
                     })
             }
-            CollectiveError::NotAsked { rank, after_ms } => member(rank).is_some_and(|named| {
+            CollectiveError::GroupNotRequested { rank, after_ms } => member(rank).is_some_and(|named| {
                 let (after, host) = (Duration::from_millis(*after_ms), |m: usize| scenario.host_of[plan.members[m]]);
-                let asked = |m| self.asked.get(&(group, m));
-                let first = (0..plan.members.len()).filter_map(asked).min();
-                let late = |m| asked(m).is_none_or(|at| first.is_some_and(|first| at.since(*first) >= after));
+                let requested_at = |m| self.requested_at.get(&(group, m));
+                let first = (0..plan.members.len()).filter_map(requested_at).min();
+                let late = |m| requested_at(m).is_none_or(|at| first.is_some_and(|first| at.since(*first) >= after));
                 scenario.config.group_timeout == Some(after)
                     && (0..plan.members.len()).any(|m| host(m) == host(named) && late(m))
             }),
             CollectiveError::Refused { rank, why } => {
-                *why == Refusal::Groups && member(rank).is_some_and(|m| scenario.faults.refused == Some((group, m)))
+                *why == GroupRefusal::Groups
+                    && member(rank).is_some_and(|m| scenario.faults.refused == Some((group, m)))
             }
             CollectiveError::Protocol(_) | CollectiveError::HandleTaken(_) => false,
         }
     }
 
     /// Judges a report of ranks that have not called.
-    pub(crate) fn judge_overdue(&self, scenario: &Scenario, overdue: &Overdue) -> Result<(), Breach> {
+    pub(crate) fn judge_overdue(&self, scenario: &Scenario, overdue: &Overdue) -> Result<(), Violation> {
         let (group, instance) = (overdue.flight.group, overdue.flight.instance);
         let number = group_number(group).filter(|number| *number < scenario.groups.len());
         for one in &overdue.missing.named {
             let called = |number| self.called.contains(&(number, one.rank.0 as usize, instance.0));
-            let so = |number: usize| !called(number) && last_is_so(&scenario.groups[number], one);
+            let so = |number: usize| !called(number) && last_call_is_true(&scenario.groups[number], one);
             if !number.is_some_and(so) {
-                return Err(Breach::FalseAbsence { group, rank: one.rank, instance });
+                return Err(Violation::FalseAbsence { group, rank: one.rank, instance });
             }
         }
         Ok(())
     }
 
     /// If one cause alone can end a group, all members that are notified of an end receive the same error.
-    pub(crate) fn check_one_verdict(&self, scenario: &Scenario) -> Result<(), Breach> {
+    pub(crate) fn check_one_verdict(&self, scenario: &Scenario) -> Result<(), Violation> {
         if !scenario.has_one_cause() {
             return Ok(());
         }
         for (group, plan) in scenario.groups.iter().enumerate().filter(|(_, plan)| !plan.leave_on_error) {
-            let mut told = (0..plan.members.len()).filter_map(|member| self.told.get(&(group, member)));
-            let Some(one) = told.next() else { continue };
-            if let Some(other) = told.find(|other| !says_the_same(plan, one, other)) {
+            let mut reported_errors =
+                (0..plan.members.len()).filter_map(|member| self.reported_errors.get(&(group, member)));
+            let Some(one) = reported_errors.next() else { continue };
+            if let Some(other) = reported_errors.find(|other| !has_same_cause(plan, one, other)) {
                 let (one, other) = (one.to_string(), other.to_string());
-                return Err(Breach::Verdicts { group: handle(group), one, other });
+                return Err(Violation::Verdicts { group: handle(group), one, other });
             }
         }
         Ok(())
@@ -298,7 +300,7 @@ impl Truth {
     }
 
     /// Whether `rank` has called `instance` of the group as the signature says.
-    fn called_so(&self, plan: &GroupPlan, group: usize, instance: u64, rank: &Rank, signature: &Signature) -> bool {
+    fn called_with(&self, plan: &GroupPlan, group: usize, instance: u64, rank: &Rank, signature: &Signature) -> bool {
         let member = rank.0 as usize;
         let call = &plan.calls[instance as usize - 1];
         self.called.contains(&(group, member, instance)) && *signature == call.signature_of(member, plan.members.len())
@@ -307,7 +309,7 @@ impl Truth {
 
 /// Whether two errors have the same cause. A rank that notices a disagreement names two ranks. A rank that first learns
 /// that a disagreeing rank has left names that one.
-fn says_the_same(plan: &GroupPlan, one: &CollectiveError, other: &CollectiveError) -> bool {
+fn has_same_cause(plan: &GroupPlan, one: &CollectiveError, other: &CollectiveError) -> bool {
     let disputed = plan.calls.iter().any(CallPlan::is_disputed);
     let disagree = |error: &CollectiveError| match error {
         CollectiveError::Mismatch { .. } | CollectiveError::Block { .. } => true,
@@ -319,7 +321,7 @@ fn says_the_same(plan: &GroupPlan, one: &CollectiveError, other: &CollectiveErro
 }
 
 /// Whether the report about the rank's last call is true.
-fn last_is_so(plan: &GroupPlan, one: &Absentee) -> bool {
+fn last_call_is_true(plan: &GroupPlan, one: &Absentee) -> bool {
     let said = |(instance, signature): (InstanceId, Signature)| {
         plan.calls[instance.0 as usize - 1].signature_of(one.rank.0 as usize, plan.members.len()) == signature
     };

@@ -9,11 +9,11 @@ use outboard_plan::{Element, Rank, Reduction, Span};
 use outboard_proto::{CallId, CallKind, InstanceId, PostedCall, Signature, TaggedCall, sizes_digest};
 
 use crate::cluster::handle;
-use crate::combined::{Combined, mix};
-use crate::graph::Graph;
+use crate::graph::RecordedGraph;
 use crate::oracle::CallName;
+use crate::reductions::{ReductionKind, mix};
 use crate::scenario::CallPlan;
-use crate::store::{CallOutput, Memory};
+use crate::store::{CallOutput, CheckedMemory};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pattern {
@@ -51,7 +51,7 @@ pub enum Pattern {
     },
     Barrier,
     Reduction {
-        result: Combined,
+        result: ReductionKind,
         reduction: Reduction,
     },
     /// A recording of the group, with messages of up to `bytes`, drawn by this seed. Numbers start at 1.
@@ -68,15 +68,15 @@ pub enum Pattern {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Moves {
+pub(crate) enum DataMovement {
     /// All members receive the contributions of all.
     FromEach,
     /// All members receive the contribution of this one.
     FromOne(usize),
     /// Members receive a block of their own from each other.
-    Blocks(Pairs),
+    Blocks(BlockPairs),
     /// Members receive the combined vectors of all.
-    Combined(Combined, Reduction),
+    Reduction(ReductionKind, Reduction),
     /// Members exchange the messages of a recording drawn by this seed.
     Recorded(u64),
     /// One member receives the message of another.
@@ -88,7 +88,7 @@ pub(crate) enum Moves {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Pairs {
+pub(crate) enum BlockPairs {
     All,
     To(usize),
     From(usize),
@@ -96,8 +96,8 @@ pub(crate) enum Pairs {
 
 /// The properties by which code treats patterns alike.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Class {
-    pub(crate) moves: Moves,
+pub(crate) struct PatternClass {
+    pub(crate) moves: DataMovement,
     /// The seed of the sizes and places of blocks; `None`: blocks have one size and lie side by side.
     pub(crate) uneven: Option<u64>,
 }
@@ -117,33 +117,33 @@ impl Pattern {
             Pattern::Barrier,
             Pattern::Allgatherv { seed },
         ];
-        let combined = Combined::all(root, seed).map(|result| Pattern::Reduction { result, reduction });
+        let combined = ReductionKind::all(root, seed).map(|result| Pattern::Reduction { result, reduction });
         moved.into_iter().chain(combined).collect()
     }
 
     /// The one function that tells all patterns apart by what they move.
-    pub(crate) fn class(self) -> Class {
+    pub(crate) fn class(self) -> PatternClass {
         let (moves, uneven) = match self {
-            Pattern::Allgather => (Moves::FromEach, None),
-            Pattern::Allgatherv { seed } => (Moves::FromEach, Some(seed)),
-            Pattern::Broadcast { root } => (Moves::FromOne(root), None),
-            Pattern::Alltoall => (Moves::Blocks(Pairs::All), None),
-            Pattern::Alltoallv { seed } => (Moves::Blocks(Pairs::All), Some(seed)),
-            Pattern::Gather { root } => (Moves::Blocks(Pairs::To(root)), None),
-            Pattern::Gatherv { root, seed } => (Moves::Blocks(Pairs::To(root)), Some(seed)),
-            Pattern::Scatter { root } => (Moves::Blocks(Pairs::From(root)), None),
-            Pattern::Scatterv { root, seed } => (Moves::Blocks(Pairs::From(root)), Some(seed)),
-            Pattern::Barrier => (Moves::Nothing, None),
-            Pattern::Reduction { result, reduction } => (Moves::Combined(result, reduction), None),
-            Pattern::Recorded { seed, .. } => (Moves::Recorded(seed), None),
-            Pattern::Message { from, to, .. } => (Moves::Message { from, to }, None),
+            Pattern::Allgather => (DataMovement::FromEach, None),
+            Pattern::Allgatherv { seed } => (DataMovement::FromEach, Some(seed)),
+            Pattern::Broadcast { root } => (DataMovement::FromOne(root), None),
+            Pattern::Alltoall => (DataMovement::Blocks(BlockPairs::All), None),
+            Pattern::Alltoallv { seed } => (DataMovement::Blocks(BlockPairs::All), Some(seed)),
+            Pattern::Gather { root } => (DataMovement::Blocks(BlockPairs::To(root)), None),
+            Pattern::Gatherv { root, seed } => (DataMovement::Blocks(BlockPairs::To(root)), Some(seed)),
+            Pattern::Scatter { root } => (DataMovement::Blocks(BlockPairs::From(root)), None),
+            Pattern::Scatterv { root, seed } => (DataMovement::Blocks(BlockPairs::From(root)), Some(seed)),
+            Pattern::Barrier => (DataMovement::Nothing, None),
+            Pattern::Reduction { result, reduction } => (DataMovement::Reduction(result, reduction), None),
+            Pattern::Recorded { seed, .. } => (DataMovement::Recorded(seed), None),
+            Pattern::Message { from, to, .. } => (DataMovement::Message { from, to }, None),
         };
-        Class { moves, uneven }
+        PatternClass { moves, uneven }
     }
 
     /// Whether the pattern is a recording or a message: no instance of its group, and unordered among other calls.
     pub(crate) fn is_tagged(self) -> bool {
-        matches!(self.class().moves, Moves::Recorded(_) | Moves::Message { .. })
+        matches!(self.class().moves, DataMovement::Recorded(_) | DataMovement::Message { .. })
     }
 
     pub(crate) fn is_called_by(self, member: usize) -> bool {
@@ -165,9 +165,9 @@ impl Pattern {
     /// The one member that sends to all, or that receives from all.
     pub(crate) fn root(self) -> Option<usize> {
         match self.class().moves {
-            Moves::FromOne(root)
-            | Moves::Blocks(Pairs::To(root) | Pairs::From(root))
-            | Moves::Combined(Combined::Reduce { root }, _) => Some(root),
+            DataMovement::FromOne(root)
+            | DataMovement::Blocks(BlockPairs::To(root) | BlockPairs::From(root))
+            | DataMovement::Reduction(ReductionKind::Reduce { root }, _) => Some(root),
             _ => None,
         }
     }
@@ -175,7 +175,9 @@ impl Pattern {
     /// Whether `member` may call the pattern with its own block in place.
     pub(crate) fn may_be_in_place(self, member: usize) -> bool {
         match self.class().moves {
-            Moves::FromEach | Moves::Combined(..) | Moves::Blocks(Pairs::To(_) | Pairs::From(_)) => {
+            DataMovement::FromEach
+            | DataMovement::Reduction(..)
+            | DataMovement::Blocks(BlockPairs::To(_) | BlockPairs::From(_)) => {
                 self.root().is_none_or(|root| root == member)
             }
             _ => false,
@@ -184,7 +186,7 @@ impl Pattern {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Part {
+pub(crate) struct ExpectedPart {
     pub(crate) at: u64,
     pub(crate) len: u64,
     pub(crate) source: usize,
@@ -231,7 +233,9 @@ impl CallPlan {
     pub(crate) fn blocks(&self, member: usize, members: usize) -> Option<Arc<Blocks>> {
         let class = self.pattern.class();
         match (class.moves, class.uneven) {
-            (Moves::Combined(result, reduction), _) => self.combined_blocks((result, reduction), member, members),
+            (DataMovement::Reduction(result, reduction), _) => {
+                self.combined_blocks((result, reduction), member, members)
+            }
             (_, None) => None,
             (_, Some(_)) => {
                 let mut blocks = self.exchanged(member, members);
@@ -246,12 +250,12 @@ impl CallPlan {
     /// Whether `member` declares "in place" by empty blocks, like a root with uneven blocks.
     fn in_place_by_blocks(&self, member: usize) -> bool {
         let class = self.pattern.class();
-        let of_root = matches!(class.moves, Moves::Blocks(Pairs::To(_) | Pairs::From(_)));
+        let of_root = matches!(class.moves, DataMovement::Blocks(BlockPairs::To(_) | BlockPairs::From(_)));
         of_root && class.uneven.is_some() && self.in_place.contains(&member)
     }
 
     /// Whether the call of `member` declares that its own block is in place.
-    pub(crate) fn says_in_place(&self, member: usize) -> bool {
+    pub(crate) fn declares_in_place(&self, member: usize) -> bool {
         self.in_place.contains(&member) && !self.in_place_by_blocks(member)
     }
 
@@ -260,45 +264,45 @@ impl CallPlan {
         let bytes = self.bytes_of(member);
         let class = self.pattern.class();
         match class.moves {
-            Moves::FromEach if class.uneven.is_some() => {
+            DataMovement::FromEach if class.uneven.is_some() => {
                 (self.sent(member, 0, member), self.exchanged(member, members).bytes().1)
             }
-            Moves::FromEach => (bytes, bytes * members as u64),
-            Moves::FromOne(root) if root == member => (bytes, 0),
-            Moves::FromOne(_) | Moves::Message { .. } => (0, bytes),
-            Moves::Blocks(_) => self.exchanged(member, members).bytes(),
-            Moves::Combined(result, reduction) => self.combined_buffers((result, reduction), member, members),
-            Moves::Recorded(seed) => {
-                (0, Graph::draw(seed, members, self.bytes).recordings[member].program.output_bytes)
+            DataMovement::FromEach => (bytes, bytes * members as u64),
+            DataMovement::FromOne(root) if root == member => (bytes, 0),
+            DataMovement::FromOne(_) | DataMovement::Message { .. } => (0, bytes),
+            DataMovement::Blocks(_) => self.exchanged(member, members).bytes(),
+            DataMovement::Reduction(result, reduction) => self.combined_buffers((result, reduction), member, members),
+            DataMovement::Recorded(seed) => {
+                (0, RecordedGraph::draw(seed, members, self.bytes).recordings[member].program.output_bytes)
             }
-            Moves::Nothing => (0, 0),
+            DataMovement::Nothing => (0, 0),
         }
     }
 
     /// The final contents of the receive buffer of `member` of `members`, as parts of contributions.
-    pub(crate) fn parts(&self, member: usize, members: usize) -> Vec<Part> {
+    pub(crate) fn parts(&self, member: usize, members: usize) -> Vec<ExpectedPart> {
         let len = self.bytes_of(member);
         let class = self.pattern.class();
         match class.moves {
-            Moves::FromEach if class.uneven.is_none() => {
-                (0..members).map(|source| Part { at: source as u64 * len, len, source, from: 0 }).collect()
+            DataMovement::FromEach if class.uneven.is_none() => {
+                (0..members).map(|source| ExpectedPart { at: source as u64 * len, len, source, from: 0 }).collect()
             }
-            Moves::FromEach | Moves::Blocks(_) => {
+            DataMovement::FromEach | DataMovement::Blocks(_) => {
                 let mine = self.exchanged(member, members);
                 let part = |(source, span): (usize, &Span)| {
-                    let of_all = class.moves == Moves::FromEach;
+                    let of_all = class.moves == DataMovement::FromEach;
                     let from = if of_all { 0 } else { self.exchanged(source, members).send[member].offset };
-                    Part { at: span.offset, len: span.len, source, from }
+                    ExpectedPart { at: span.offset, len: span.len, source, from }
                 };
                 mine.receive.iter().enumerate().filter(|(_, span)| !span.is_empty()).map(part).collect()
             }
-            Moves::FromOne(root) if root == member => Vec::new(),
-            Moves::FromOne(root) => vec![Part { at: 0, len, source: root, from: 0 }],
-            Moves::Message { from, .. } => {
-                vec![Part { at: 0, len: len.min(self.bytes_of(from)), source: from, from: 0 }]
+            DataMovement::FromOne(root) if root == member => Vec::new(),
+            DataMovement::FromOne(root) => vec![ExpectedPart { at: 0, len, source: root, from: 0 }],
+            DataMovement::Message { from, .. } => {
+                vec![ExpectedPart { at: 0, len: len.min(self.bytes_of(from)), source: from, from: 0 }]
             }
-            Moves::Recorded(seed) => Graph::draw(seed, members, self.bytes).parts.swap_remove(member),
-            Moves::Combined(..) | Moves::Nothing => Vec::new(),
+            DataMovement::Recorded(seed) => RecordedGraph::draw(seed, members, self.bytes).parts.swap_remove(member),
+            DataMovement::Reduction(..) | DataMovement::Nothing => Vec::new(),
         }
     }
 
@@ -336,7 +340,7 @@ impl CallPlan {
 
     /// Whether no member may end before all have called.
     pub(crate) fn is_barrier(&self) -> bool {
-        self.pattern.class().moves == Moves::Nothing
+        self.pattern.class().moves == DataMovement::Nothing
     }
 
     /// Bytes that `seen_by` believes `from` to send to `to`. Members disagree about the number of bytes, not about
@@ -344,9 +348,9 @@ impl CallPlan {
     pub fn sent(&self, from: usize, to: usize, seen_by: usize) -> u64 {
         let class = self.pattern.class();
         match (class.moves, class.uneven) {
-            (Moves::Nothing, _) => 0,
-            (Moves::Blocks(Pairs::To(root)), _) if to != root => 0,
-            (Moves::Blocks(Pairs::From(root)), _) if from != root => 0,
+            (DataMovement::Nothing, _) => 0,
+            (DataMovement::Blocks(BlockPairs::To(root)), _) if to != root => 0,
+            (DataMovement::Blocks(BlockPairs::From(root)), _) if from != root => 0,
             (_, None) => self.bytes_of(seen_by),
             (_, Some(seed)) => {
                 let name = seed ^ (from as u64) << 32 ^ (to as u64) << 48;
@@ -358,7 +362,7 @@ impl CallPlan {
 
     /// The start of the contribution of `member` of `members` in its receive buffer, if it is in place there.
     pub(crate) fn place(&self, member: usize, members: usize) -> Option<u64> {
-        let scatters = matches!(self.pattern.class().moves, Moves::Blocks(Pairs::From(_)));
+        let scatters = matches!(self.pattern.class().moves, DataMovement::Blocks(BlockPairs::From(_)));
         let found = self.parts(member, members).iter().find(|part| part.source == member).map_or(0, |part| part.at);
         (self.in_place.contains(&member) && !scatters).then_some(found)
     }
@@ -366,7 +370,7 @@ impl CallPlan {
     /// The blocks that `member` exchanges. Drawn blocks lie in the reverse order of ranks, with gaps. A block in place
     /// counts where it is received.
     fn exchanged(&self, member: usize, members: usize) -> Blocks {
-        let Class { moves, uneven: seed } = self.pattern.class();
+        let PatternClass { moves, uneven: seed } = self.pattern.class();
         let gap = seed.map_or(0, |seed| seed % 3);
         let spans = |len: &dyn Fn(usize) -> u64, span: fn(u64, u64) -> Span| {
             let mut at = 0;
@@ -382,11 +386,11 @@ impl CallPlan {
             spans.reverse();
             spans
         };
-        if moves == Moves::FromEach {
+        if moves == DataMovement::FromEach {
             let own = Span::input(0, self.sent(member, 0, member));
             return Blocks { send: vec![own], receive: spans(&|other| self.sent(other, 0, member), Span::output) };
         }
-        let stays = self.in_place.contains(&member) && matches!(moves, Moves::Blocks(Pairs::From(_)));
+        let stays = self.in_place.contains(&member) && matches!(moves, DataMovement::Blocks(BlockPairs::From(_)));
         let received = |from| if stays && from == member { 0 } else { self.sent(from, member, member) };
         Blocks {
             send: spans(&|to| self.sent(member, to, member), Span::input),
@@ -395,7 +399,7 @@ impl CallPlan {
     }
 
     /// Makes the call of a rank, with its buffers in the memory of its host.
-    pub(crate) fn make(&self, memory: &mut Memory, id: CallId, name: CallName, members: usize) -> PostedCall {
+    pub(crate) fn make(&self, memory: &mut CheckedMemory, id: CallId, name: CallName, members: usize) -> PostedCall {
         let CallName { group, member, instance } = name;
         let (sent, received) = self.buffers(member, members);
         let element = self.reduction().map_or(Element::U8, |(_, reduction)| reduction.element());
@@ -409,14 +413,14 @@ impl CallPlan {
             rank: Rank(member as u32),
             instance: InstanceId(if self.pattern.is_tagged() { 0 } else { instance }),
             signature: self.signature_of(member, members),
-            in_place: self.says_in_place(member),
+            in_place: self.declares_in_place(member),
             blocks: self.blocks(member, members),
             deadline: self.deadline,
         }
     }
 
     /// Describes the received bytes of a call that are wrong, if any are.
-    pub(crate) fn misreceived(&self, name: CallName, members: usize, output: &CallOutput) -> Option<String> {
+    pub(crate) fn describe_wrong_bytes(&self, name: CallName, members: usize, output: &CallOutput) -> Option<String> {
         let origin = |member| CallName { member, ..name }.origin();
         let parts = self.parts(name.member, members).into_iter();
         if let Some(what) = output.difference(parts.map(|part| (part, origin(part.source)))) {

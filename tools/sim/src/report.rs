@@ -4,26 +4,26 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
-use outboard_proto::{CollectiveError, Counters, Overdue};
+use outboard_proto::{CollectiveError, EndpointCounters, Overdue};
 
-use crate::breach::Breach;
 use crate::coverage::Coverage;
 use crate::network::LinkBytes;
 use crate::scenario::Scenario;
+use crate::violation::Violation;
 
 /// The numbers of a run in which no oracle found anything.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Outcome {
+pub struct RunOutcome {
     /// Virtual time at which each call ended, by (group, member, instance).
     pub ends: BTreeMap<(usize, usize, u64), Duration>,
     /// Fingerprints of the results of reductions, by (group, member, instance).
     pub bits: BTreeMap<(usize, usize, u64), u64>,
     /// The first error by which members were notified of the end of their group, by (group, member).
-    pub told: BTreeMap<(usize, usize), CollectiveError>,
+    pub reported_errors: BTreeMap<(usize, usize), CollectiveError>,
     /// Virtual time from the first call to the last completion.
     pub in_collectives: Duration,
     pub links: Vec<LinkBytes>,
-    pub counters: Vec<Counters>,
+    pub counters: Vec<EndpointCounters>,
     /// How many altered datagrams each service process was sent.
     pub forged: Vec<u64>,
     /// Deliveries (a datagram to one receiver, or a frame) that were tried.
@@ -43,7 +43,7 @@ pub struct Outcome {
     pub coverage: Coverage,
 }
 
-impl Outcome {
+impl RunOutcome {
     /// Payload bytes sent again, by all service processes.
     pub fn retransmitted_bytes(&self) -> u64 {
         self.counters.iter().map(|c| c.retransmitted_bytes).sum()
@@ -56,18 +56,18 @@ impl Outcome {
 
 /// A run in which an oracle found something.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Failure {
+pub struct RunFailure {
     pub seed: u64,
-    pub breach: Breach,
+    pub violation: Violation,
     pub scenario: Box<Scenario>,
     pub account: String,
 }
 
-impl std::error::Error for Failure {}
+impl std::error::Error for RunFailure {}
 
-impl fmt::Display for Failure {
+impl fmt::Display for RunFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "seed {}: {}", self.seed, self.breach)?;
+        writeln!(f, "seed {}: {}", self.seed, self.violation)?;
         writeln!(f, "{:#?}", self.scenario)?;
         write!(f, "{}", self.account)
     }

@@ -12,9 +12,9 @@ use rand::seq::SliceRandom;
 use rand_chacha::ChaCha8Rng;
 
 use crate::faults::Faults;
-use crate::graph::Graph;
+use crate::graph::RecordedGraph;
 use crate::network::NetworkPlan;
-use crate::pattern::{Moves, Pairs, Pattern};
+use crate::pattern::{BlockPairs, DataMovement, Pattern};
 use crate::store::StoreKind;
 
 #[derive(Debug, Clone, PartialEq)]
@@ -193,12 +193,12 @@ impl Scenario {
     pub fn received_bytes(&self) -> u64 {
         let calls = self.groups.iter().flat_map(|g| g.calls.iter().map(move |c| (g.members.len() as u64, c)));
         let each = |(p, c): (u64, &CallPlan)| match c.pattern.class().moves {
-            Moves::FromOne(_) | Moves::Blocks(Pairs::To(_) | Pairs::From(_)) => c.bytes * p,
-            Moves::FromEach | Moves::Blocks(Pairs::All) => c.bytes * p * p,
-            Moves::Combined(..) => 4 * c.bytes * p * p,
-            Moves::Message { .. } => c.bytes,
-            Moves::Recorded(seed) => Graph::draw(seed, p as usize, c.bytes).moved,
-            Moves::Nothing => 0,
+            DataMovement::FromOne(_) | DataMovement::Blocks(BlockPairs::To(_) | BlockPairs::From(_)) => c.bytes * p,
+            DataMovement::FromEach | DataMovement::Blocks(BlockPairs::All) => c.bytes * p * p,
+            DataMovement::Reduction(..) => 4 * c.bytes * p * p,
+            DataMovement::Message { .. } => c.bytes,
+            DataMovement::Recorded(seed) => RecordedGraph::draw(seed, p as usize, c.bytes).moved,
+            DataMovement::Nothing => 0,
         };
         calls.map(each).sum()
     }

@@ -21,17 +21,17 @@ use outboard_proto::{
     CallId, CallKind, CollectiveError, Config, GroupSpec, InstanceId, PostedCall, Recording, Signature, TaggedCall,
 };
 
-use crate::breach::Breach;
-use crate::cluster::{Cluster, ClusterPlan, Player, group_spec, handle};
-use crate::combined::contribution;
+use crate::cluster::{Cluster, ClusterPlan, ScriptPlayer, group_spec, handle};
 use crate::faults::Faults;
-use crate::host::{Action, Input};
+use crate::fuzz_input::FuzzInput;
+use crate::host::{HostAction, Input};
 use crate::network::NetworkPlan;
-use crate::store::{Origin, StoreKind};
-use crate::tape::Tape;
+use crate::reductions::contribution;
+use crate::store::{ContributionId, StoreKind};
+use crate::violation::Violation;
 pub use recordings::recording;
 use recordings::{size, tag};
-use reference::{Posted, single};
+use reference::{AcceptedCall, single};
 
 pub mod acts {
     pub const RECORD: u8 = 0;
@@ -53,7 +53,7 @@ pub mod acts {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Tally {
+pub struct SequenceCounts {
     pub recorded: u64,
     pub refused: u64,
     pub completed: u64,
@@ -75,7 +75,7 @@ const MOST_MEMORY: u64 = 1 << 20;
 const MOST_ACTS: usize = 300;
 
 #[derive(Debug, Default)]
-struct Seat {
+struct MemberRecordings {
     left: bool,
     /// The number of the rank's last recording.
     last: u32,
@@ -83,13 +83,13 @@ struct Seat {
 }
 
 #[derive(Debug)]
-struct Team {
+struct SequenceGroup {
     spec: Rc<GroupSpec>,
-    seats: Vec<Seat>,
+    members: Vec<MemberRecordings>,
 }
 
 #[derive(Debug)]
-struct Ended {
+struct EndedCall {
     result: Result<(), CollectiveError>,
     bytes: Vec<u8>,
     /// Ranks that had left when the call ended.
@@ -97,54 +97,54 @@ struct Ended {
 }
 
 #[derive(Debug)]
-struct Play {
+struct SequencePlay {
     cluster: Cluster<u64>,
     host_of: [usize; 4],
-    teams: Vec<Team>,
+    groups: Vec<SequenceGroup>,
     /// Calls that had to be accepted.
-    posted: Vec<Posted>,
+    posted: Vec<AcceptedCall>,
     /// Calls that had to be rejected.
     unsound: BTreeSet<CallId>,
     calls: u64,
     /// The group and the buffer size of each open call.
     open: BTreeMap<CallId, (usize, u64)>,
-    ended: BTreeMap<CallId, Ended>,
+    ended: BTreeMap<CallId, EndedCall>,
     ready: usize,
-    tally: Tally,
+    tally: SequenceCounts,
 }
 
-pub fn play(script: &[u8]) -> Result<Tally, Breach> {
-    let mut tape = Tape::new(script);
-    let mut play = Play::new(&mut tape);
+pub fn play(script: &[u8]) -> Result<SequenceCounts, Violation> {
+    let mut input = FuzzInput::new(script);
+    let mut play = SequencePlay::new(&mut input);
     play.make_groups()?;
     for _ in 0..MOST_ACTS {
-        if tape.ended() {
+        if input.ended() {
             break;
         }
-        play.act(&mut tape)?;
+        play.act(&mut input)?;
     }
-    play.settle()?;
+    play.finish_owed_calls()?;
     play.judge()?;
     play.leave_all()?;
     Ok(play.tally)
 }
 
-impl Play {
-    fn new(tape: &mut Tape<'_>) -> Play {
-        let host_of = LAYOUTS[usize::from(tape.below(LAYOUTS.len() as u8))];
+impl SequencePlay {
+    fn new(input: &mut FuzzInput<'_>) -> SequencePlay {
+        let host_of = LAYOUTS[usize::from(input.below(LAYOUTS.len() as u8))];
         let config = Config {
-            staging_quota: [0, 1000, 10_000, 1 << 20][usize::from(tape.below(4))],
-            fragment_bytes: [512, 5000, 63 << 10][usize::from(tape.below(3))],
-            pull_bytes: [1, 10_000, 512 << 10][usize::from(tape.below(3))],
-            eager_bytes: [0, 16 << 10][usize::from(tape.below(2))],
+            staging_quota: [0, 1000, 10_000, 1 << 20][usize::from(input.below(4))],
+            fragment_bytes: [512, 5000, 63 << 10][usize::from(input.below(3))],
+            pull_bytes: [1, 10_000, 512 << 10][usize::from(input.below(3))],
+            eager_bytes: [0, 16 << 10][usize::from(input.below(2))],
             // A silent service process never counts as dead here: no script makes others wait for so long.
             dead_after: Duration::from_secs(86_400),
             ..Config::default()
         };
         let link_rate = config.link_rate;
-        let frames = [1, 4, 64][usize::from(tape.below(3))];
+        let frames = [1, 4, 64][usize::from(input.below(3))];
         let network = NetworkPlan { outstanding_frames: frames, ..NetworkPlan::default() };
-        let (rate, jitter) = [(0.0, 0), (0.0, 300), (0.05, 300), (0.2, 3000)][usize::from(tape.below(4))];
+        let (rate, jitter) = [(0.0, 0), (0.0, 300), (0.05, 300), (0.2, 3000)][usize::from(input.below(4))];
         let jitter = Duration::from_micros(jitter);
         let faults = Faults { frame_loss: rate, duplicate: rate, reorder: rate, jitter, ..Faults::none() };
         let last = *host_of.iter().max().expect("four ranks");
@@ -157,25 +157,25 @@ impl Play {
             sabotage: None,
             trace: false,
         };
-        let mut cluster = Cluster::new(plan, tape.byte().into());
-        let team = |(number, ranks): (usize, &&[usize])| {
+        let mut cluster = Cluster::new(plan, input.byte().into());
+        let group = |(number, ranks): (usize, &&[usize])| {
             let hosts = ranks.iter().map(|rank| host_of[*rank]);
             let spec = group_spec(number, [number as u64, 5], hosts, (1, link_rate));
-            Team { spec, seats: ranks.iter().map(|_| Seat::default()).collect() }
+            SequenceGroup { spec, members: ranks.iter().map(|_| MemberRecordings::default()).collect() }
         };
-        let teams: Vec<Team> = GROUPS.iter().enumerate().map(team).collect();
-        teams.iter().for_each(|team| cluster.offer(&team.spec));
-        Play {
+        let groups: Vec<SequenceGroup> = GROUPS.iter().enumerate().map(group).collect();
+        groups.iter().for_each(|group| cluster.offer(&group.spec));
+        SequencePlay {
             cluster,
             host_of,
-            teams,
+            groups,
             posted: Vec::new(),
             unsound: BTreeSet::new(),
             calls: 0,
             open: BTreeMap::new(),
             ended: BTreeMap::new(),
             ready: 0,
-            tally: Tally::default(),
+            tally: SequenceCounts::default(),
         }
     }
 
@@ -183,61 +183,61 @@ impl Play {
         self.host_of[GROUPS[group][rank]]
     }
 
-    fn make_groups(&mut self) -> Result<(), Breach> {
-        let mut asked = 0;
+    fn make_groups(&mut self) -> Result<(), Violation> {
+        let mut requested = 0;
         for (group, ranks) in GROUPS.iter().enumerate() {
             for rank in 0..ranks.len() {
                 let host = self.host(group, rank);
-                let spec = Rc::clone(&self.teams[group].spec);
+                let spec = Rc::clone(&self.groups[group].spec);
                 self.handle(host, Input::CreateGroup { spec, rank: Rank(rank as u32) })?;
-                asked += 1;
+                requested += 1;
             }
         }
-        if !self.run_until(PATIENCE, |play| play.ready == asked)? {
-            return Err(Breach::NotLive { open: asked - self.ready, after: PATIENCE });
+        if !self.run_until(PATIENCE, |play| play.ready == requested)? {
+            return Err(Violation::NotLive { open: requested - self.ready, after: PATIENCE });
         }
         Ok(())
     }
 
-    fn act(&mut self, tape: &mut Tape<'_>) -> Result<(), Breach> {
-        match tape.byte() % acts::ACTS {
-            acts::RECORD => self.record(tape),
+    fn act(&mut self, input: &mut FuzzInput<'_>) -> Result<(), Violation> {
+        match input.byte() % acts::ACTS {
+            acts::RECORD => self.record(input),
             acts::CALL => {
-                let (group, rank) = self.seat(tape);
-                self.call_recording(tape, group, rank)
+                let (group, rank) = self.draw_member(input);
+                self.call_recording(input, group, rank)
             }
             acts::SEND => {
-                let (group, rank) = self.seat(tape);
-                let (to, tag) = (self.peer(tape, group), tag(tape));
-                self.call(group, rank, TaggedCall::Send { to, tag }, size(tape))
+                let (group, rank) = self.draw_member(input);
+                let (to, tag) = (self.peer(input, group), tag(input));
+                self.call(group, rank, TaggedCall::Send { to, tag }, size(input))
             }
             acts::RECEIVE => {
-                let (group, rank) = self.seat(tape);
-                let (from, tag) = (self.peer(tape, group), tag(tape));
-                self.call(group, rank, TaggedCall::Receive { from, tag }, size(tape))
+                let (group, rank) = self.draw_member(input);
+                let (from, tag) = (self.peer(input, group), tag(input));
+                self.call(group, rank, TaggedCall::Receive { from, tag }, size(input))
             }
-            acts::MESSAGE => self.message(tape),
-            acts::FREE => self.free(tape),
+            acts::MESSAGE => self.message(input),
+            acts::FREE => self.free(input),
             acts::GO_ON => {
-                for _ in 0..=tape.below(64) {
+                for _ in 0..=input.below(64) {
                     self.step(0)?;
                 }
                 Ok(())
             }
-            acts::WAIT => self.run_for(WAITS[usize::from(tape.below(4))]),
+            acts::WAIT => self.run_for(WAITS[usize::from(input.below(4))]),
             acts::LEAVE => {
-                let (group, rank) = self.seat(tape);
+                let (group, rank) = self.draw_member(input);
                 // Ranks leave seldom, because little is left of the group afterwards.
-                if tape.below(16) == 0 { self.leave(group, rank) } else { Ok(()) }
+                if input.below(16) == 0 { self.leave(group, rank) } else { Ok(()) }
             }
-            acts::GRAPH => self.graph(tape),
+            acts::GRAPH => self.graph(input),
             _ => {
-                let group = usize::from(tape.below(2));
-                let (first, ranks) = (usize::from(tape.byte()), GROUPS[group].len());
-                let number = 1 + u32::from(tape.below(4));
+                let group = usize::from(input.below(2));
+                let (first, ranks) = (usize::from(input.byte()), GROUPS[group].len());
+                let number = 1 + u32::from(input.below(4));
                 (0..ranks).try_for_each(|at| {
                     let rank = (first + at) % ranks;
-                    let known = self.teams[group].seats[rank].recordings.get(&number);
+                    let known = self.groups[group].members[rank].recordings.get(&number);
                     let bytes = known.map_or(0, |recording| recording.program.output_bytes);
                     self.call(group, rank, TaggedCall::Recorded { recording: number }, bytes)
                 })
@@ -245,35 +245,35 @@ impl Play {
         }
     }
 
-    fn seat(&self, tape: &mut Tape<'_>) -> (usize, usize) {
-        let group = usize::from(tape.below(2));
-        (group, usize::from(tape.below(GROUPS[group].len() as u8)))
+    fn draw_member(&self, input: &mut FuzzInput<'_>) -> (usize, usize) {
+        let group = usize::from(input.below(2));
+        (group, usize::from(input.below(GROUPS[group].len() as u8)))
     }
 
     /// Usually a member of the group.
-    fn peer(&self, tape: &mut Tape<'_>, group: usize) -> Rank {
-        match tape.byte() {
+    fn peer(&self, input: &mut FuzzInput<'_>, group: usize) -> Rank {
+        match input.byte() {
             member @ 0..=0xf7 => Rank(u32::from(member) % GROUPS[group].len() as u32),
-            _ => Rank(tape.number32()),
+            _ => Rank(input.number32()),
         }
     }
 
-    fn call_recording(&mut self, tape: &mut Tape<'_>, group: usize, rank: usize) -> Result<(), Breach> {
-        let recordings = &self.teams[group].seats[rank].recordings;
-        let at = usize::from(tape.byte());
+    fn call_recording(&mut self, input: &mut FuzzInput<'_>, group: usize, rank: usize) -> Result<(), Violation> {
+        let recordings = &self.groups[group].members[rank].recordings;
+        let at = usize::from(input.byte());
         let known = recordings.iter().nth(at % (recordings.len() + 1));
         let (number, bytes) = known.map_or((at as u32, 0), |(number, known)| (*number, known.program.output_bytes));
-        let bytes = if tape.byte() < 0xf0 { bytes } else { size(tape) };
+        let bytes = if input.byte() < 0xf0 { bytes } else { size(input) };
         self.call(group, rank, TaggedCall::Recorded { recording: number }, bytes)
     }
 
-    fn message(&mut self, tape: &mut Tape<'_>) -> Result<(), Breach> {
-        let (group, from) = self.seat(tape);
-        let (to, tag, bytes) = (usize::from(tape.below(GROUPS[group].len() as u8)), tag(tape), size(tape));
-        let more = if tape.below(4) == 0 { 3 } else { 0 };
+    fn message(&mut self, input: &mut FuzzInput<'_>) -> Result<(), Violation> {
+        let (group, from) = self.draw_member(input);
+        let (to, tag, bytes) = (usize::from(input.below(GROUPS[group].len() as u8)), tag(input), size(input));
+        let more = if input.below(4) == 0 { 3 } else { 0 };
         let send = TaggedCall::Send { to: Rank(to as u32), tag };
         let receive = TaggedCall::Receive { from: Rank(from as u32), tag };
-        if tape.flip() {
+        if input.flip() {
             self.call(group, from, send, bytes)?;
             return self.call(group, to, receive, bytes + more);
         }
@@ -281,27 +281,27 @@ impl Play {
         self.call(group, from, send, bytes)
     }
 
-    fn call(&mut self, group: usize, rank: usize, what: TaggedCall, bytes: u64) -> Result<(), Breach> {
+    fn call(&mut self, group: usize, rank: usize, what: TaggedCall, bytes: u64) -> Result<(), Violation> {
         if bytes > MOST_MEMORY {
             return Ok(());
         }
         let host = self.host(group, rank);
         self.calls += 1;
         let (id, me, ranks) = (CallId(self.calls), Rank(rank as u32), GROUPS[group].len() as u32);
-        let seat = &self.teams[group].seats[rank];
+        let member = &self.groups[group].members[rank];
         let recording = match what {
             TaggedCall::Recorded { recording } => {
-                seat.recordings.get(&recording).filter(|known| known.program.output_bytes == bytes).cloned()
+                member.recordings.get(&recording).filter(|known| known.program.output_bytes == bytes).cloned()
             }
             TaggedCall::Send { to: peer, .. } | TaggedCall::Receive { from: peer, .. } => {
                 (peer.0 < ranks).then(|| Arc::new(single(me, ranks, what, bytes)))
             }
         };
-        let origin = Origin { group: group as u32, instance: id.0 as u32, rank: me.0 };
-        match recording.filter(|_| !seat.left) {
+        let origin = ContributionId { group: group as u32, instance: id.0 as u32, rank: me.0 };
+        match recording.filter(|_| !member.left) {
             Some(recording) => {
                 let before = contribution(origin, Element::U8, 0..bytes);
-                self.posted.push(Posted { id, group, rank: me, call: what, recording, before });
+                self.posted.push(AcceptedCall { id, group, rank: me, call: what, recording, before });
             }
             None => drop(self.unsound.insert(id)),
         }
@@ -313,19 +313,19 @@ impl Play {
             PostedCall { id, group, rank: me, instance, signature, in_place: false, blocks: None, deadline: None };
         self.handle(host, Input::Call(Box::new(call)))?;
         if self.unsound.contains(&id) && self.open.contains_key(&id) {
-            return Err(Breach::NotLive { open: 1, after: Duration::ZERO });
+            return Err(Violation::NotLive { open: 1, after: Duration::ZERO });
         }
         Ok(())
     }
 
-    fn free(&mut self, tape: &mut Tape<'_>) -> Result<(), Breach> {
-        let (group, rank) = self.seat(tape);
+    fn free(&mut self, input: &mut FuzzInput<'_>) -> Result<(), Violation> {
+        let (group, rank) = self.draw_member(input);
         let host = self.host(group, rank);
-        let seat = &mut self.teams[group].seats[rank];
-        let at = usize::from(tape.byte());
-        let number = seat.recordings.keys().copied().nth(at % (seat.recordings.len() + 1)).unwrap_or(at as u32);
+        let member = &mut self.groups[group].members[rank];
+        let at = usize::from(input.byte());
+        let number = member.recordings.keys().copied().nth(at % (member.recordings.len() + 1)).unwrap_or(at as u32);
         let me = Rank(rank as u32);
-        let called = |posted: &Posted| {
+        let called = |posted: &AcceptedCall| {
             let name = (posted.group, posted.rank, posted.call);
             name == (group, me, TaggedCall::Recorded { recording: number }) && self.open.contains_key(&posted.id)
         };
@@ -333,37 +333,37 @@ impl Play {
         let freed = self.cluster.hosts[host].sp.handle_free(handle(group), me, number);
         if freed == busy {
             let what = format!("{number} is freed: {freed}, while a call is open: {busy}");
-            return Err(Breach::Recorded { group: handle(group), rank: me, what });
+            return Err(Violation::Recorded { group: handle(group), rank: me, what });
         }
         if freed {
-            seat.recordings.remove(&number);
+            member.recordings.remove(&number);
         }
         Ok(())
     }
 
-    fn leave(&mut self, group: usize, rank: usize) -> Result<(), Breach> {
+    fn leave(&mut self, group: usize, rank: usize) -> Result<(), Violation> {
         let host = self.host(group, rank);
-        if std::mem::replace(&mut self.teams[group].seats[rank].left, true) {
+        if std::mem::replace(&mut self.groups[group].members[rank].left, true) {
             return Ok(());
         }
         self.handle(host, Input::Leave { group: handle(group), rank: Rank(rank as u32) })?;
-        let of_rank = |posted: &&Posted| (posted.group, posted.rank.0 as usize) == (group, rank);
+        let of_rank = |posted: &&AcceptedCall| (posted.group, posted.rank.0 as usize) == (group, rank);
         let open = self.posted.iter().filter(of_rank).filter(|posted| self.open.contains_key(&posted.id)).count();
         if open > 0 {
-            return Err(Breach::NotLive { open, after: Duration::ZERO });
+            return Err(Violation::NotLive { open, after: Duration::ZERO });
         }
         Ok(())
     }
 
     /// All ranks leave. Afterwards nothing may be left.
-    fn leave_all(&mut self) -> Result<(), Breach> {
+    fn leave_all(&mut self) -> Result<(), Violation> {
         for (group, ranks) in GROUPS.iter().enumerate() {
             (0..ranks.len()).try_for_each(|rank| self.leave(group, rank))?;
         }
         if !self.run_until(PATIENCE, |play| play.left_over().is_none())?
             && let Some((sp, what)) = self.left_over()
         {
-            return Err(Breach::LeftOver { sp, what });
+            return Err(Violation::LeftOver { sp, what });
         }
         self.judge_ends()
     }
@@ -373,23 +373,23 @@ impl Play {
     }
 }
 
-impl Player for Play {
+impl ScriptPlayer for SequencePlay {
     fn cluster(&mut self) -> &mut Cluster<u64> {
         &mut self.cluster
     }
 
-    fn told(&mut self, _: usize, action: Action) -> Result<(), Breach> {
+    fn handle_action(&mut self, _: usize, action: HostAction) -> Result<(), Violation> {
         match action {
-            Action::GroupReady { result: Ok(()), .. } => self.ready += 1,
-            Action::GroupReady { result: Err(error), group, rank } => {
-                return Err(Breach::FalseGroupError { group, rank, reason: error.to_string() });
+            HostAction::GroupReady { result: Ok(()), .. } => self.ready += 1,
+            HostAction::GroupReady { result: Err(error), group, rank } => {
+                return Err(Violation::FalseGroupError { group, rank, reason: error.to_string() });
             }
-            Action::Completed { call, result, output } => {
-                let (group, bytes) = self.open.remove(&call).ok_or(Breach::CompletedTwice(call))?;
-                let seats = self.teams[group].seats.iter().zip(0..);
-                let left = seats.filter(|(seat, _)| seat.left).map(|(_, rank)| Rank(rank)).collect();
+            HostAction::Completed { call, result, output } => {
+                let (group, bytes) = self.open.remove(&call).ok_or(Violation::CompletedTwice(call))?;
+                let members = self.groups[group].members.iter().zip(0..);
+                let left = members.filter(|(member, _)| member.left).map(|(_, rank)| Rank(rank)).collect();
                 let bytes = output.bytes(bytes).expect("real bytes").to_vec();
-                self.ended.insert(call, Ended { result, bytes, left });
+                self.ended.insert(call, EndedCall { result, bytes, left });
             }
             _ => {}
         }
@@ -419,9 +419,9 @@ mod tests {
     }
 
     /// Ranks 0 and 3 of the job call two recordings. Each first calls the one that waits for the other's second.
-    fn crossed(layout: u8, [first, second]: [(usize, u32); 2]) -> Result<Tally, Breach> {
+    fn crossed(layout: u8, [first, second]: [(usize, u32); 2]) -> Result<SequenceCounts, Violation> {
         // This script leaves no room for messages that nobody receives yet.
-        let mut play = Play::new(&mut Tape::new(&[layout]));
+        let mut play = SequencePlay::new(&mut FuzzInput::new(&[layout]));
         play.make_groups()?;
         let place = |group: usize, rank| GROUPS[group].iter().position(|member| *member == rank).expect("a member");
         for job_rank in [0, 3] {
@@ -429,7 +429,7 @@ mod tests {
                 let (me, peer) = (place(group, job_rank), place(group, 3 - job_rank));
                 let receives_first = ((group, number) == first) == (job_rank == 0);
                 let recording = one_behind_the_other(me, peer, receives_first, GROUPS[group].len());
-                play.hand_over(group, me, number, recording, true)?;
+                play.record_and_check(group, me, number, recording, true)?;
             }
         }
         for (job_rank, order) in [(0, [first, second]), (3, [second, first])] {
@@ -438,7 +438,7 @@ mod tests {
             }
         }
         assert_eq!(play.owed().len(), 4, "all have their other ends");
-        play.settle()?;
+        play.finish_owed_calls()?;
         play.judge()?;
         play.leave_all()?;
         Ok(play.tally)
@@ -457,10 +457,10 @@ mod tests {
     /// GP-1: a message of a rank that has left is received if it lies at its receiver, but not in the place of a lost
     /// one.
     #[test]
-    fn what_a_lost_rank_has_sent_overtakes_nothing() {
+    fn messages_of_a_lost_rank_overtake_nothing() {
         for layout in 0..LAYOUTS.len() as u8 {
             // This script leaves room for the small messages.
-            let mut play = Play::new(&mut Tape::new(&[layout, 3]));
+            let mut play = SequencePlay::new(&mut FuzzInput::new(&[layout, 3]));
             play.make_groups().expect("nothing is wrong");
             let (send, receive) =
                 (TaggedCall::Send { to: Rank(3), tag: 1 }, TaggedCall::Receive { from: Rank(0), tag: 1 });
@@ -473,7 +473,7 @@ mod tests {
             for _ in 0..3 {
                 play.call(0, 3, receive, 20_000).expect("nothing is wrong");
             }
-            play.leave_all().unwrap_or_else(|breach| panic!("layout {layout}: {breach}"));
+            play.leave_all().unwrap_or_else(|violation| panic!("layout {layout}: {violation}"));
             assert_eq!(play.tally.completed, 3, "two small sends, one receive");
         }
     }

@@ -11,13 +11,13 @@ use std::collections::BTreeMap;
 use outboard_arithmetic::reduce;
 use outboard_plan::{Element, Reduction};
 use outboard_proto::wire::{PayloadHash, PayloadHasher};
-use outboard_proto::{CallId, MemRef, Region, StagingId, staging_size};
+use outboard_proto::{CallId, MemRef, MemRegion, StagingId, staging_size};
 
-use crate::breach::Breach;
-use crate::combined::contribution;
-use crate::pattern::Part;
+use crate::pattern::ExpectedPart;
+use crate::reductions::contribution;
+use crate::violation::Violation;
 use provenance::IntervalMap;
-pub(crate) use provenance::{Origin, Piece};
+pub(crate) use provenance::{ContributionId, ProvenancePiece};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StoreKind {
@@ -27,30 +27,32 @@ pub enum StoreKind {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Payload {
+pub(crate) enum StoredPayload {
     Bytes(Vec<u8>),
-    Provenance(Vec<Piece>),
+    Provenance(Vec<ProvenancePiece>),
 }
 
-impl Payload {
+impl StoredPayload {
     /// `len` bytes from `offset`.
-    pub(crate) fn part(&self, offset: u64, len: u64) -> Payload {
+    pub(crate) fn part(&self, offset: u64, len: u64) -> StoredPayload {
         match self {
-            Payload::Bytes(bytes) => Payload::Bytes(bytes[offset as usize..(offset + len) as usize].to_vec()),
-            Payload::Provenance(pieces) => {
+            StoredPayload::Bytes(bytes) => {
+                StoredPayload::Bytes(bytes[offset as usize..(offset + len) as usize].to_vec())
+            }
+            StoredPayload::Provenance(pieces) => {
                 let mut part = Vec::new();
                 provenance::for_each_piece(pieces, offset, len, |piece| part.push(piece));
-                Payload::Provenance(part)
+                StoredPayload::Provenance(part)
             }
         }
     }
 
-    pub(crate) fn another(self) -> Payload {
+    pub(crate) fn another(self) -> StoredPayload {
         match self {
-            Payload::Bytes(bytes) => Payload::Bytes(bytes.into_iter().map(|byte| !byte).collect()),
-            Payload::Provenance(pieces) => {
-                let other = |piece: Piece| Piece { offset: piece.offset + 1, ..piece };
-                Payload::Provenance(pieces.into_iter().map(other).collect())
+            StoredPayload::Bytes(bytes) => StoredPayload::Bytes(bytes.into_iter().map(|byte| !byte).collect()),
+            StoredPayload::Provenance(pieces) => {
+                let other = |piece: ProvenancePiece| ProvenancePiece { offset: piece.offset + 1, ..piece };
+                StoredPayload::Provenance(pieces.into_iter().map(other).collect())
             }
         }
     }
@@ -58,8 +60,8 @@ impl Payload {
     /// The hash of `len` bytes from `offset`, or of their sources where there are no bytes.
     pub(crate) fn hash(&self, hasher: &PayloadHasher, offset: u64, len: u64) -> PayloadHash {
         match self {
-            Payload::Bytes(bytes) => hasher.hash(&bytes[offset as usize..(offset + len) as usize]),
-            Payload::Provenance(pieces) => {
+            StoredPayload::Bytes(bytes) => hasher.hash(&bytes[offset as usize..(offset + len) as usize]),
+            StoredPayload::Provenance(pieces) => {
                 let mut named = Vec::new();
                 provenance::for_each_piece(pieces, offset, len, |piece| named.extend_from_slice(&piece.bytes()));
                 hasher.hash(&named)
@@ -69,7 +71,7 @@ impl Payload {
 }
 
 #[derive(Debug)]
-enum Contents {
+enum BufferContents {
     Bytes(Vec<u8>),
     Provenance { map: IntervalMap, len: u64 },
 }
@@ -77,38 +79,38 @@ enum Contents {
 /// Fills memory that nobody has written.
 const POISON: u8 = 0xa5;
 
-impl Contents {
+impl BufferContents {
     fn undefined(kind: StoreKind, len: u64) -> Self {
         match kind {
-            StoreKind::Bytes => Contents::Bytes(vec![POISON; len as usize]),
-            StoreKind::Provenance => Contents::Provenance { map: IntervalMap::default(), len },
+            StoreKind::Bytes => BufferContents::Bytes(vec![POISON; len as usize]),
+            StoreKind::Provenance => BufferContents::Provenance { map: IntervalMap::default(), len },
         }
     }
 
     fn len(&self) -> u64 {
         match self {
-            Contents::Bytes(b) => b.len() as u64,
-            Contents::Provenance { len, .. } => *len,
+            BufferContents::Bytes(b) => b.len() as u64,
+            BufferContents::Provenance { len, .. } => *len,
         }
     }
 
     /// Writes a contribution, which consists of bytes or of numbers of this element type.
-    fn fill(&mut self, start: u64, len: u64, (origin, element): (Origin, Element)) {
+    fn fill(&mut self, start: u64, len: u64, (origin, element): (ContributionId, Element)) {
         match self {
-            Contents::Bytes(b) => {
+            BufferContents::Bytes(b) => {
                 b[start as usize..(start + len) as usize].copy_from_slice(&contribution(origin, element, 0..len));
             }
-            Contents::Provenance { map, .. } => map.write(start, Piece { len, origin, offset: 0 }),
+            BufferContents::Provenance { map, .. } => map.write(start, ProvenancePiece { len, origin, offset: 0 }),
         }
     }
 
-    fn write(&mut self, start: u64, payload: &Payload, offset: u64, len: u64) {
+    fn write(&mut self, start: u64, payload: &StoredPayload, offset: u64, len: u64) {
         match (self, payload) {
             _ if len == 0 => {}
-            (Contents::Bytes(b), Payload::Bytes(p)) => {
+            (BufferContents::Bytes(b), StoredPayload::Bytes(p)) => {
                 b[start as usize..(start + len) as usize].copy_from_slice(&p[offset as usize..(offset + len) as usize]);
             }
-            (Contents::Provenance { map, .. }, Payload::Provenance(pieces)) => {
+            (BufferContents::Provenance { map, .. }, StoredPayload::Provenance(pieces)) => {
                 let mut at = start;
                 provenance::for_each_piece(pieces, offset, len, |piece| {
                     map.write(at, piece);
@@ -119,42 +121,42 @@ impl Contents {
         }
     }
 
-    fn read(&self, start: u64, len: u64) -> Payload {
+    fn read(&self, start: u64, len: u64) -> StoredPayload {
         match self {
-            Contents::Bytes(b) => Payload::Bytes(b[start as usize..(start + len) as usize].to_vec()),
-            Contents::Provenance { map, .. } => Payload::Provenance(map.read(start, len)),
+            BufferContents::Bytes(b) => StoredPayload::Bytes(b[start as usize..(start + len) as usize].to_vec()),
+            BufferContents::Provenance { map, .. } => StoredPayload::Provenance(map.read(start, len)),
         }
     }
 }
 
 #[derive(Debug)]
 struct CallBuffers {
-    input: Contents,
-    output: Contents,
+    input: BufferContents,
+    output: BufferContents,
     /// The rank's memory cannot be accessed any more.
     faulty: bool,
 }
 
 #[derive(Debug)]
-pub(crate) struct Memory {
+pub(crate) struct CheckedMemory {
     kind: StoreKind,
     calls: BTreeMap<CallId, CallBuffers>,
-    staging: BTreeMap<StagingId, Contents>,
+    staging: BTreeMap<StagingId, BufferContents>,
     staged: u64,
     quota: u64,
 }
 
 /// How an access within the rules ended.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Access<T> {
+pub(crate) enum AccessResult<T> {
     Done(T),
     /// The buffers of this call cannot be accessed: a fault of the rank, not of the machine.
     Fault(CallId),
 }
 
-impl Memory {
+impl CheckedMemory {
     pub(crate) fn new(kind: StoreKind, quota: u64) -> Self {
-        Memory { kind, calls: BTreeMap::new(), staging: BTreeMap::new(), staged: 0, quota }
+        CheckedMemory { kind, calls: BTreeMap::new(), staging: BTreeMap::new(), staged: 0, quota }
     }
 
     /// Adds the buffers of a call. `origin` is its contribution of `bytes`, and `output` the size of the receive
@@ -162,13 +164,13 @@ impl Memory {
     pub(crate) fn add_call(
         &mut self,
         id: CallId,
-        origin: (Origin, Element),
+        origin: (ContributionId, Element),
         bytes: u64,
         output: u64,
         place: Option<u64>,
     ) {
-        let mut input = Contents::undefined(self.kind, if place.is_some() { 0 } else { bytes });
-        let mut out = Contents::undefined(self.kind, output);
+        let mut input = BufferContents::undefined(self.kind, if place.is_some() { 0 } else { bytes });
+        let mut out = BufferContents::undefined(self.kind, output);
         match place {
             Some(at) => out.fill(at, bytes, origin),
             None => input.fill(0, bytes, origin),
@@ -190,20 +192,20 @@ impl Memory {
         }
     }
 
-    pub(crate) fn stage(&mut self, id: StagingId, bytes: u64) -> Result<(), Breach> {
+    pub(crate) fn stage(&mut self, id: StagingId, bytes: u64) -> Result<(), Violation> {
         if self.staging.contains_key(&id) {
-            return Err(Breach::StagedTwice(id));
+            return Err(Violation::StagedTwice(id));
         }
         self.staged += staging_size(bytes).unwrap_or(u64::MAX);
         if self.staged > self.quota {
-            return Err(Breach::StagingQuota { held: self.staged, quota: self.quota });
+            return Err(Violation::StagingQuota { held: self.staged, quota: self.quota });
         }
-        self.staging.insert(id, Contents::undefined(self.kind, bytes));
+        self.staging.insert(id, BufferContents::undefined(self.kind, bytes));
         Ok(())
     }
 
-    pub(crate) fn unstage(&mut self, id: StagingId) -> Result<(), Breach> {
-        let contents = self.staging.remove(&id).ok_or(Breach::UnstagedTwice(id))?;
+    pub(crate) fn unstage(&mut self, id: StagingId) -> Result<(), Violation> {
+        let contents = self.staging.remove(&id).ok_or(Violation::UnstagedTwice(id))?;
         self.staged -= staging_size(contents.len()).expect("it was staged");
         Ok(())
     }
@@ -213,60 +215,69 @@ impl Memory {
         (self.staged, self.staging.len())
     }
 
-    pub(crate) fn read(&mut self, at: MemRef) -> Result<Access<Payload>, Breach> {
+    pub(crate) fn read(&mut self, at: MemRef) -> Result<AccessResult<StoredPayload>, Violation> {
         let contents = match self.find(at)? {
-            Access::Done(contents) => contents,
-            Access::Fault(call) => return Ok(Access::Fault(call)),
+            AccessResult::Done(contents) => contents,
+            AccessResult::Fault(call) => return Ok(AccessResult::Fault(call)),
         };
         let payload = contents.read(at.offset, at.len);
-        if let Payload::Provenance(pieces) = &payload {
+        if let StoredPayload::Provenance(pieces) = &payload {
             let holes = pieces.iter().filter(|p| p.origin.is_undefined()).map(|p| p.len).sum();
             if holes > 0 {
-                return Err(Breach::ReadsUndefined { at, holes });
+                return Err(Violation::ReadsUndefined { at, holes });
             }
         }
-        Ok(Access::Done(payload))
+        Ok(AccessResult::Done(payload))
     }
 
-    pub(crate) fn gather(&mut self, pieces: &[MemRef]) -> Result<Access<Payload>, Breach> {
+    pub(crate) fn gather(&mut self, pieces: &[MemRef]) -> Result<AccessResult<StoredPayload>, Violation> {
         let mut all = match self.kind {
-            StoreKind::Bytes => Payload::Bytes(Vec::new()),
-            StoreKind::Provenance => Payload::Provenance(Vec::new()),
+            StoreKind::Bytes => StoredPayload::Bytes(Vec::new()),
+            StoreKind::Provenance => StoredPayload::Provenance(Vec::new()),
         };
         for at in pieces {
             match (&mut all, self.read(*at)?) {
-                (Payload::Bytes(all), Access::Done(Payload::Bytes(mut bytes))) => all.append(&mut bytes),
-                (Payload::Provenance(all), Access::Done(Payload::Provenance(mut pieces))) => all.append(&mut pieces),
-                (_, Access::Done(_)) => unreachable!("one run has one kind of store"),
-                (_, Access::Fault(call)) => return Ok(Access::Fault(call)),
+                (StoredPayload::Bytes(all), AccessResult::Done(StoredPayload::Bytes(mut bytes))) => {
+                    all.append(&mut bytes)
+                }
+                (StoredPayload::Provenance(all), AccessResult::Done(StoredPayload::Provenance(mut pieces))) => {
+                    all.append(&mut pieces)
+                }
+                (_, AccessResult::Done(_)) => unreachable!("one run has one kind of store"),
+                (_, AccessResult::Fault(call)) => return Ok(AccessResult::Fault(call)),
             }
         }
-        Ok(Access::Done(all))
+        Ok(AccessResult::Done(all))
     }
 
     /// Writes `to.len` bytes from `offset` of `payload`. The caller has checked that the payload has them.
-    pub(crate) fn write(&mut self, to: MemRef, payload: &Payload, offset: u64) -> Result<Access<()>, Breach> {
-        if matches!(to.region, Region::Input(_)) {
-            return Err(Breach::WritesInput { at: to });
+    pub(crate) fn write(
+        &mut self,
+        to: MemRef,
+        payload: &StoredPayload,
+        offset: u64,
+    ) -> Result<AccessResult<()>, Violation> {
+        if matches!(to.region, MemRegion::Input(_)) {
+            return Err(Violation::WritesInput { at: to });
         }
         Ok(match self.find(to)? {
-            Access::Done(contents) => {
+            AccessResult::Done(contents) => {
                 contents.write(to.offset, payload, offset, to.len);
-                Access::Done(())
+                AccessResult::Done(())
             }
-            Access::Fault(call) => Access::Fault(call),
+            AccessResult::Fault(call) => AccessResult::Fault(call),
         })
     }
 
-    pub(crate) fn copy(&mut self, from: MemRef, to: MemRef) -> Result<Access<()>, Breach> {
+    pub(crate) fn copy(&mut self, from: MemRef, to: MemRef) -> Result<AccessResult<()>, Violation> {
         let overlap =
             from.region == to.region && from.offset < to.offset + to.len && to.offset < from.offset + from.len;
         if from.len != to.len || overlap {
-            return Err(Breach::BadCopy { from, to });
+            return Err(Violation::BadCopy { from, to });
         }
         match self.read(from)? {
-            Access::Done(payload) => self.write(to, &payload, 0),
-            Access::Fault(call) => Ok(Access::Fault(call)),
+            AccessResult::Done(payload) => self.write(to, &payload, 0),
+            AccessResult::Fault(call) => Ok(AccessResult::Fault(call)),
         }
     }
 
@@ -275,36 +286,38 @@ impl Memory {
         reduction: Reduction,
         (from, into): (MemRef, MemRef),
         from_left: bool,
-    ) -> Result<Access<()>, Breach> {
+    ) -> Result<AccessResult<()>, Violation> {
         let overlap =
             from.region == into.region && from.offset < into.offset + into.len && into.offset < from.offset + from.len;
         if from.len != into.len || overlap || !from.len.is_multiple_of(reduction.element().bytes()) {
-            return Err(Breach::BadReduce { from, into });
+            return Err(Violation::BadReduce { from, into });
         }
         let (from, mut result) = match (self.read(from)?, self.read(into)?) {
-            (Access::Done(Payload::Bytes(from)), Access::Done(Payload::Bytes(result))) => (from, result),
-            (Access::Fault(call), _) | (_, Access::Fault(call)) => return Ok(Access::Fault(call)),
-            (Access::Done(_), Access::Done(_)) => unreachable!("scenarios with reductions have real bytes"),
+            (AccessResult::Done(StoredPayload::Bytes(from)), AccessResult::Done(StoredPayload::Bytes(result))) => {
+                (from, result)
+            }
+            (AccessResult::Fault(call), _) | (_, AccessResult::Fault(call)) => return Ok(AccessResult::Fault(call)),
+            (AccessResult::Done(_), AccessResult::Done(_)) => unreachable!("scenarios with reductions have real bytes"),
         };
         reduce(reduction, &from, &mut result, from_left);
-        self.write(into, &Payload::Bytes(result), 0)
+        self.write(into, &StoredPayload::Bytes(result), 0)
     }
 
-    fn find(&mut self, at: MemRef) -> Result<Access<&mut Contents>, Breach> {
+    fn find(&mut self, at: MemRef) -> Result<AccessResult<&mut BufferContents>, Violation> {
         let contents = match at.region {
-            Region::Staging(id) => self.staging.get_mut(&id).ok_or(Breach::StagingGone { at })?,
-            Region::Input(id) | Region::Output(id) => {
-                let call = self.calls.get_mut(&id).ok_or(Breach::RegionGone { at })?;
+            MemRegion::Staging(id) => self.staging.get_mut(&id).ok_or(Violation::StagingGone { at })?,
+            MemRegion::Input(id) | MemRegion::Output(id) => {
+                let call = self.calls.get_mut(&id).ok_or(Violation::RegionGone { at })?;
                 if call.faulty {
-                    return Ok(Access::Fault(id));
+                    return Ok(AccessResult::Fault(id));
                 }
-                if matches!(at.region, Region::Input(_)) { &mut call.input } else { &mut call.output }
+                if matches!(at.region, MemRegion::Input(_)) { &mut call.input } else { &mut call.output }
             }
         };
         let size = contents.len();
         match at.offset.checked_add(at.len) {
-            Some(end) if end <= size => Ok(Access::Done(contents)),
-            _ => Err(Breach::OutOfBounds { at, size }),
+            Some(end) if end <= size => Ok(AccessResult::Done(contents)),
+            _ => Err(Violation::OutOfBounds { at, size }),
         }
     }
 }
@@ -312,28 +325,28 @@ impl Memory {
 /// The receive buffer of a call that has ended.
 #[derive(Debug)]
 pub(crate) struct CallOutput {
-    output: Contents,
+    output: BufferContents,
 }
 
 impl CallOutput {
     /// The first bytes of the buffer, or `None` if the store keeps no bytes.
     pub(crate) fn bytes(&self, len: u64) -> Option<&[u8]> {
         match &self.output {
-            Contents::Bytes(bytes) => Some(&bytes[..len as usize]),
-            Contents::Provenance { .. } => None,
+            BufferContents::Bytes(bytes) => Some(&bytes[..len as usize]),
+            BufferContents::Provenance { .. } => None,
         }
     }
 
     /// Describes where the buffer differs from parts of contributions.
-    pub(crate) fn difference(&self, parts: impl Iterator<Item = (Part, Origin)>) -> Option<String> {
-        for (Part { at, len, source, from }, origin) in parts {
+    pub(crate) fn difference(&self, parts: impl Iterator<Item = (ExpectedPart, ContributionId)>) -> Option<String> {
+        for (ExpectedPart { at, len, source, from }, origin) in parts {
             let wrong = match self.output.read(at, len) {
-                Payload::Bytes(b) => b
+                StoredPayload::Bytes(b) => b
                     .iter()
                     .zip(from..)
                     .find(|(byte, i)| **byte != origin.byte(*i))
                     .map(|(byte, i)| format!("byte {} from member {source} is {byte:#04x}", i - from)),
-                Payload::Provenance(pieces) => provenance::difference(&pieces, len, origin, from)
+                StoredPayload::Provenance(pieces) => provenance::difference(&pieces, len, origin, from)
                     .map(|(at, piece)| format!("from byte {at} of member {source}'s part lies {piece}")),
             };
             if wrong.is_some() {
@@ -350,40 +363,40 @@ mod tests {
 
     const CALL: CallId = CallId(1);
 
-    fn origin(rank: u32) -> Origin {
-        Origin { group: 0, instance: 1, rank }
+    fn origin(rank: u32) -> ContributionId {
+        ContributionId { group: 0, instance: 1, rank }
     }
 
-    fn blocks() -> impl Iterator<Item = (Part, Origin)> {
-        [0, 1]
-            .into_iter()
-            .map(|rank| (Part { at: 10 * u64::from(rank), len: 10, source: rank as usize, from: 0 }, origin(rank)))
+    fn blocks() -> impl Iterator<Item = (ExpectedPart, ContributionId)> {
+        [0, 1].into_iter().map(|rank| {
+            (ExpectedPart { at: 10 * u64::from(rank), len: 10, source: rank as usize, from: 0 }, origin(rank))
+        })
     }
 
     fn output(offset: u64, len: u64) -> MemRef {
-        MemRef { region: Region::Output(CALL), offset, len }
+        MemRef { region: MemRegion::Output(CALL), offset, len }
     }
 
     #[test]
     fn both_stores_agree_on_right_and_wrong_bytes() {
         for kind in [StoreKind::Bytes, StoreKind::Provenance] {
             for place in [None, Some(0)] {
-                let mut m = Memory::new(kind, 100);
+                let mut m = CheckedMemory::new(kind, 100);
                 m.add_call(CALL, (origin(0), Element::U8), 10, 20, place);
                 m.add_call(CallId(2), (origin(1), Element::U8), 10, 20, None);
                 if place.is_none() {
-                    let from = MemRef { region: Region::Input(CALL), offset: 0, len: 10 };
-                    assert_eq!(m.copy(from, output(0, 10)), Ok(Access::Done(())));
+                    let from = MemRef { region: MemRegion::Input(CALL), offset: 0, len: 10 };
+                    assert_eq!(m.copy(from, output(0, 10)), Ok(AccessResult::Done(())));
                 }
-                let theirs = MemRef { region: Region::Input(CallId(2)), offset: 0, len: 10 };
-                let Ok(Access::Done(payload)) = m.read(theirs) else { panic!("reads") };
+                let theirs = MemRef { region: MemRegion::Input(CallId(2)), offset: 0, len: 10 };
+                let Ok(AccessResult::Done(payload)) = m.read(theirs) else { panic!("reads") };
                 for first in [5, 0] {
-                    assert_eq!(m.write(output(10 + first, 5), &payload, first), Ok(Access::Done(())));
+                    assert_eq!(m.write(output(10 + first, 5), &payload, first), Ok(AccessResult::Done(())));
                 }
                 let end = m.end_call(CALL).expect("is there");
                 assert_eq!(end.difference(blocks()), None);
             }
-            let mut m = Memory::new(kind, 100);
+            let mut m = CheckedMemory::new(kind, 100);
             m.add_call(CALL, (origin(0), Element::U8), 10, 20, Some(0));
             let end = m.end_call(CALL).expect("is there");
             assert!(end.difference(blocks()).is_some());
@@ -391,19 +404,19 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_breaks_the_rules() {
-        let mut m = Memory::new(StoreKind::Provenance, 1000);
+    fn rejects_forbidden_accesses() {
+        let mut m = CheckedMemory::new(StoreKind::Provenance, 1000);
         m.add_call(CALL, (origin(0), Element::U8), 10, 20, None);
-        assert!(matches!(m.read(output(15, 6)), Err(Breach::OutOfBounds { size: 20, .. })));
-        assert!(matches!(m.read(output(0, 1)), Err(Breach::ReadsUndefined { holes: 1, .. })));
-        let input = MemRef { region: Region::Input(CALL), offset: 0, len: 1 };
-        assert!(matches!(m.write(input, &Payload::Provenance(vec![]), 0), Err(Breach::WritesInput { .. })));
+        assert!(matches!(m.read(output(15, 6)), Err(Violation::OutOfBounds { size: 20, .. })));
+        assert!(matches!(m.read(output(0, 1)), Err(Violation::ReadsUndefined { holes: 1, .. })));
+        let input = MemRef { region: MemRegion::Input(CALL), offset: 0, len: 1 };
+        assert!(matches!(m.write(input, &StoredPayload::Provenance(vec![]), 0), Err(Violation::WritesInput { .. })));
         assert_eq!(m.stage(StagingId(1), 60), Ok(()));
-        assert!(matches!(m.stage(StagingId(1), 1), Err(Breach::StagedTwice(_))));
-        assert!(matches!(m.stage(StagingId(2), 900), Err(Breach::StagingQuota { held: 1216, quota: 1000 })));
+        assert!(matches!(m.stage(StagingId(1), 1), Err(Violation::StagedTwice(_))));
+        assert!(matches!(m.stage(StagingId(2), 900), Err(Violation::StagingQuota { held: 1216, quota: 1000 })));
         assert_eq!(m.unstage(StagingId(1)), Ok(()));
-        assert!(matches!(m.unstage(StagingId(1)), Err(Breach::UnstagedTwice(_))));
+        assert!(matches!(m.unstage(StagingId(1)), Err(Violation::UnstagedTwice(_))));
         assert!(m.end_call(CALL).is_some());
-        assert!(matches!(m.read(input), Err(Breach::RegionGone { .. })));
+        assert!(matches!(m.read(input), Err(Violation::RegionGone { .. })));
     }
 }

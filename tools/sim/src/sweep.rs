@@ -11,7 +11,7 @@ use crate::coverage::Coverage;
 use crate::faults::Faults;
 use crate::hostile;
 use crate::mixed::mixed_hardships;
-use crate::report::{Failure, Outcome};
+use crate::report::{RunFailure, RunOutcome};
 use crate::run;
 use crate::scenario::Scenario;
 
@@ -19,43 +19,43 @@ use crate::scenario::Scenario;
 const KEPT: usize = 16;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Progress {
+pub struct SweepProgress {
     pub done: u64,
     pub total: u64,
     pub failed: u64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Spread<T> {
+pub struct SeedSpread<T> {
     pub min: T,
     pub median: T,
     pub max: T,
 }
 
-impl<T: Copy + Ord + Default> Spread<T> {
+impl<T: Copy + Ord + Default> SeedSpread<T> {
     fn of(mut values: Vec<T>) -> Self {
         values.sort_unstable();
         match values.as_slice() {
             [] => Self::default(),
-            [min, .., max] => Spread { min: *min, median: values[values.len() / 2], max: *max },
-            [one] => Spread { min: *one, median: *one, max: *one },
+            [min, .., max] => SeedSpread { min: *min, median: values[values.len() / 2], max: *max },
+            [one] => SeedSpread { min: *one, median: *one, max: *one },
         }
     }
 }
 
 #[derive(Debug, Clone, PartialEq)]
-pub struct Summary {
+pub struct SweepSummary {
     pub runs: u64,
     /// Seeds that failed, ascending.
     pub failed_seeds: Vec<u64>,
     /// The accounts of the first failures.
-    pub failures: Vec<Failure>,
+    pub failures: Vec<RunFailure>,
     /// Virtual time from the first call to the last completion.
-    pub in_collectives: Spread<Duration>,
+    pub in_collectives: SeedSpread<Duration>,
     /// Bytes on all links of a run, both ways.
-    pub wire_bytes: Spread<u64>,
+    pub wire_bytes: SeedSpread<u64>,
     /// Payload bytes that a run sent again.
-    pub retransmitted_bytes: Spread<u64>,
+    pub retransmitted_bytes: SeedSpread<u64>,
     /// Deliveries tried in all runs.
     pub deliveries: u64,
     /// Deliveries lost to chance or script.
@@ -68,8 +68,8 @@ pub struct Summary {
     pub coverage: Coverage,
 }
 
-impl Summary {
-    fn of(mut results: Vec<(u64, Result<Outcome, Failure>)>) -> Self {
+impl SweepSummary {
+    fn of(mut results: Vec<(u64, Result<RunOutcome, RunFailure>)>) -> Self {
         results.sort_by_key(|(seed, _)| *seed);
         let runs = results.len() as u64;
         let failed_seeds = results.iter().filter(|(_, r)| r.is_err()).map(|(seed, _)| *seed).collect();
@@ -81,13 +81,13 @@ impl Summary {
                 Err(_) => {}
             }
         }
-        Summary {
+        SweepSummary {
             runs,
             failed_seeds,
             failures,
-            in_collectives: Spread::of(outcomes.iter().map(|o| o.in_collectives).collect()),
-            wire_bytes: Spread::of(outcomes.iter().map(Outcome::wire_bytes).collect()),
-            retransmitted_bytes: Spread::of(outcomes.iter().map(Outcome::retransmitted_bytes).collect()),
+            in_collectives: SeedSpread::of(outcomes.iter().map(|o| o.in_collectives).collect()),
+            wire_bytes: SeedSpread::of(outcomes.iter().map(RunOutcome::wire_bytes).collect()),
+            retransmitted_bytes: SeedSpread::of(outcomes.iter().map(RunOutcome::retransmitted_bytes).collect()),
             deliveries: outcomes.iter().map(|o| o.deliveries).sum(),
             dropped: outcomes.iter().map(|o| o.dropped).sum(),
             calls: outcomes.iter().map(|o| o.calls).sum(),
@@ -107,17 +107,17 @@ pub fn sweep(
     seeds: Range<u64>,
     threads: usize,
     scenario: impl Fn(u64) -> Scenario + Sync,
-    progress: impl FnMut(Progress),
-) -> Summary {
+    progress: impl FnMut(SweepProgress),
+) -> SweepSummary {
     sweep_by(seeds, threads, |seed| run(&scenario(seed), seed), progress)
 }
 
 fn sweep_by(
     seeds: Range<u64>,
     threads: usize,
-    play: impl Fn(u64) -> Result<Outcome, Failure> + Sync,
-    mut progress: impl FnMut(Progress),
-) -> Summary {
+    play: impl Fn(u64) -> Result<RunOutcome, RunFailure> + Sync,
+    mut progress: impl FnMut(SweepProgress),
+) -> SweepSummary {
     let total = seeds.end.saturating_sub(seeds.start);
     let left = Mutex::new(seeds);
     let next = || left.lock().expect("nobody panics while holding it").next();
@@ -137,10 +137,10 @@ fn sweep_by(
         for (seed, result) in reports {
             failed += u64::from(result.is_err());
             results.push((seed, result));
-            progress(Progress { done: results.len() as u64, total, failed });
+            progress(SweepProgress { done: results.len() as u64, total, failed });
         }
     });
-    Summary::of(results)
+    SweepSummary::of(results)
 }
 
 /// One allgather, played from many seeds: `outboard sim allgather`.
@@ -156,7 +156,7 @@ pub struct AllgatherSweep {
     pub threads: usize,
 }
 
-pub fn allgather(plan: &AllgatherSweep, progress: impl FnMut(Progress)) -> Summary {
+pub fn allgather(plan: &AllgatherSweep, progress: impl FnMut(SweepProgress)) -> SweepSummary {
     let faults = Faults { datagram_loss: plan.loss, ..Faults::none() };
     let mut scenario = Scenario::allgather(plan.ranks, plan.bytes)
         .multicast(plan.multicast)
@@ -173,15 +173,15 @@ pub fn allgather(plan: &AllgatherSweep, progress: impl FnMut(Progress)) -> Summa
 const SEEDS_PER_SCRIPT: u64 = 8;
 
 /// Plays [`mixed_hardships`] of every seed, and a [hostile script](hostile::script) of some: `outboard sim mixed`.
-pub fn mixed(seeds: Range<u64>, threads: usize, progress: impl FnMut(Progress)) -> Summary {
+pub fn mixed(seeds: Range<u64>, threads: usize, progress: impl FnMut(SweepProgress)) -> SweepSummary {
     let play = |seed: u64| {
         let scenario = mixed_hardships(seed);
         let mut outcome = run(&scenario, seed)?;
         if seed.is_multiple_of(SEEDS_PER_SCRIPT) {
             let script = hostile::script(seed);
-            let played = hostile::play(&script).map_err(|breach| {
+            let played = hostile::play(&script).map_err(|violation| {
                 let account = format!("hostile script {script:?}");
-                Failure { seed, breach, scenario: Box::new(scenario), account }
+                RunFailure { seed, violation, scenario: Box::new(scenario), account }
             })?;
             outcome.coverage.add(&played.coverage);
         }

@@ -27,12 +27,12 @@ struct Launcher {
     /// `None` if the launcher has no variable with a plain number.
     local_ranks: Option<&'static str>,
     /// The launcher counts as absent unless these variables are set too.
-    also: &'static [&'static str],
+    required: &'static [&'static str],
 }
 
 impl Launcher {
     fn variables(&self) -> impl Iterator<Item = &'static str> {
-        [self.rank, self.ranks].into_iter().chain(self.also.iter().copied())
+        [self.rank, self.ranks].into_iter().chain(self.required.iter().copied())
     }
 }
 
@@ -45,7 +45,7 @@ const LAUNCHERS: [Launcher; 4] = [
         ranks: "WORLD_SIZE",
         local_rank: "LOCAL_RANK",
         local_ranks: Some("LOCAL_WORLD_SIZE"),
-        also: &["MASTER_ADDR", "MASTER_PORT"],
+        required: &["MASTER_ADDR", "MASTER_PORT"],
     },
     Launcher {
         name: "Open MPI",
@@ -53,7 +53,7 @@ const LAUNCHERS: [Launcher; 4] = [
         ranks: "OMPI_COMM_WORLD_SIZE",
         local_rank: "OMPI_COMM_WORLD_LOCAL_RANK",
         local_ranks: Some("OMPI_COMM_WORLD_LOCAL_SIZE"),
-        also: &[],
+        required: &[],
     },
     Launcher {
         name: "PMI",
@@ -61,7 +61,7 @@ const LAUNCHERS: [Launcher; 4] = [
         ranks: "PMI_SIZE",
         local_rank: "MPI_LOCALRANKID",
         local_ranks: Some("MPI_LOCALNRANKS"),
-        also: &[],
+        required: &[],
     },
     Launcher {
         name: "Slurm",
@@ -69,7 +69,7 @@ const LAUNCHERS: [Launcher; 4] = [
         ranks: "SLURM_NTASKS",
         local_rank: "SLURM_LOCALID",
         local_ranks: None,
-        also: &[],
+        required: &[],
     },
 ];
 
@@ -77,7 +77,7 @@ const LAUNCHERS: [Launcher; 4] = [
 const SLURM_PORTS: std::ops::Range<u64> = 16_384..32_768;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct WorldRank {
     pub(super) rank: u32,
     pub(super) ranks: u32,
 }
@@ -90,11 +90,11 @@ fn wrong(variable: &str, problem: impl Into<String>) -> Error {
     Error::Environment { variable: variable.to_owned(), problem: problem.into() }
 }
 
-pub(super) fn place(lookup: Lookup<'_>) -> Result<Place, Error> {
+pub(super) fn world_rank(lookup: Lookup<'_>) -> Result<WorldRank, Error> {
     let (rank_name, ranks_name) = if lookup(RANK).is_some() || lookup(WORLD_SIZE).is_some() {
         (RANK, WORLD_SIZE)
     } else {
-        let launcher = nearest(lookup).ok_or_else(nobody)?;
+        let launcher = nearest_launcher(lookup).ok_or_else(no_launcher)?;
         (launcher.rank, launcher.ranks)
     };
     let number = |name: &str, what: &str| {
@@ -106,17 +106,17 @@ pub(super) fn place(lookup: Lookup<'_>) -> Result<Place, Error> {
     if rank >= ranks {
         return Err(wrong(rank_name, format!("is {rank}, but {ranks_name} is {ranks}; ranks count from 0")));
     }
-    Ok(Place { rank, ranks })
+    Ok(WorldRank { rank, ranks })
 }
 
 /// The nearest launcher whose variables describe this rank.
-fn nearest(lookup: Lookup<'_>) -> Option<&'static Launcher> {
+fn nearest_launcher(lookup: Lookup<'_>) -> Option<&'static Launcher> {
     LAUNCHERS.iter().find(|launcher| launcher.variables().all(|name| lookup(name).is_some()))
 }
 
 /// This rank's index on its host, by which `sharing` service processes of the host share the ranks (GP-3).
 pub(crate) fn local_rank(lookup: Lookup<'_>, sharing: u32) -> Result<u32, Error> {
-    let name = match nearest(lookup) {
+    let name = match nearest_launcher(lookup) {
         Some(launcher) if lookup(LOCAL_RANK).is_none() && lookup(launcher.local_rank).is_some() => launcher.local_rank,
         Some(_) | None => LOCAL_RANK,
     };
@@ -128,7 +128,7 @@ pub(crate) fn local_rank(lookup: Lookup<'_>, sharing: u32) -> Result<u32, Error>
 }
 
 pub(crate) fn local_ranks(lookup: Lookup<'_>) -> Result<u32, Error> {
-    let of_launcher = || lookup(nearest(lookup)?.local_ranks?);
+    let of_launcher = || lookup(nearest_launcher(lookup)?.local_ranks?);
     let remedy = format!("set {LOCAL_SIZE} to the number of ranks on this host");
     let value = lookup(LOCAL_SIZE).or_else(of_launcher).or_else(|| slurm_tasks_here(lookup));
     let value =
@@ -152,7 +152,7 @@ fn slurm_tasks_here(lookup: Lookup<'_>) -> Option<String> {
     None
 }
 
-fn nobody() -> Error {
+fn no_launcher() -> Error {
     let known: Vec<_> = LAUNCHERS.iter().map(|launcher| format!("{} ({})", launcher.rank, launcher.name)).collect();
     let known = known.join(", ");
     let remedy = format!(
@@ -163,7 +163,7 @@ fn nobody() -> Error {
 }
 
 /// Host and port at which the ranks meet, and the launcher's name for the job, or an empty text.
-pub(super) fn meeting(lookup: Lookup<'_>, place: Place) -> Result<(String, String), Error> {
+pub(super) fn server_address(lookup: Lookup<'_>, world_rank: WorldRank) -> Result<(String, String), Error> {
     if let Some(address) = lookup(RENDEZVOUS) {
         let port = address.rsplit_once(':').filter(|(host, _)| !host.is_empty()).map(|(_, port)| port.parse::<u16>());
         return match port {
@@ -177,8 +177,8 @@ pub(super) fn meeting(lookup: Lookup<'_>, place: Place) -> Result<(String, Strin
         let ours = ours.ok_or_else(|| wrong("MASTER_PORT", format!("is `{port}`, no port with one above it")))?;
         return Ok((join(&host, ours), String::new()));
     }
-    if let Some(meeting) = slurm_meeting(lookup, place) {
-        return Ok(meeting);
+    if let Some(server_address) = slurm_server_address(lookup, world_rank) {
+        return Ok(server_address);
     }
     Err(wrong(
         RENDEZVOUS,
@@ -191,9 +191,9 @@ fn join(host: &str, port: u16) -> String {
 }
 
 /// The first host of the Slurm step, at a port derived from the step, if this rank is a task of the step itself.
-fn slurm_meeting(lookup: Lookup<'_>, place: Place) -> Option<(String, String)> {
+fn slurm_server_address(lookup: Lookup<'_>, world_rank: WorldRank) -> Option<(String, String)> {
     let is = |name, number: u32| lookup(name).and_then(|value| value.parse().ok()) == Some(number);
-    if !is("SLURM_PROCID", place.rank) || !is("SLURM_NTASKS", place.ranks) {
+    if !is("SLURM_PROCID", world_rank.rank) || !is("SLURM_NTASKS", world_rank.ranks) {
         return None;
     }
     let nodes = lookup("SLURM_STEP_NODELIST").or_else(|| lookup("SLURM_JOB_NODELIST"))?;
@@ -240,7 +240,7 @@ mod tests {
     use super::*;
 
     /// Runs `body` on an environment written as `A=1 B=2`.
-    fn with<T>(environment: &str, body: impl FnOnce(Lookup<'_>) -> T) -> T {
+    fn with_environment<T>(environment: &str, body: impl FnOnce(Lookup<'_>) -> T) -> T {
         let lookup = |name: &str| {
             let pairs = environment.split_whitespace().filter_map(|pair| pair.split_once('='));
             pairs.filter(|(key, _)| *key == name).map(|(_, value)| value.to_owned()).next()
@@ -248,31 +248,35 @@ mod tests {
         body(&lookup)
     }
 
-    fn placed(environment: &str) -> Result<(u32, u32), String> {
-        with(environment, place).map(|place| (place.rank, place.ranks)).map_err(|error| error.to_string())
+    fn rank_in(environment: &str) -> Result<(u32, u32), String> {
+        with_environment(environment, world_rank)
+            .map(|world_rank| (world_rank.rank, world_rank.ranks))
+            .map_err(|error| error.to_string())
     }
 
-    fn met(environment: &str) -> Result<String, String> {
-        let found = with(environment, |lookup| meeting(lookup, place(lookup)?));
+    fn address_in(environment: &str) -> Result<String, String> {
+        let found = with_environment(environment, |lookup| server_address(lookup, world_rank(lookup)?));
         found.map(|(address, _)| address).map_err(|error| error.to_string())
     }
 
     #[test]
-    fn every_launcher_tells_the_place_and_the_nearest_is_believed() {
+    fn rank_and_size_come_from_the_nearest_launcher() {
         let slurm = "SLURM_PROCID=0 SLURM_NTASKS=1";
         let mpi = "OMPI_COMM_WORLD_RANK=2 OMPI_COMM_WORLD_SIZE=4";
-        assert_eq!(placed("SLURM_PROCID=3 SLURM_NTASKS=8"), Ok((3, 8)));
-        assert_eq!(placed(&format!("{slurm} {mpi}")), Ok((2, 4)));
-        assert_eq!(placed("PMI_RANK=1 PMI_SIZE=2"), Ok((1, 2)));
-        assert_eq!(placed("RANK=1 WORLD_SIZE=3 MASTER_ADDR=a MASTER_PORT=1"), Ok((1, 3)));
-        assert_eq!(placed(&format!("RANK=1 WORLD_SIZE=3 {mpi}")), Ok((2, 4)), "half of PyTorch's variables");
-        assert_eq!(placed(&format!("OUTBOARD_RANK=0 OUTBOARD_WORLD_SIZE=9 {mpi}")), Ok((0, 9)));
+        assert_eq!(rank_in("SLURM_PROCID=3 SLURM_NTASKS=8"), Ok((3, 8)));
+        assert_eq!(rank_in(&format!("{slurm} {mpi}")), Ok((2, 4)));
+        assert_eq!(rank_in("PMI_RANK=1 PMI_SIZE=2"), Ok((1, 2)));
+        assert_eq!(rank_in("RANK=1 WORLD_SIZE=3 MASTER_ADDR=a MASTER_PORT=1"), Ok((1, 3)));
+        assert_eq!(rank_in(&format!("RANK=1 WORLD_SIZE=3 {mpi}")), Ok((2, 4)), "half of PyTorch's variables");
+        assert_eq!(rank_in(&format!("OUTBOARD_RANK=0 OUTBOARD_WORLD_SIZE=9 {mpi}")), Ok((0, 9)));
     }
 
     #[test]
-    fn every_launcher_tells_the_place_on_the_host() {
-        let local = |environment: &str| with(environment, |lookup| local_rank(lookup, 2)).map_err(|e| e.to_string());
-        let locals = |environment: &str| with(environment, local_ranks).map_err(|e| e.to_string());
+    fn local_rank_and_size_come_from_the_nearest_launcher() {
+        let local = |environment: &str| {
+            with_environment(environment, |lookup| local_rank(lookup, 2)).map_err(|e| e.to_string())
+        };
+        let locals = |environment: &str| with_environment(environment, local_ranks).map_err(|e| e.to_string());
         let mpi =
             "OMPI_COMM_WORLD_RANK=2 OMPI_COMM_WORLD_SIZE=4 OMPI_COMM_WORLD_LOCAL_RANK=1 OMPI_COMM_WORLD_LOCAL_SIZE=2";
         let slurm = "SLURM_PROCID=5 SLURM_NTASKS=7 SLURM_LOCALID=0 SLURM_NODEID=2 SLURM_STEP_TASKS_PER_NODE=2(x2),3";
@@ -287,10 +291,10 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_or_wrong_is_named_with_what_to_set() {
+    fn missing_or_invalid_variable_is_named_with_its_remedy() {
         let sentence = |environment: &str, words: &[&str]| {
-            let said = met(environment).unwrap_err();
-            words.iter().for_each(|word| assert!(said.contains(word), "`{word}` in: {said}"));
+            let error_text = address_in(environment).unwrap_err();
+            words.iter().for_each(|word| assert!(error_text.contains(word), "`{word}` in: {error_text}"));
         };
         sentence("", &["OUTBOARD_RANK", "SLURM_PROCID", "mpirun", "OUTBOARD_RENDEZVOUS=HOST:PORT"]);
         sentence("OUTBOARD_RANK=0", &["OUTBOARD_WORLD_SIZE", "not set", "number of ranks"]);
@@ -308,21 +312,24 @@ mod tests {
     }
 
     #[test]
-    fn ranks_meet_where_they_are_told_or_where_the_launcher_lets_them() {
+    fn server_address_comes_from_own_variable_or_launcher() {
         let ours = "OUTBOARD_RENDEZVOUS=h:7";
-        assert_eq!(met(&format!("{ours} PMI_RANK=1 PMI_SIZE=2")), Ok("h:7".to_owned()));
-        assert_eq!(met("RANK=1 WORLD_SIZE=3 MASTER_ADDR=::1 MASTER_PORT=29500"), Ok("[::1]:29501".to_owned()));
+        assert_eq!(address_in(&format!("{ours} PMI_RANK=1 PMI_SIZE=2")), Ok("h:7".to_owned()));
+        assert_eq!(address_in("RANK=1 WORLD_SIZE=3 MASTER_ADDR=::1 MASTER_PORT=29500"), Ok("[::1]:29501".to_owned()));
         let step = "SLURM_JOB_ID=4 SLURM_STEP_ID=1 SLURM_STEP_NODELIST=n[07-09]x,m";
-        let address = met(&format!("SLURM_PROCID=1 SLURM_NTASKS=2 {step}")).unwrap();
-        assert_eq!(met(&format!("SLURM_PROCID=0 SLURM_NTASKS=2 {step}")), Ok(address.clone()));
+        let address = address_in(&format!("SLURM_PROCID=1 SLURM_NTASKS=2 {step}")).unwrap();
+        assert_eq!(address_in(&format!("SLURM_PROCID=0 SLURM_NTASKS=2 {step}")), Ok(address.clone()));
         let port: u64 = address.strip_prefix("n07x:").unwrap().parse().unwrap();
         assert!(SLURM_PORTS.contains(&port), "{port}");
         let inside = format!("SLURM_PROCID=0 SLURM_NTASKS=1 {step} OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=2");
-        assert!(met(&inside).unwrap_err().contains("OUTBOARD_RENDEZVOUS"), "the step is mpirun's, not its ranks'");
+        assert!(
+            address_in(&inside).unwrap_err().contains("OUTBOARD_RENDEZVOUS"),
+            "the step is mpirun's, not its ranks'"
+        );
     }
 
     #[test]
-    fn the_first_of_slurms_nodes_is_found() {
+    fn first_node_of_a_slurm_list_is_parsed() {
         for (list, first) in [("a", "a"), ("a,b", "a"), ("n[3,5]", "n3"), ("n[01-4]-ib,z", "n01-ib")] {
             assert_eq!(first_node(list).as_deref(), Some(first), "{list}");
         }
@@ -332,8 +339,8 @@ mod tests {
     }
 
     #[test]
-    fn a_job_has_one_number_in_all_its_ranks() {
-        let number = |environment| with(environment, job).map_err(|error| error.to_string());
+    fn job_number_is_equal_in_all_ranks_and_differs_between_jobs() {
+        let number = |environment| with_environment(environment, job).map_err(|error| error.to_string());
         assert_eq!(number("OUTBOARD_JOB=7 PMIX_NAMESPACE=a"), Ok(7));
         assert!(number("OUTBOARD_JOB=x").unwrap_err().contains("OUTBOARD_JOB"));
         assert_eq!(number("PMIX_NAMESPACE=a PMIX_RANK=1"), number("PMIX_NAMESPACE=a PMIX_RANK=2"));

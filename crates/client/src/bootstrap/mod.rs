@@ -2,14 +2,12 @@
 //!
 //! | implementation | source of rank and size | blobs go |
 //! |---|---|---|
-//! | [`Alone`] | a world of one | nowhere |
-//! | [`Tcp`] | `OUTBOARD_RANK` and `OUTBOARD_WORLD_SIZE`, else Slurm, Open MPI, PMI, PyTorch | over [`rendezvous`] |
-//! | [`Pmix`] | the PMIx server of mpirun or srun | through that server |
+//! | [`SingleRank`] | a world of one | nowhere |
+//! | [`TcpBootstrap`] | `OUTBOARD_RANK`, `OUTBOARD_WORLD_SIZE`, else Slurm, Open MPI, PMI, PyTorch | by [`tcp_server`] |
+//! | [`PmixBootstrap`] | the PMIx server of mpirun or srun | through that server |
 //!
-//! Over TCP ranks authenticate one another by the job's [`Token`], from the environment or the user's files. PMIx and
-//! MPI connect only the ranks of the job.
-//!
-//! [`rendezvous`]: crate::rendezvous
+//! Over TCP ranks authenticate one another by the job's [`JobToken`], from the environment or the user's files. PMIx
+//! and MPI connect only the ranks of the job.
 //!
 //! MPI programs below the shim need none of these: the shim exchanges over MPI. `OUTBOARD_BOOTSTRAP` (`auto`, `tcp`,
 //! `pmix`) chooses. By default a set `OUTBOARD_` variable means TCP, else PMIx if its server is found, else TCP.
@@ -19,13 +17,14 @@
 pub(crate) mod environment;
 mod pmix;
 mod tcp;
+pub mod tcp_server;
 
-pub use pmix::{Pmix, PmixError};
-pub use tcp::Tcp;
+pub use pmix::{PmixBootstrap, PmixError};
+pub use tcp::TcpBootstrap;
 
 use crate::error::Error;
-use crate::rendezvous::{MOST_BYTES, Token};
 use environment::{Lookup, RANK, RENDEZVOUS, WORLD_SIZE};
+use tcp_server::{JobToken, MAX_BLOB_BYTES};
 
 const CHOICE: &str = "OUTBOARD_BOOTSTRAP";
 
@@ -40,7 +39,7 @@ pub trait Bootstrap: std::fmt::Debug {
     /// Sends `blob` to all ranks and returns the blobs of all ranks, in rank order. Collective; may be repeated.
     ///
     /// # Errors
-    /// [`Error::Argument`] for more than [`MOST_BYTES`], before any wait; [`Error::Bootstrap`].
+    /// [`Error::Argument`] for more than [`MAX_BLOB_BYTES`], before any wait; [`Error::Bootstrap`].
     fn exchange(&mut self, blob: &[u8]) -> Result<Vec<Vec<u8>>, Error>;
 }
 
@@ -50,11 +49,11 @@ pub trait Bootstrap: std::fmt::Debug {
 /// [`Error::Environment`] names the missing or wrong variable; [`Error::Bootstrap`] if PMIx fails.
 pub fn from_environment() -> Result<Box<dyn Bootstrap>, Error> {
     let lookup: Lookup<'_> = &environment::process;
-    let pmix = || Pmix::new().map(|pmix| Box::new(pmix) as Box<dyn Bootstrap>);
+    let pmix = || PmixBootstrap::new().map(|pmix| Box::new(pmix) as Box<dyn Bootstrap>);
     match lookup(CHOICE).as_deref() {
         None | Some("auto") => {
-            let told = [RANK, WORLD_SIZE, RENDEZVOUS].iter().any(|name| lookup(name).is_some());
-            if told || lookup("PMIX_RANK").is_none() {
+            let own_variable_set = [RANK, WORLD_SIZE, RENDEZVOUS].iter().any(|name| lookup(name).is_some());
+            if own_variable_set || lookup("PMIX_RANK").is_none() {
                 return tcp(lookup);
             }
             match pmix() {
@@ -73,28 +72,28 @@ pub fn from_environment() -> Result<Box<dyn Bootstrap>, Error> {
 }
 
 fn tcp(lookup: Lookup<'_>) -> Result<Box<dyn Bootstrap>, Error> {
-    let place = environment::place(lookup)?;
+    let world_rank = environment::world_rank(lookup)?;
     // A single rank, too, uses a given address: the server there counts its ranks.
-    if place.ranks == 1 && lookup(RENDEZVOUS).is_none() {
-        return Ok(Box::new(Alone));
+    if world_rank.ranks == 1 && lookup(RENDEZVOUS).is_none() {
+        return Ok(Box::new(SingleRank));
     }
-    let (address, job) = environment::meeting(lookup, place)?;
-    Ok(Box::new(Tcp::new(place.rank, place.ranks, &address, Token::find(lookup, &job)?)?))
+    let (address, job) = environment::server_address(lookup, world_rank)?;
+    Ok(Box::new(TcpBootstrap::new(world_rank.rank, world_rank.ranks, &address, JobToken::find(lookup, &job)?)?))
 }
 
 /// Rejects blobs that one of the implementations could not carry.
 fn check(blob: &[u8]) -> Result<(), Error> {
-    if blob.len() <= MOST_BYTES as usize {
+    if blob.len() <= MAX_BLOB_BYTES as usize {
         return Ok(());
     }
-    Err(Error::argument("blob", format!("has {} bytes; at most {MOST_BYTES} can be exchanged", blob.len())))
+    Err(Error::argument("blob", format!("has {} bytes; at most {MAX_BLOB_BYTES} can be exchanged", blob.len())))
 }
 
 /// A world of one rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Alone;
+pub struct SingleRank;
 
-impl Bootstrap for Alone {
+impl Bootstrap for SingleRank {
     fn rank(&self) -> u32 {
         0
     }

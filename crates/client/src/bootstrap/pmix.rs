@@ -7,8 +7,8 @@
 //! since its threads may outlive this module.
 
 use super::{Bootstrap, check};
+use crate::bootstrap::tcp_server::{LIMIT, MAX_BLOB_BYTES};
 use crate::error::Error;
-use crate::rendezvous::{LIMIT, MOST_BYTES};
 use outboard_shm::functions;
 use outboard_shm::status::Status;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
@@ -31,42 +31,42 @@ const WILDCARD: u32 = u32::MAX - 1;
 
 #[repr(C)]
 #[derive(Clone, Copy)]
-struct Process {
+struct PmixProcess {
     namespace: [u8; NAMESPACE_BYTES],
     rank: u32,
 }
 
 #[repr(C)]
 #[derive(Clone, Copy)]
-struct ByteObject {
+struct PmixByteObject {
     bytes: *mut c_char,
     size: usize,
 }
 
 #[repr(C)]
-union Data {
+union PmixData {
     flag: bool,
     integer: c_int,
     uint32: u32,
-    bytes: ByteObject,
+    bytes: PmixByteObject,
     /// The largest member of the library's union.
     room: [u64; 3],
 }
 
 #[repr(C)]
-struct Value {
+struct PmixValue {
     kind: u16,
-    data: Data,
+    data: PmixData,
 }
 
 #[repr(C)]
-struct Info {
+struct PmixInfo {
     key: [u8; KEY_BYTES],
     flags: u32,
-    value: Value,
+    value: PmixValue,
 }
 
-const _: () = assert!(size_of::<Process>() == 260 && size_of::<Value>() == 32 && size_of::<Info>() == 552);
+const _: () = assert!(size_of::<PmixProcess>() == 260 && size_of::<PmixValue>() == 32 && size_of::<PmixInfo>() == 552);
 
 /// Exchanges of this process, so that no key is published twice: the library caches values that it has read.
 static EXCHANGES: Mutex<u32> = Mutex::new(0);
@@ -74,12 +74,12 @@ static EXCHANGES: Mutex<u32> = Mutex::new(0);
 functions! {
     #[allow(non_snake_case, reason = "the library's names")]
     Functions of "libpmix.so.2" or "libpmix.so":
-    fn PMIx_Init(*mut Process, *mut Info, usize) -> c_int;
-    fn PMIx_Finalize(*const Info, usize) -> c_int;
-    fn PMIx_Put(u8, *const c_char, *mut Value) -> c_int;
+    fn PMIx_Init(*mut PmixProcess, *mut PmixInfo, usize) -> c_int;
+    fn PMIx_Finalize(*const PmixInfo, usize) -> c_int;
+    fn PMIx_Put(u8, *const c_char, *mut PmixValue) -> c_int;
     fn PMIx_Commit() -> c_int;
-    fn PMIx_Fence(*const Process, usize, *const Info, usize) -> c_int;
-    fn PMIx_Get(*const Process, *const c_char, *const Info, usize, *mut *mut Value) -> c_int;
+    fn PMIx_Fence(*const PmixProcess, usize, *const PmixInfo, usize) -> c_int;
+    fn PMIx_Get(*const PmixProcess, *const c_char, *const PmixInfo, usize, *mut *mut PmixValue) -> c_int;
     fn PMIx_Error_string(c_int) -> *const c_char;
 }
 
@@ -92,11 +92,11 @@ pub enum PmixError {
     )]
     Library(String),
     #[error(
-        "PMIx cannot {what}: {reason} ({code}); is the program started by mpirun or `srun --mpi=pmix`? Else set OUTBOARD_RENDEZVOUS=HOST:PORT of rank 0"
+        "PMIx cannot {action}: {reason} ({code}); is the program started by mpirun or `srun --mpi=pmix`? Else set OUTBOARD_RENDEZVOUS=HOST:PORT of rank 0"
     )]
-    Call { what: String, reason: String, code: i32 },
+    Call { action: String, reason: String, code: i32 },
     #[error("PMIx answers with nonsense when asked to {0}")]
-    Nonsense(String),
+    InvalidAnswer(String),
 }
 
 impl PmixError {
@@ -105,71 +105,74 @@ impl PmixError {
         match self {
             PmixError::Library(_) => Status::Resource,
             PmixError::Call { .. } => Status::RankLost,
-            PmixError::Nonsense(_) => Status::Protocol,
+            PmixError::InvalidAnswer(_) => Status::Protocol,
         }
     }
 }
 
 /// This rank as registered with the launcher's PMIx server.
-pub struct Pmix {
+pub struct PmixBootstrap {
     functions: Functions,
-    own: Process,
+    own_process: PmixProcess,
     ranks: u32,
 }
 
-impl std::fmt::Debug for Pmix {
+impl std::fmt::Debug for PmixBootstrap {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Pmix").field("rank", &self.own.rank).field("ranks", &self.ranks).finish_non_exhaustive()
+        f.debug_struct("PmixBootstrap")
+            .field("rank", &self.own_process.rank)
+            .field("ranks", &self.ranks)
+            .finish_non_exhaustive()
     }
 }
 
 impl Functions {
-    fn check(&self, what: impl FnOnce() -> String, code: c_int) -> Result<(), PmixError> {
+    fn check(&self, action: impl FnOnce() -> String, code: c_int) -> Result<(), PmixError> {
         if code == SUCCESS {
             return Ok(());
         }
         // SAFETY: every code has a string, which lives as long as the library.
         let reason = unsafe { CStr::from_ptr((self.PMIx_Error_string)(code)) }.to_string_lossy().into_owned();
-        Err(PmixError::Call { what: what(), reason, code })
+        Err(PmixError::Call { action: action(), reason, code })
     }
 }
 
-impl Pmix {
+impl PmixBootstrap {
     /// Connects to the launcher's server.
-    pub fn new() -> Result<Pmix, PmixError> {
+    pub fn new() -> Result<PmixBootstrap, PmixError> {
         let functions = Functions::load_for_ever().map_err(|error| PmixError::Library(error.to_string()))?;
-        let mut own = Process { namespace: [0; NAMESPACE_BYTES], rank: 0 };
+        let mut own_process = PmixProcess { namespace: [0; NAMESPACE_BYTES], rank: 0 };
         // SAFETY: a valid place for the answer and no options.
-        let code = unsafe { (functions.PMIx_Init)(&raw mut own, std::ptr::null_mut(), 0) };
+        let code = unsafe { (functions.PMIx_Init)(&raw mut own_process, std::ptr::null_mut(), 0) };
         functions.check(|| "meet the launcher's server".to_owned(), code)?;
         // From here on, dropping `pmix` finalizes the library.
-        let mut pmix = Pmix { functions, own, ranks: 0 };
-        let what = "tell the number of ranks";
-        let size = pmix.get(WILDCARD, c"pmix.job.size", what)?;
+        let mut pmix = PmixBootstrap { functions, own_process, ranks: 0 };
+        let action = "tell the number of ranks";
+        let size = pmix.get(WILDCARD, c"pmix.job.size", action)?;
         if size.kind != UINT32 {
-            return Err(PmixError::Nonsense(what.to_owned()));
+            return Err(PmixError::InvalidAnswer(action.to_owned()));
         }
         // SAFETY: the kind of the value was just checked.
         pmix.ranks = unsafe { size.data.uint32 };
-        if pmix.own.rank >= pmix.ranks {
-            return Err(PmixError::Nonsense(what.to_owned()));
+        if pmix.own_process.rank >= pmix.ranks {
+            return Err(PmixError::InvalidAnswer(action.to_owned()));
         }
         Ok(pmix)
     }
 
-    fn get(&self, rank: u32, key: &CStr, what: &str) -> Result<Answer, PmixError> {
-        let process = Process { rank, ..self.own };
+    fn get(&self, rank: u32, key: &CStr, action: &str) -> Result<OwnedValue, PmixError> {
+        let process = PmixProcess { rank, ..self.own_process };
         let mut value = std::ptr::null_mut();
         // SAFETY: the process and the key live through the call; no options; a valid place for the answer.
         let code =
             unsafe { (self.functions.PMIx_Get)(&raw const process, key.as_ptr(), std::ptr::null(), 0, &raw mut value) };
-        self.functions.check(|| what.to_owned(), code)?;
-        if value.is_null() { Err(PmixError::Nonsense(what.to_owned())) } else { Ok(Answer(value)) }
+        self.functions.check(|| action.to_owned(), code)?;
+        if value.is_null() { Err(PmixError::InvalidAnswer(action.to_owned())) } else { Ok(OwnedValue(value)) }
     }
 
     fn publish(&self, key: &CStr, blob: &[u8]) -> Result<(), PmixError> {
-        let bytes = ByteObject { bytes: blob.as_ptr().cast_mut().cast(), size: blob.len() };
-        let mut value = Value { kind: BYTE_OBJECT, data: Data { room: [0; 3] } };
+        let bytes = PmixByteObject { bytes: blob.as_ptr().cast_mut().cast(), size: blob.len() };
+        let mut value = PmixValue { kind: BYTE_OBJECT, data: PmixData { room: [0; 3] } };
         value.data.bytes = bytes;
         // SAFETY: the library copies the value, whose bytes it does not change.
         let code = unsafe { (self.functions.PMIx_Put)(GLOBAL, key.as_ptr(), &raw mut value) };
@@ -180,9 +183,9 @@ impl Pmix {
 
     /// Waits for all ranks, and transfers their published values to this host.
     fn fence(&self) -> Result<(), PmixError> {
-        let mut collect = Data { room: [0; 3] };
+        let mut collect = PmixData { room: [0; 3] };
         collect.flag = true;
-        let mut limit = Data { room: [0; 3] };
+        let mut limit = PmixData { room: [0; 3] };
         limit.integer = LIMIT.as_secs() as c_int;
         let options = [info(c"pmix.collect", BOOL, collect), info(c"pmix.timeout", INT, limit)];
         // SAFETY: an empty list of processes means the whole job; the options live through the call.
@@ -194,32 +197,32 @@ impl Pmix {
     }
 
     fn read(&self, rank: u32, key: &CStr) -> Result<Vec<u8>, PmixError> {
-        let what = format!("read the blob of rank {rank}");
-        let answer = self.get(rank, key, &what)?;
+        let action = format!("read the blob of rank {rank}");
+        let answer = self.get(rank, key, &action)?;
         if answer.kind != BYTE_OBJECT {
-            return Err(PmixError::Nonsense(what));
+            return Err(PmixError::InvalidAnswer(action));
         }
         // SAFETY: the kind of the value was just checked.
-        let ByteObject { bytes, size } = unsafe { answer.data.bytes };
+        let PmixByteObject { bytes, size } = unsafe { answer.data.bytes };
         // The published blob has one byte more, its end mark.
-        if bytes.is_null() || size == 0 || size > MOST_BYTES as usize + 1 {
-            return Err(PmixError::Nonsense(what));
+        if bytes.is_null() || size == 0 || size > MAX_BLOB_BYTES as usize + 1 {
+            return Err(PmixError::InvalidAnswer(action));
         }
         // SAFETY: the library guarantees this many bytes; they live until the answer is dropped.
         Ok(unsafe { std::slice::from_raw_parts(bytes.cast::<u8>(), size - 1) }.to_vec())
     }
 }
 
-fn info(key: &CStr, kind: u16, data: Data) -> Info {
+fn info(key: &CStr, kind: u16, data: PmixData) -> PmixInfo {
     let mut name = [0; KEY_BYTES];
     let key = key.to_bytes();
     name[..key.len()].copy_from_slice(key);
-    Info { key: name, flags: 0, value: Value { kind, data } }
+    PmixInfo { key: name, flags: 0, value: PmixValue { kind, data } }
 }
 
-impl Bootstrap for Pmix {
+impl Bootstrap for PmixBootstrap {
     fn rank(&self) -> u32 {
-        self.own.rank
+        self.own_process.rank
     }
 
     fn ranks(&self) -> u32 {
@@ -241,25 +244,25 @@ impl Bootstrap for Pmix {
     }
 }
 
-impl Drop for Pmix {
+impl Drop for PmixBootstrap {
     fn drop(&mut self) {
         // SAFETY: matches the initialisation; no options. A failure leaves nothing to do.
         unsafe { (self.functions.PMIx_Finalize)(std::ptr::null(), 0) };
     }
 }
 
-struct Answer(*mut Value);
+struct OwnedValue(*mut PmixValue);
 
-impl std::ops::Deref for Answer {
-    type Target = Value;
+impl std::ops::Deref for OwnedValue {
+    type Target = PmixValue;
 
-    fn deref(&self) -> &Value {
+    fn deref(&self) -> &PmixValue {
         // SAFETY: not NULL, and valid until it is dropped.
         unsafe { &*self.0 }
     }
 }
 
-impl Drop for Answer {
+impl Drop for OwnedValue {
     fn drop(&mut self) {
         // SAFETY: the library's contract: allocated by malloc, the bytes on their own; freed once, here.
         unsafe {

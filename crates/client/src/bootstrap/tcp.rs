@@ -1,12 +1,12 @@
 //! Bootstrap over TCP: rank 0 serves the rendezvous itself if no other process does.
 //!
 //! Rank 0 tries to listen at the address. If that works, no other process serves there and rank 0 does from now on. If
-//! the address is taken (`outboard run` serves) or belongs to another host, rank 0 is a visitor like all other ranks.
+//! the address is taken (`outboard run` serves) or belongs to another host, rank 0 is a client like all other ranks.
 //! A process that holds the port and does not serve may go; so rank 0 tries again while it cannot reach a server.
 
 use super::{Bootstrap, check};
+use crate::bootstrap::tcp_server::{self, JobToken, LIMIT, TcpBootstrapError, TcpClient};
 use crate::error::Error;
-use crate::rendezvous::{self, LIMIT, RendezvousError, Token, Visitor};
 use std::net::{Ipv4Addr, TcpListener, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
@@ -15,44 +15,44 @@ const FIRST_REACH: Duration = Duration::from_secs(1);
 
 /// Bootstrap over one TCP server, which rank 0 may run itself.
 #[derive(Debug)]
-pub struct Tcp {
-    visitor: Visitor,
+pub struct TcpBootstrap {
+    client: TcpClient,
     /// Kept between exchanges, so that an early rank of the next exchange waits in its queue.
-    serving: Option<TcpListener>,
+    listener: Option<TcpListener>,
 }
 
-impl Tcp {
+impl TcpBootstrap {
     /// For `rank` of `ranks` that meet at `address` (host and port). `token` is equal on all ranks of a job; a rank
     /// with another token is rejected.
     ///
     /// # Errors
     /// [`Error::Bootstrap`] when rank 0 may not listen at that port.
-    pub fn new(rank: u32, ranks: u32, address: &str, token: Token) -> Result<Tcp, Error> {
-        let serving = if rank == 0 { listen(address)? } else { None };
-        Ok(Tcp { visitor: Visitor { address: address.to_owned(), token, rank, ranks }, serving })
+    pub fn new(rank: u32, ranks: u32, address: &str, token: JobToken) -> Result<TcpBootstrap, Error> {
+        let listener = if rank == 0 { listen(address)? } else { None };
+        Ok(TcpBootstrap { client: TcpClient { address: address.to_owned(), token, rank, ranks }, listener })
     }
 }
 
-impl Bootstrap for Tcp {
+impl Bootstrap for TcpBootstrap {
     fn rank(&self) -> u32 {
-        self.visitor.rank
+        self.client.rank
     }
 
     fn ranks(&self) -> u32 {
-        self.visitor.ranks
+        self.client.ranks
     }
 
     fn exchange(&mut self, blob: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
         check(blob)?;
         let deadline = Instant::now() + LIMIT;
-        let may_serve = self.visitor.rank == 0;
+        let may_serve = self.client.rank == 0;
         loop {
-            if let Some(listener) = &self.serving {
-                return Ok(rendezvous::host(listener, &self.visitor, blob, deadline)?);
+            if let Some(listener) = &self.listener {
+                return Ok(tcp_server::serve_as_rank(listener, &self.client, blob, deadline)?);
             }
-            match self.visitor.exchange_within(if may_serve { FIRST_REACH } else { LIMIT }, LIMIT, blob) {
-                Err(RendezvousError::Unreachable { .. }) if may_serve && Instant::now() < deadline => {
-                    self.serving = listen(&self.visitor.address)?;
+            match self.client.exchange_within(if may_serve { FIRST_REACH } else { LIMIT }, LIMIT, blob) {
+                Err(TcpBootstrapError::Unreachable { .. }) if may_serve && Instant::now() < deadline => {
+                    self.listener = listen(&self.client.address)?;
                 }
                 exchanged => return Ok(exchanged?),
             }
@@ -61,13 +61,13 @@ impl Bootstrap for Tcp {
 }
 
 /// A listener at `address`, or none if another process serves there.
-fn listen(address: &str) -> Result<Option<TcpListener>, RendezvousError> {
+fn listen(address: &str) -> Result<Option<TcpListener>, TcpBootstrapError> {
     match TcpListener::bind(reachable(address).as_str()) {
         Ok(listener) => Ok(Some(listener)),
         Err(reason) if reason.kind() == std::io::ErrorKind::PermissionDenied => {
-            Err(RendezvousError::Listen { address: address.to_owned(), reason })
+            Err(TcpBootstrapError::Listen { address: address.to_owned(), reason })
         }
-        // The address is taken, belongs to another host, or is a name that visitors may still resolve.
+        // The address is taken, belongs to another host, or is a name that clients may still resolve.
         Err(_) => Ok(None),
     }
 }

@@ -3,8 +3,8 @@
 use super::{contribution, enter, list, place, store};
 use crate::context::lock;
 use crate::error::Error;
-use crate::group::{Group, Outcome};
-use crate::operator::{Combination, UserOperator};
+use crate::group::{Group, ReductionOutcome};
+use crate::operator::{ReductionOperator, UserOperator};
 use crate::request::Request;
 use outboard_call::Reduction;
 use std::collections::BTreeMap;
@@ -12,17 +12,18 @@ use std::ffi::{c_int, c_void};
 use std::sync::Mutex;
 
 /// The number of the first operator of the program: the operators of the header fit a byte.
-const FIRST_OWN: c_int = 256;
+const FIRST_USER_OPERATOR: c_int = 256;
 
 /// The operators of the program by their numbers. Numbers are never reused.
-static OWN: Mutex<OwnOperators> = Mutex::new(OwnOperators { last: FIRST_OWN - 1, by_number: BTreeMap::new() });
+static USER_OPERATORS: Mutex<UserOperators> =
+    Mutex::new(UserOperators { last: FIRST_USER_OPERATOR - 1, by_number: BTreeMap::new() });
 
-struct OwnOperators {
+struct UserOperators {
     last: c_int,
     by_number: BTreeMap<c_int, UserOperator>,
 }
 
-impl OwnOperators {
+impl UserOperators {
     fn get(&self, op: c_int) -> Result<&UserOperator, Error> {
         let problem = || format!("is {op}, which no operator has, or none any more: outboard_op_create gives numbers");
         self.by_number.get(&op).ok_or_else(|| Error::argument("op", problem()))
@@ -60,7 +61,7 @@ functions! {
         let function = function.ok_or_else(|| super::null("function"))?;
         let callback = Callback { function, context, element_bytes };
         let operator = UserOperator::new(element_bytes, move |left, right| callback.call(left, right))?;
-        let mut own = lock(&OWN);
+        let mut own = lock(&USER_OPERATORS);
         let exhausted = || Error::Resource("this process has made more operators than there are numbers".to_owned());
         own.last = own.last.checked_add(1).ok_or_else(exhausted)?;
         let number = own.last;
@@ -72,7 +73,7 @@ functions! {
 #[unsafe(no_mangle)]
 extern "C" fn outboard_op_free(op: c_int) -> c_int {
     enter(|| {
-        let mut own = lock(&OWN);
+        let mut own = lock(&USER_OPERATORS);
         // All holders but the table itself are requests.
         let count = own.get(op)?.holders() - 1;
         if count > 0 {
@@ -89,7 +90,7 @@ pub(super) fn reduction(op: c_int, element: c_int) -> Result<Reduction, Error> {
     let code = |number: c_int, argument| {
         u8::try_from(number).map_err(|_| Error::argument(argument, format!("is {number}, which stands for nothing")))
     };
-    if op >= FIRST_OWN {
+    if op >= FIRST_USER_OPERATOR {
         let problem = format!("is {op}, an operator of the program's own, which the service process cannot call");
         return Err(Error::argument("op", problem));
     }
@@ -98,15 +99,15 @@ pub(super) fn reduction(op: c_int, element: c_int) -> Result<Reduction, Error> {
 }
 
 /// The reduction by an operator of the header or of the program.
-fn combination(op: c_int, element: c_int) -> Result<Combination, Error> {
-    if op < FIRST_OWN {
-        return reduction(op, element).map(Combination::Known);
+fn combination(op: c_int, element: c_int) -> Result<ReductionOperator, Error> {
+    if op < FIRST_USER_OPERATOR {
+        return reduction(op, element).map(ReductionOperator::BuiltIn);
     }
     if element != 0 {
         let problem = format!("is {element}; an operator of the program's own knows its elements, so give 0");
         return Err(Error::argument("element", problem));
     }
-    Ok(Combination::from(lock(&OWN).get(op)?))
+    Ok(ReductionOperator::from(lock(&USER_OPERATORS).get(op)?))
 }
 
 /// Posts a reduction.
@@ -115,7 +116,7 @@ fn combination(op: c_int, element: c_int) -> Result<Combination, Error> {
 /// The buffers are as the header requires.
 unsafe fn reduce(
     group: &Group,
-    outcome: Outcome<'_>,
+    outcome: ReductionOutcome<'_>,
     (op, element): (c_int, c_int),
     (send, receive): (*const c_void, *mut c_void),
 ) -> Result<Request, Error> {
@@ -135,11 +136,11 @@ macro_rules! of_vectors {
 }
 
 of_vectors! {
-    extern "C" fn outboard_ireduce(count, root: u32) => Outcome::Reduce { root, count };
-    extern "C" fn outboard_iallreduce(count) => Outcome::Allreduce { count };
-    extern "C" fn outboard_ireduce_scatter_block(count) => Outcome::ReduceScatterBlock { count };
-    extern "C" fn outboard_iscan(count) => Outcome::Scan { count, inclusive: true };
-    extern "C" fn outboard_iexscan(count) => Outcome::Scan { count, inclusive: false };
+    extern "C" fn outboard_ireduce(count, root: u32) => ReductionOutcome::Reduce { root, count };
+    extern "C" fn outboard_iallreduce(count) => ReductionOutcome::Allreduce { count };
+    extern "C" fn outboard_ireduce_scatter_block(count) => ReductionOutcome::ReduceScatterBlock { count };
+    extern "C" fn outboard_iscan(count) => ReductionOutcome::Scan { count, inclusive: true };
+    extern "C" fn outboard_iexscan(count) => ReductionOutcome::Scan { count, inclusive: false };
 }
 
 posts! {
@@ -147,6 +148,6 @@ posts! {
         send: *const c_void, receive: *mut c_void, counts: *const u64, op: c_int, element: c_int
     ) => |group| {
         let counts = list(counts, group.size()?, "counts")?;
-        reduce(group, Outcome::ReduceScatter { counts }, (op, element), (send, receive))
+        reduce(group, ReductionOutcome::ReduceScatter { counts }, (op, element), (send, receive))
     };
 }

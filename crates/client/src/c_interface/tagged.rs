@@ -1,7 +1,7 @@
 //! The functions of `outboard.h` that send, receive and record.
 
 use super::reductions::reduction;
-use super::{borrow, borrow_mut, hand_out};
+use super::{borrow, borrow_mut, create_handle};
 use crate::error::Error;
 use crate::group::Group;
 use crate::request::Request;
@@ -21,16 +21,16 @@ posts! {
 ///
 /// # Safety
 /// As for [`borrow_mut`].
-unsafe fn owned<'a>(recorder: *mut Recorder) -> Result<&'a mut Recorder, Error> {
+unsafe fn borrow_recorder<'a>(recorder: *mut Recorder) -> Result<&'a mut Recorder, Error> {
     // SAFETY: the caller's promise.
     let recorder = unsafe { borrow_mut(recorder, "recorder") }?;
-    recorder.owned()?;
+    recorder.check_not_forked()?;
     Ok(recorder)
 }
 
 functions! {
     extern "C" fn outboard_record_begin(group: *mut Group, recorder: *mut *mut Recorder) {
-        hand_out(recorder, "recorder", || {
+        create_handle(recorder, "recorder", || {
             let group = borrow(group, "group")?;
             group.rank()?;
             Ok(group.record())
@@ -40,52 +40,52 @@ functions! {
     extern "C" fn outboard_record_send(
         recorder: *mut Recorder, to: u32, tag: u32, buffer: *const c_void, bytes: u64
     ) {
-        owned(recorder)?.send(to, tag, buffer.cast(), bytes)
+        borrow_recorder(recorder)?.send(to, tag, buffer.cast(), bytes)
     }
 
     extern "C" fn outboard_record_receive(
         recorder: *mut Recorder, from: u32, tag: u32, buffer: *mut c_void, bytes: u64
     ) {
-        owned(recorder)?.receive(from, tag, buffer.cast(), bytes)
+        borrow_recorder(recorder)?.receive(from, tag, buffer.cast(), bytes)
     }
 
     extern "C" fn outboard_record_copy(
         recorder: *mut Recorder, from: *const c_void, into: *mut c_void, bytes: u64
     ) {
-        owned(recorder)?.copy(from.cast(), into.cast(), bytes)
+        borrow_recorder(recorder)?.copy(from.cast(), into.cast(), bytes)
     }
 
     extern "C" fn outboard_record_reduce(
         recorder: *mut Recorder, from: *const c_void, into: *mut c_void, count: u64, op: c_int, element: c_int
     ) {
-        owned(recorder)?.reduce(reduction(op, element)?, from.cast(), into.cast(), count)
+        borrow_recorder(recorder)?.reduce(reduction(op, element)?, from.cast(), into.cast(), count)
     }
 
     extern "C" fn outboard_record_barrier(recorder: *mut Recorder) {
-        owned(recorder)?.barrier();
+        borrow_recorder(recorder)?.barrier();
         Ok(())
     }
 
     extern "C" fn outboard_record_end(recorder: *mut Recorder, recorded: *mut *mut Recorded) {
-        owned(recorder)?;
+        borrow_recorder(recorder)?;
         // Ends the recording even if `recorded` is NULL: the other ranks count it.
         let ended = Box::from_raw(recorder).end();
-        hand_out(recorded, "recorded", || ended)
+        create_handle(recorded, "recorded", || ended)
     }
 
     extern "C" fn outboard_record_discard(recorder: *mut Recorder) {
-        owned(recorder)?;
+        borrow_recorder(recorder)?;
         drop(Box::from_raw(recorder));
         Ok(())
     }
 
     extern "C" fn outboard_recorded_call(recorded: *mut Recorded, request: *mut *mut Request) {
-        hand_out(request, "request", || borrow(recorded, "recorded")?.call())
+        create_handle(request, "request", || borrow(recorded, "recorded")?.call())
     }
 
     extern "C" fn outboard_recorded_free(recorded: *mut Recorded) {
         // In a child the handle stays, to be rejected again.
-        borrow(recorded, "recorded")?.owned()?;
+        borrow(recorded, "recorded")?.check_not_forked()?;
         Box::from_raw(recorded).free()
     }
 }

@@ -2,14 +2,14 @@
 
 use super::{BlockList, Contribution, Destination, Group};
 use crate::error::Error;
-use crate::operator::{Combination, Contributions, Fold, UserOperator};
+use crate::operator::{Contributions, Fold, ReductionOperator, UserOperator};
 use crate::request::Request;
-use crate::staging::Buffers;
+use crate::staging::RequestBuffers;
 use outboard_call::{Call, CallKind, Element, Operator, Rank, Reduction};
 
 /// The result of a reduction and its receivers. All ranks pass the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Outcome<'a> {
+pub enum ReductionOutcome<'a> {
     /// Rank `root` receives `count` elements. Only the root may contribute in place; other ranks' `receive` is ignored.
     Reduce {
         /// The receiving rank.
@@ -70,20 +70,20 @@ impl Group {
     /// As for [`Group::iallgather`].
     pub unsafe fn ireduction(
         &self,
-        outcome: Outcome<'_>,
-        combination: impl Into<Combination>,
+        outcome: ReductionOutcome<'_>,
+        combination: impl Into<ReductionOperator>,
         contribution: Contribution,
         receive: *mut u8,
     ) -> Result<Request, Error> {
         let combination = combination.into();
         // For an operator of the program the service process sees vectors of bytes.
         let reduction = match &combination {
-            Combination::Known(reduction) => *reduction,
-            Combination::User(_) => Reduction::new(Operator::Sum, Element::U8).expect("bytes have sums"),
+            ReductionOperator::BuiltIn(reduction) => *reduction,
+            ReductionOperator::User(_) => Reduction::new(Operator::Sum, Element::U8).expect("bytes have sums"),
         };
         let (call, table) = self.call(outcome, reduction, combination.element_bytes())?;
         let (call, buffers) = self.checked(call, (contribution, Destination::At(receive)), (&table, "count"))?;
-        let Combination::User(operator) = combination else {
+        let ReductionOperator::User(operator) = combination else {
             // SAFETY: the caller's promise about the buffers.
             return unsafe { self.collectives.post(&buffers, call, &table) }.map(|posted| posted.request);
         };
@@ -91,18 +91,23 @@ impl Group {
         unsafe { self.gather_and_fold(outcome, operator, &buffers, &table) }
     }
 
-    fn call(&self, outcome: Outcome<'_>, reduction: Reduction, element: u64) -> Result<(Call, Vec<u64>), Error> {
+    fn call(
+        &self,
+        outcome: ReductionOutcome<'_>,
+        reduction: Reduction,
+        element: u64,
+    ) -> Result<(Call, Vec<u64>), Error> {
         let mut table = Vec::new();
         let (kind, count) = match outcome {
-            Outcome::Reduce { root, count } => (CallKind::Reduce { root: Rank(root), reduction }, count),
-            Outcome::Allreduce { count } => (CallKind::Allreduce { reduction }, count),
-            Outcome::ReduceScatterBlock { count } => (CallKind::ReduceScatterBlock { reduction }, count),
-            Outcome::Scan { count, inclusive } => (CallKind::Scan { reduction, inclusive }, count),
-            Outcome::ReduceScatter { counts } if counts.len() != self.ranks as usize => {
+            ReductionOutcome::Reduce { root, count } => (CallKind::Reduce { root: Rank(root), reduction }, count),
+            ReductionOutcome::Allreduce { count } => (CallKind::Allreduce { reduction }, count),
+            ReductionOutcome::ReduceScatterBlock { count } => (CallKind::ReduceScatterBlock { reduction }, count),
+            ReductionOutcome::Scan { count, inclusive } => (CallKind::Scan { reduction, inclusive }, count),
+            ReductionOutcome::ReduceScatter { counts } if counts.len() != self.ranks as usize => {
                 let problem = format!("has {} entries: the group has {} ranks", counts.len(), self.ranks);
                 return Err(Error::argument("counts", problem));
             }
-            Outcome::ReduceScatter { counts } => {
+            ReductionOutcome::ReduceScatter { counts } => {
                 let blocks = counts.iter().map(|count| vector(*count, element)).collect::<Result<Vec<_>, _>>()?;
                 // Blocks lie one behind the other, whatever the offsets in the table.
                 table = [blocks, vec![0; counts.len()]].concat();
@@ -119,19 +124,19 @@ impl Group {
     /// As for [`Group::iallgather`].
     unsafe fn gather_and_fold(
         &self,
-        outcome: Outcome<'_>,
+        outcome: ReductionOutcome<'_>,
         operator: UserOperator,
-        buffers: &Buffers,
+        buffers: &RequestBuffers,
         table: &[u64],
     ) -> Result<Request, Error> {
         let (send, sent) = (buffers.contribution, buffers.bytes_per_rank as u64);
         let (ranks, me) = (self.ranks as usize, self.rank as usize);
         let members = match outcome {
-            Outcome::Reduce { .. }
-            | Outcome::Allreduce { .. }
-            | Outcome::ReduceScatter { .. }
-            | Outcome::ReduceScatterBlock { .. } => ranks,
-            Outcome::Scan { inclusive, .. } => me + usize::from(inclusive),
+            ReductionOutcome::Reduce { .. }
+            | ReductionOutcome::Allreduce { .. }
+            | ReductionOutcome::ReduceScatter { .. }
+            | ReductionOutcome::ReduceScatterBlock { .. } => ranks,
+            ReductionOutcome::Scan { inclusive, .. } => me + usize::from(inclusive),
         };
         let mut contributions = Contributions::new(members, buffers.receive_bytes)?;
         let room = contributions.start();
@@ -143,15 +148,15 @@ impl Group {
         // SAFETY: the caller's promise about the buffers; the room is kept with the request until it has ended.
         let request = unsafe {
             match outcome {
-                Outcome::Reduce { root, .. } => self.igather(root, from, room, sent),
-                Outcome::Allreduce { .. } => self.iallgather(from, room, sent),
-                Outcome::ReduceScatterBlock { .. } => self.ialltoall(send, room, each),
-                Outcome::ReduceScatter { .. } => {
+                ReductionOutcome::Reduce { root, .. } => self.igather(root, from, room, sent),
+                ReductionOutcome::Allreduce { .. } => self.iallgather(from, room, sent),
+                ReductionOutcome::ReduceScatterBlock { .. } => self.ialltoall(send, room, each),
+                ReductionOutcome::ReduceScatter { .. } => {
                     let bytes = &table[..ranks];
                     self.ialltoallv((send, BlockList { bytes, offsets: &starts(bytes) }), gathered)
                 }
                 // An exchange, so that no rank waits for the ranks behind it, which all get the same bytes.
-                Outcome::Scan { .. } => {
+                ReductionOutcome::Scan { .. } => {
                     let takes = |rank: usize| rank > me || rank == me && members > me;
                     let bytes: Vec<u64> = (0..ranks).map(|rank| if takes(rank) { sent } else { 0 }).collect();
                     self.ialltoallv((send, BlockList { bytes: &bytes, offsets: &vec![0; ranks] }), gathered)

@@ -2,8 +2,8 @@
 //!
 //! A rank is this test program, started again. PMIx needs Open MPI's mpirun (`make deps` installs it).
 
+use outboard::bootstrap::tcp_server::{self, JobToken, MAX_BLOB_BYTES, TOKEN_VARIABLE};
 use outboard::bootstrap::{self, Bootstrap};
-use outboard::rendezvous::{self, MOST_BYTES, TOKEN, Token};
 use outboard::{Error, Status};
 use std::ffi::OsStr;
 use std::io::{Read, Write};
@@ -23,7 +23,7 @@ fn blob(rank: u32, round: u32) -> Vec<u8> {
     let length = match (rank + round) % 4 {
         0 => 0,
         1 => 1000 + rank,
-        2 => MOST_BYTES,
+        2 => MAX_BLOB_BYTES,
         _ => 1,
     };
     (0..length).map(|at| (at + rank * 7 + round * 13) as u8).collect()
@@ -51,7 +51,7 @@ fn conforms() {
             round += 1;
         }
         // Each rank rejects the blob by itself, so the next exchange still works.
-        let long = job.exchange(&vec![0; MOST_BYTES as usize + 1]).unwrap_err();
+        let long = job.exchange(&vec![0; MAX_BLOB_BYTES as usize + 1]).unwrap_err();
         assert_eq!(long.status(), Status::Argument, "{long}");
         exchange(&mut *job, round);
         round += 1;
@@ -89,7 +89,7 @@ fn starting(program: impl AsRef<OsStr>, expected: &str, ranks: u32) -> Command {
     for name in FOREIGN {
         command.env_remove(name);
     }
-    command.env(TOKEN, SECRET).env(EXPECTED, expected).env(RANKS, ranks.to_string()).stdout(Stdio::piped());
+    command.env(TOKEN_VARIABLE, SECRET).env(EXPECTED, expected).env(RANKS, ranks.to_string()).stdout(Stdio::piped());
     command
 }
 
@@ -110,8 +110,8 @@ fn start(expected: &str, ranks: u32, port: u16, environment: &str) -> Vec<Child>
 fn assert_conform(children: Vec<Child>, expected: &str, ranks: usize) {
     let outputs: Vec<_> = children.into_iter().map(|child| child.wait_with_output().unwrap()).collect();
     assert!(outputs.iter().all(|output| output.status.success()), "{outputs:?}");
-    let said = outputs.iter().map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).collect::<String>();
-    assert_eq!(said.matches(&format!("@conforms {expected}")).count(), ranks, "{said}");
+    let printed = outputs.iter().map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).collect::<String>();
+    assert_eq!(printed.matches(&format!("@conforms {expected}")).count(), ranks, "{printed}");
 }
 
 fn free_port() -> u16 {
@@ -121,23 +121,23 @@ fn free_port() -> u16 {
 const OWN: &str = "OUTBOARD_RANK={rank} OUTBOARD_WORLD_SIZE={ranks} OUTBOARD_RENDEZVOUS={host}:{port}";
 
 #[test]
-fn rank_0_serves_where_nobody_else_does() {
+fn rank_0_serves_if_no_server_runs() {
     assert_conform(start("Tcp", 5, free_port(), OWN), "Tcp", 5);
 }
 
 #[test]
-fn all_ranks_visit_where_somebody_serves() {
+fn all_ranks_connect_to_a_running_server() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     // The thread serves until the test program ends.
     std::thread::spawn(move || {
-        rendezvous::serve_on(&listener, 3, &Token::new(SECRET.as_bytes(), ""), Duration::from_secs(60))
+        tcp_server::serve_repeatedly(&listener, 3, &JobToken::new(SECRET.as_bytes(), ""), Duration::from_secs(60))
     });
     assert_conform(start("Tcp", 3, port, OWN), "Tcp", 3);
 }
 
 #[test]
-fn launchers_variables_do() {
+fn variables_of_each_launcher_suffice() {
     let slurm =
         "SLURM_PROCID={rank} SLURM_NTASKS={ranks} SLURM_STEP_NODELIST=localhost SLURM_JOB_ID={port} SLURM_STEP_ID=0";
     let mpi = "OMPI_COMM_WORLD_RANK={rank} OMPI_COMM_WORLD_SIZE={ranks} OUTBOARD_RENDEZVOUS={host}:{port}";
@@ -151,12 +151,12 @@ fn launchers_variables_do() {
 
 #[test]
 fn a_world_of_one_needs_no_address() {
-    assert_conform(start("Alone", 1, 0, "OUTBOARD_RANK=0 OUTBOARD_WORLD_SIZE=1"), "Alone", 1);
+    assert_conform(start("SingleRank", 1, 0, "OUTBOARD_RANK=0 OUTBOARD_WORLD_SIZE=1"), "SingleRank", 1);
     assert_conform(start("Tcp", 1, free_port(), OWN), "Tcp", 1);
 }
 
 #[test]
-fn mpirun_brings_pmix() {
+fn mpirun_selects_pmix() {
     let mpirun = || {
         let mut command = starting("mpirun", "Pmix", 4);
         command.args(["--allow-run-as-root", "--oversubscribe", "-n", "4"]);
@@ -169,23 +169,23 @@ fn mpirun_brings_pmix() {
 
 /// PMIx without a server reports an error.
 #[test]
-fn what_pmix_lacks_is_said() {
-    let error = bootstrap::Pmix::new().map_err(Error::from).unwrap_err().to_string();
+fn missing_pmix_server_is_reported() {
+    let error = bootstrap::PmixBootstrap::new().map_err(Error::from).unwrap_err().to_string();
     assert!(error.contains("OUTBOARD_RENDEZVOUS") && error.contains("mpirun"), "{error}");
 }
 
 /// A process without the job's token cannot take a rank's place, whatever else it knows, and gets an error at once.
 #[test]
 fn ranks_of_two_jobs_at_one_address_do_not_mix() {
-    let [own, other] = ["ours", "theirs"].map(|secret| Token::new(secret.as_bytes(), "job"));
+    let [own, other] = ["ours", "theirs"].map(|secret| JobToken::new(secret.as_bytes(), "job"));
     let port = free_port();
     let address = format!("127.0.0.1:{port}");
     std::thread::scope(|scope| {
-        let serving = scope.spawn(|| bootstrap::Tcp::new(0, 2, &address, own).unwrap().exchange(b"a"));
-        let stranger = scope.spawn(|| bootstrap::Tcp::new(1, 2, &address, other).unwrap().exchange(b"b"));
+        let serving = scope.spawn(|| bootstrap::TcpBootstrap::new(0, 2, &address, own).unwrap().exchange(b"a"));
+        let stranger = scope.spawn(|| bootstrap::TcpBootstrap::new(1, 2, &address, other).unwrap().exchange(b"b"));
         let refused = stranger.join().unwrap().unwrap_err().to_string();
         assert!(refused.contains("another job") && refused.contains("OUTBOARD_RENDEZVOUS"), "{refused}");
-        let met = bootstrap::Tcp::new(1, 2, &address, own).unwrap().exchange(b"c");
+        let met = bootstrap::TcpBootstrap::new(1, 2, &address, own).unwrap().exchange(b"c");
         assert_eq!(met.unwrap(), [b"a", b"c"]);
         assert_eq!(serving.join().unwrap().unwrap(), [b"a", b"c"]);
     });
@@ -198,12 +198,12 @@ fn ranks_of_two_jobs_at_one_address_do_not_mix() {
 fn rank_0_serves_once_the_port_is_free() {
     let holder = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = holder.local_addr().unwrap().to_string();
-    let own = Token::new(b"ours", "job");
+    let own = JobToken::new(b"ours", "job");
     std::thread::scope(|scope| {
-        let serving = scope.spawn(|| bootstrap::Tcp::new(0, 2, &address, own).unwrap().exchange(b"a"));
+        let serving = scope.spawn(|| bootstrap::TcpBootstrap::new(0, 2, &address, own).unwrap().exchange(b"a"));
         drop(holder.accept().unwrap());
         drop(holder);
-        let met = bootstrap::Tcp::new(1, 2, &address, own).unwrap().exchange(b"b");
+        let met = bootstrap::TcpBootstrap::new(1, 2, &address, own).unwrap().exchange(b"b");
         assert_eq!(met.unwrap(), [b"a", b"b"]);
         assert_eq!(serving.join().unwrap().unwrap(), [b"a", b"b"]);
     });
@@ -211,21 +211,21 @@ fn rank_0_serves_once_the_port_is_free() {
 
 /// A process that listens at the meeting point before rank 0 does learns nothing and is rejected.
 #[test]
-fn nobody_serves_without_the_token() {
+fn server_without_the_token_is_rejected() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
-    let own = Token::new(b"ours", "job");
+    let own = JobToken::new(b"ours", "job");
     std::thread::scope(|scope| {
         let secret = b"what only the job may know";
-        let rank = scope.spawn(|| bootstrap::Tcp::new(1, 2, &address, own).unwrap().exchange(secret));
+        let rank = scope.spawn(|| bootstrap::TcpBootstrap::new(1, 2, &address, own).unwrap().exchange(secret));
         let (mut stream, _) = listener.accept().unwrap();
-        let mut heard = [0; 64];
-        stream.read_exact(&mut heard).unwrap();
+        let mut received = [0; 64];
+        stream.read_exact(&mut received).unwrap();
         // The answer of a server with another token is no better than any other 48 bytes.
         stream.write_all(&2_u32.to_le_bytes()).unwrap();
-        stream.write_all(&heard[16..]).unwrap();
+        stream.write_all(&received[16..]).unwrap();
         let refused = rank.join().unwrap().unwrap_err().to_string();
-        assert!(refused.contains("does not know this job's token") && refused.contains(TOKEN), "{refused}");
+        assert!(refused.contains("does not know this job's token") && refused.contains(TOKEN_VARIABLE), "{refused}");
         let mut rest = Vec::new();
         stream.read_to_end(&mut rest).unwrap();
         assert!(rest.is_empty(), "{} bytes are told to a stranger", rest.len());

@@ -1,7 +1,8 @@
 //! Checks `outboard.h` against the library: the same codes and functions, and a C program that uses them all.
 
 use crate::service::{Behaviour, FakeService};
-use outboard::{Reduction, rendezvous};
+use outboard::Reduction;
+use outboard::bootstrap::tcp_server;
 use outboard_shm::status::Status;
 use std::collections::BTreeSet;
 use std::net::TcpListener;
@@ -56,7 +57,7 @@ fn shouted(name: &str) -> String {
 }
 
 #[test]
-fn codes_and_sizes_are_those_of_the_header() {
+fn status_codes_and_sizes_match_the_header() {
     let header = header();
     for status in Status::ALL {
         let name = match status {
@@ -77,7 +78,7 @@ fn enumerator(header: &str, name: &str) -> Option<u16> {
 }
 
 #[test]
-fn operators_and_elements_are_those_of_the_header() {
+fn operator_and_element_codes_match_the_header() {
     let header = header();
     let mut named = BTreeSet::new();
     for reduction in Reduction::all() {
@@ -120,7 +121,7 @@ fn functions(text: &str) -> BTreeSet<String> {
 
 /// Every function that the header declares is in the library, and every one in the library is declared.
 #[test]
-fn the_header_declares_what_the_library_has() {
+fn header_declares_exactly_the_exported_functions() {
     let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
     let parts = std::fs::read_dir(sources.join("c_interface")).unwrap().map(|part| part.unwrap().path());
     let files = parts.chain([sources.join("c_interface.rs")]);
@@ -156,13 +157,13 @@ impl Drop for Programs {
 
 /// Two C programs find each other by the rendezvous, call everything, fork, and fail as expected.
 #[test]
-fn c_programs_call_everything() {
+fn c_programs_call_every_function() {
     run_two("collectives.c");
 }
 
 /// TH-2: operators of a C program.
 #[test]
-fn c_programs_bring_operators() {
+fn c_programs_reduce_by_their_own_operators() {
     run_two("operators.c");
 }
 
@@ -179,15 +180,15 @@ fn run_two(source: &str) {
             .env("LD_LIBRARY_PATH", library_folder())
             .env("OUTBOARD_SOCKET", service.socket())
             .env("OUTBOARD_RENDEZVOUS", listener.local_addr().unwrap().to_string())
-            .env(rendezvous::TOKEN, "secret")
+            .env(tcp_server::TOKEN_VARIABLE, "secret")
             .env("OUTBOARD_RANK", rank.to_string())
             .env("OUTBOARD_WORLD_SIZE", "2")
             .spawn()
             .unwrap()
     };
     let mut programs = Programs((0..2).map(start).collect());
-    let token = rendezvous::Token::new(b"secret", "");
-    rendezvous::serve(&listener, 2, &token, Instant::now() + rendezvous::LIMIT).unwrap();
+    let token = tcp_server::JobToken::new(b"secret", "");
+    tcp_server::serve(&listener, 2, &token, Instant::now() + tcp_server::LIMIT).unwrap();
     for program in &mut programs.0 {
         assert!(program.wait().unwrap().success());
     }

@@ -3,8 +3,8 @@
 use crate::rank::world;
 use crate::service::{Behaviour, FakeService, Reach};
 use outboard::{
-    Combination, Context, Contribution, Element, Error, Group, Operator, Outcome, Reduction, Request, Status,
-    UserOperator,
+    Context, Contribution, Element, Error, Group, Operator, Reduction, ReductionOperator, ReductionOutcome, Request,
+    Status, UserOperator,
 };
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -54,7 +54,7 @@ fn vector(rank: usize, length: usize) -> Vec<Matrix> {
 }
 
 /// An operator on matrices, the number of its elements in a matrix, and the reference function.
-type Combines = (Combination, u64, fn(Matrix, Matrix) -> Matrix);
+type Combines = (ReductionOperator, u64, fn(Matrix, Matrix) -> Matrix);
 
 /// An operator of the service process, on each cell.
 pub(crate) fn sums() -> Combines {
@@ -70,28 +70,28 @@ pub(crate) fn all_outcomes(world: &[(Context, Group)], count: usize, (combinatio
     let start = |rank: usize| lengths[..rank].iter().sum::<usize>();
     let (root, some) = (ranks / 2, count as u64 * elements);
     let outcomes = [
-        Outcome::Reduce { root: root as u32, count: some },
-        Outcome::Allreduce { count: some },
-        Outcome::ReduceScatter { counts: &counts },
-        Outcome::ReduceScatterBlock { count: some },
-        Outcome::Scan { count: some, inclusive: true },
-        Outcome::Scan { count: some, inclusive: false },
+        ReductionOutcome::Reduce { root: root as u32, count: some },
+        ReductionOutcome::Allreduce { count: some },
+        ReductionOutcome::ReduceScatter { counts: &counts },
+        ReductionOutcome::ReduceScatterBlock { count: some },
+        ReductionOutcome::Scan { count: some, inclusive: true },
+        ReductionOutcome::Scan { count: some, inclusive: false },
     ];
     for (outcome, in_place) in outcomes.into_iter().flat_map(|outcome| [(outcome, false), (outcome, true)]) {
         let mut posted = Vec::new();
         for (me, (_, group)) in world.iter().enumerate() {
             let (length, part, members) = match outcome {
-                Outcome::Reduce { .. } => (count, 0..if me == root { count } else { 0 }, ranks),
-                Outcome::Allreduce { .. } => (count, 0..count, ranks),
-                Outcome::ReduceScatter { .. } => (start(ranks), start(me)..start(me) + lengths[me], ranks),
-                Outcome::ReduceScatterBlock { .. } => (count * ranks, me * count..(me + 1) * count, ranks),
-                Outcome::Scan { inclusive: true, .. } => (count, 0..count, me + 1),
-                Outcome::Scan { inclusive: false, .. } => (count, 0..if me == 0 { 0 } else { count }, me),
+                ReductionOutcome::Reduce { .. } => (count, 0..if me == root { count } else { 0 }, ranks),
+                ReductionOutcome::Allreduce { .. } => (count, 0..count, ranks),
+                ReductionOutcome::ReduceScatter { .. } => (start(ranks), start(me)..start(me) + lengths[me], ranks),
+                ReductionOutcome::ReduceScatterBlock { .. } => (count * ranks, me * count..(me + 1) * count, ranks),
+                ReductionOutcome::Scan { inclusive: true, .. } => (count, 0..count, me + 1),
+                ReductionOutcome::Scan { inclusive: false, .. } => (count, 0..if me == 0 { 0 } else { count }, me),
             };
             let combined = |at| (1..members).fold(matrix(0, at), |left, rank| combine(left, matrix(rank, at)));
             let mut expected: Vec<Matrix> = part.map(combined).collect();
             let send = vector(me, length);
-            let in_place = in_place && !(matches!(outcome, Outcome::Reduce { .. }) && me != root);
+            let in_place = in_place && !(matches!(outcome, ReductionOutcome::Reduce { .. }) && me != root);
             let mut receive = if in_place { send.clone() } else { vec![UNTOUCHED; length] };
             expected.extend_from_slice(&receive[expected.len()..]);
             let from = if in_place { Contribution::InPlace } else { Contribution::At(send.as_ptr().cast()) };
@@ -111,12 +111,12 @@ pub(crate) fn all_outcomes(world: &[(Context, Group)], count: usize, (combinatio
 
 /// TH-2: an operator that does not commute, on groups of every size, with memory that is reachable or not.
 #[test]
-fn products_of_matrices_keep_the_order_of_ranks() {
+fn matrix_products_combine_in_rank_order() {
     for reach in [Reach::All, Reach::None] {
         let service = FakeService::start(Behaviour { reach, ..Behaviour::default() });
         for ranks in 1..=6 {
             let world = world(&service, ranks);
-            let combines = (Combination::from(&products()), 1, product as fn(_, _) -> _);
+            let combines = (ReductionOperator::from(&products()), 1, product as fn(_, _) -> _);
             [0, 1, 100, 5000].into_iter().for_each(|count| all_outcomes(&world, count, &combines));
         }
     }
@@ -124,7 +124,7 @@ fn products_of_matrices_keep_the_order_of_ranks() {
 
 /// Sums of rounding numbers have the bits of the order of ranks from the left, whatever arrives first.
 #[test]
-fn sums_that_round_have_the_bits_of_the_order_of_ranks() {
+fn rounding_sums_match_rank_order_bit_for_bit() {
     let service = FakeService::start(Behaviour::default());
     let world = world(&service, 5);
     let number = |rank: usize, at: usize| f64::from((at * 7 + rank) as u32) * 10f64.powi((rank * 5 % 7) as i32) / 3.0;
@@ -148,7 +148,8 @@ fn sums_that_round_have_the_bits_of_the_order_of_ranks() {
         for turn in 0..5 {
             let rank = (first + turn) % 5;
             let (send, receive, request) = &mut posted[rank];
-            let (outcome, from) = (Outcome::Allreduce { count: count as u64 }, Contribution::At(send.as_ptr()));
+            let (outcome, from) =
+                (ReductionOutcome::Allreduce { count: count as u64 }, Contribution::At(send.as_ptr()));
             let to = receive.as_mut_ptr().cast();
             // SAFETY: the buffers are kept until the requests have ended.
             *request = Some(unsafe { world[rank].1.ireduction(outcome, &operator, from, to) }.unwrap());
@@ -183,13 +184,14 @@ fn post(world: &[(Context, Group)], operator: &UserOperator, receives: &mut [[u8
     let from = Contribution::At(SEND.as_ptr());
     let one = |((_, group), receive): (&(Context, Group), &mut [u8; 64])| {
         // SAFETY: every test keeps its buffers until its requests have ended.
-        unsafe { group.ireduction(Outcome::Allreduce { count: 64 }, operator, from, receive.as_mut_ptr()) }.unwrap()
+        unsafe { group.ireduction(ReductionOutcome::Allreduce { count: 64 }, operator, from, receive.as_mut_ptr()) }
+            .unwrap()
     };
     world.iter().zip(receives).map(one).collect()
 }
 
 #[test]
-fn a_failed_reduction_has_its_code_and_keeps_nothing() {
+fn failed_reduction_returns_its_status_and_releases_the_operator() {
     let failing = Some((Status::RankLost, "rank 1 died"));
     let service = FakeService::start(Behaviour { failing, ..Behaviour::default() });
     let world = world(&service, 2);
@@ -205,7 +207,7 @@ fn a_failed_reduction_has_its_code_and_keeps_nothing() {
 }
 
 #[test]
-fn the_loss_of_the_service_process_keeps_nothing() {
+fn lost_service_process_releases_the_operator() {
     let service = FakeService::start(Behaviour { holding: true, ..Behaviour::default() });
     let world = world(&service, 2);
     let (operator, watch) = watched();
@@ -220,7 +222,7 @@ fn the_loss_of_the_service_process_keeps_nothing() {
 
 /// The collective of a dropped request goes on; destroying the group sees its end and combines.
 #[test]
-fn a_request_dropped_early_still_combines() {
+fn dropped_request_still_combines() {
     let service = FakeService::start(Behaviour { holding: true, ..Behaviour::default() });
     let world = world(&service, 2);
     let (operator, watch) = watched();
@@ -235,7 +237,7 @@ fn a_request_dropped_early_still_combines() {
 
 /// Destroying the group gives back all buffers, also if requests are still held: nothing is written later.
 #[test]
-fn a_group_that_is_gone_leaves_the_buffers_alone() {
+fn destroyed_group_writes_no_buffer_later() {
     for reach in [Reach::All, Reach::None] {
         let service = FakeService::start(Behaviour { reach, ..Behaviour::default() });
         let world = world(&service, 2);
@@ -260,7 +262,7 @@ fn a_group_that_is_gone_leaves_the_buffers_alone() {
 
 /// A request whose wait times out combines nothing yet; an operator that panics fails only its own request.
 #[test]
-fn an_operator_that_panics_fails_its_request() {
+fn panicking_operator_fails_its_request() {
     let service = FakeService::start(Behaviour { holding: true, ..Behaviour::default() });
     let world = world(&service, 2);
     let (kind, _) = watched();
@@ -291,23 +293,35 @@ fn wrong_arguments_of_operators_are_named() {
     let operator = products();
     let mut memory = UNTOUCHED;
     let (at, null) = (memory.as_mut_ptr().cast::<u8>(), std::ptr::null_mut());
-    let refused = |rank: usize, outcome: Outcome<'_>, from: Contribution, to: *mut u8, problem: &str| {
+    let refused = |rank: usize, outcome: ReductionOutcome<'_>, from: Contribution, to: *mut u8, problem: &str| {
         // SAFETY: the call is rejected before any buffer is touched.
         let error = unsafe { world[rank].1.ireduction(outcome, &operator, from, to) }.unwrap_err();
         assert!(error.to_string().contains(problem), "{error}");
     };
-    let one = Outcome::Allreduce { count: 1 };
-    refused(0, Outcome::Reduce { root: 2, count: 1 }, Contribution::At(at), at, "`root` is 2");
-    refused(0, Outcome::Reduce { root: 1, count: 1 }, Contribution::InPlace, at, "rank 1, alone");
+    let one = ReductionOutcome::Allreduce { count: 1 };
+    refused(0, ReductionOutcome::Reduce { root: 2, count: 1 }, Contribution::At(at), at, "`root` is 2");
+    refused(0, ReductionOutcome::Reduce { root: 1, count: 1 }, Contribution::InPlace, at, "rank 1, alone");
     refused(0, one, Contribution::At(null), at, "`send` is NULL");
     refused(0, one, Contribution::At(at), null, "`receive` is NULL");
     refused(
         0,
-        Outcome::Scan { count: u64::MAX / 16, inclusive: true },
+        ReductionOutcome::Scan { count: u64::MAX / 16, inclusive: true },
         Contribution::At(at),
         at,
         "more than the address space",
     );
-    refused(0, Outcome::ReduceScatter { counts: &[1] }, Contribution::At(at), at, "1 entries: the group has 2 ranks");
-    refused(1, Outcome::Allreduce { count: 1 << 58 }, Contribution::At(at), at, "no memory for 2 contributions");
+    refused(
+        0,
+        ReductionOutcome::ReduceScatter { counts: &[1] },
+        Contribution::At(at),
+        at,
+        "1 entries: the group has 2 ranks",
+    );
+    refused(
+        1,
+        ReductionOutcome::Allreduce { count: 1 << 58 },
+        Contribution::At(at),
+        at,
+        "no memory for 2 contributions",
+    );
 }

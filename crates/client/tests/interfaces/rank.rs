@@ -1,7 +1,7 @@
 //! Tests the Rust interface against a service process that carries out collectives among the ranks of this process.
 
 use crate::operators::{all_outcomes, sums};
-use crate::rooted::{GAP, Lists, UNTOUCHED, gathers_and_scatters};
+use crate::rooted::{GAP, RootBlocks, UNTOUCHED, gathers_and_scatters};
 use crate::service::{Behaviour, FakeService, Reach};
 use outboard::{BlockList, Context, Contribution, Error, Group, Request, Status, Tier, wait_some};
 use std::time::{Duration, Instant};
@@ -82,7 +82,7 @@ fn broadcast(world: &[(Context, Group)], root: u32, bytes: usize) {
 
 /// Posts an allgather of uneven blocks on all ranks, in place on odd ranks, and checks the gaps between them.
 fn allgatherv(world: &[(Context, Group)], bytes: usize) {
-    let lists = Lists::new((0..world.len()).map(|rank| (rank % 3 * bytes) as u64).collect(), GAP);
+    let lists = RootBlocks::new((0..world.len()).map(|rank| (rank % 3 * bytes) as u64).collect(), GAP);
     let sends: Vec<_> = (0..).zip(&lists.bytes).map(|(rank, bytes)| contribution(rank, *bytes as usize)).collect();
     let mut receives = vec![lists.laid_out(|_, bytes| vec![UNTOUCHED; bytes]); world.len()];
     let mut requests = Vec::new();
@@ -111,8 +111,8 @@ fn exchange(world: &[(Context, Group)], bytes: usize) {
         let length = |from: usize, to: usize| (lengths[(from + 2 * to) % 3] * bytes) as u64;
         let (mut buffers, mut requests) = (Vec::new(), Vec::new());
         for (me, (_, group)) in world.iter().enumerate() {
-            let sent = Lists::new((0..ranks).map(|to| length(me, to)).collect(), gap);
-            let received = Lists::new((0..ranks).map(|from| length(from, me)).collect(), gap);
+            let sent = RootBlocks::new((0..ranks).map(|to| length(me, to)).collect(), gap);
+            let received = RootBlocks::new((0..ranks).map(|from| length(from, me)).collect(), gap);
             let send = sent.laid_out(|to, length| content(me, to as usize, length));
             let mut receive = received.laid_out(|_, length| vec![UNTOUCHED; length]);
             let (from, to) = (send.as_ptr(), receive.as_mut_ptr());
@@ -217,7 +217,7 @@ fn shared_memory_is_registered_once_within_bounds() {
 }
 
 #[test]
-fn a_wait_may_end_before_the_collective() {
+fn wait_with_a_limit_ends_before_the_collective() {
     let service = FakeService::start(Behaviour { holding: true, ..Behaviour::default() });
     let world = world(&service, 1);
     let (send, mut receive) = (contribution(0, 64), vec![0; 64]);
@@ -232,7 +232,7 @@ fn a_wait_may_end_before_the_collective() {
 }
 
 #[test]
-fn a_failed_collective_has_the_service_process_s_sentence() {
+fn failed_collective_has_the_text_of_the_service_process() {
     let sentence = "rank 3 on host c died during allgather 1";
     let failing = Some((Status::RankLost, sentence));
     let service = FakeService::start(Behaviour { failing, ..Behaviour::default() });
@@ -245,7 +245,7 @@ fn a_failed_collective_has_the_service_process_s_sentence() {
 
 /// The collective of a freed request goes on and fills its buffer; destroying the group waits for it.
 #[test]
-fn a_request_freed_early_still_delivers() {
+fn dropped_request_still_fills_its_buffer() {
     for reach in [Reach::All, Reach::None] {
         let service = FakeService::start(Behaviour { reach, holding: true, ..Behaviour::default() });
         let mut world = world(&service, 1);
@@ -313,7 +313,7 @@ fn testing_notices_the_death_of_the_service_process() {
 }
 
 #[test]
-fn a_child_is_refused_and_the_parent_goes_on() {
+fn forked_child_is_rejected_and_the_parent_continues() {
     let service = FakeService::start(Behaviour { reach: Reach::None, holding: true, ..Behaviour::default() });
     let mut world = world(&service, 1);
     let (send, mut receive) = (contribution(0, 64), vec![0; 64]);
@@ -391,7 +391,7 @@ fn wrong_arguments_are_named() {
 }
 
 #[test]
-fn nobody_at_the_socket_is_an_error_that_names_it() {
+fn missing_socket_is_an_error_that_names_it() {
     let error = Context::attach(Some("/nonexistent/outboard.sock".as_ref())).unwrap_err();
     assert_eq!(error.status(), Status::NoService);
     assert!(error.to_string().contains("/nonexistent/outboard.sock"), "{error}");
@@ -399,7 +399,7 @@ fn nobody_at_the_socket_is_an_error_that_names_it() {
 
 /// Making a group takes as long as its slowest member; meanwhile other threads make their groups.
 #[test]
-fn groups_form_at_once_whatever_the_order() {
+fn concurrent_groups_form_in_any_order() {
     let service = FakeService::start(Behaviour::default());
     let attach = || Context::attach(Some(service.socket())).unwrap();
     let contexts = [attach(), attach()];
@@ -420,7 +420,7 @@ fn groups_form_at_once_whatever_the_order() {
 
 /// MC-9: threads of a rank post at once, each on a separate group.
 #[test]
-fn threads_post_at_once() {
+fn threads_post_concurrently_on_their_own_groups() {
     let service = FakeService::start(Behaviour::default());
     let context = Context::attach(Some(service.socket())).unwrap();
     std::thread::scope(|scope| {

@@ -8,15 +8,15 @@ pub(crate) const GAP: u64 = 5;
 pub(crate) const UNTOUCHED: u8 = 0xee;
 
 /// The blocks of all ranks at the root: bytes and offsets, with a gap behind each block.
-pub(crate) struct Lists {
+pub(crate) struct RootBlocks {
     pub(crate) bytes: Vec<u64>,
     offsets: Vec<u64>,
 }
 
-impl Lists {
-    pub(crate) fn new(bytes: Vec<u64>, gap: u64) -> Lists {
+impl RootBlocks {
+    pub(crate) fn new(bytes: Vec<u64>, gap: u64) -> RootBlocks {
         let offsets = (0..bytes.len()).map(|at| bytes[..at].iter().map(|bytes| bytes + gap).sum()).collect();
-        Lists { bytes, offsets }
+        RootBlocks { bytes, offsets }
     }
 
     /// These blocks in a buffer, with untouched gaps between them.
@@ -40,8 +40,8 @@ impl Lists {
 
 /// Each kind from and at `root`, in place and not, even and uneven; checks the gaps between the blocks, too.
 pub(crate) fn gathers_and_scatters(world: &[(Context, Group)], root: u32, bytes: usize) {
-    let even = Lists::new(vec![bytes as u64; world.len()], 0);
-    let uneven = Lists::new((0..world.len()).map(|rank| (rank % 3 * bytes) as u64).collect(), GAP);
+    let even = RootBlocks::new(vec![bytes as u64; world.len()], 0);
+    let uneven = RootBlocks::new((0..world.len()).map(|rank| (rank % 3 * bytes) as u64).collect(), GAP);
     for in_place in [false, true] {
         gather(world, (root, in_place), &even, |group, from, receive| {
             // SAFETY: the buffers are kept until the requests have ended.
@@ -64,13 +64,13 @@ pub(crate) fn gathers_and_scatters(world: &[(Context, Group)], root: u32, bytes:
     }
 }
 
-type Posted = Result<Request, outboard::Error>;
+type PostResult = Result<Request, outboard::Error>;
 
 fn gather(
     world: &[(Context, Group)],
     (root, in_place): (u32, bool),
-    lists: &Lists,
-    post: impl Fn(&Group, Contribution, *mut u8) -> Posted,
+    lists: &RootBlocks,
+    post: impl Fn(&Group, Contribution, *mut u8) -> PostResult,
 ) {
     let own = |rank: u32| contribution(rank, lists.bytes[rank as usize] as usize);
     let sends: Vec<Vec<u8>> = (0..world.len() as u32).map(own).collect();
@@ -93,8 +93,8 @@ fn gather(
 fn scatter(
     world: &[(Context, Group)],
     (root, in_place): (u32, bool),
-    lists: &Lists,
-    post: impl Fn(&Group, *const u8, Destination) -> Posted,
+    lists: &RootBlocks,
+    post: impl Fn(&Group, *const u8, Destination) -> PostResult,
 ) {
     let send = lists.laid_out(contribution);
     let mut receives: Vec<Vec<u8>> = lists.bytes.iter().map(|bytes| vec![UNTOUCHED; *bytes as usize]).collect();
@@ -120,7 +120,7 @@ fn wrong_arguments_of_gathers_and_scatters_are_named() {
     let world = world(&service, 2);
     let (mut memory, null) = ([0u8; 64], std::ptr::null_mut());
     let at = memory.as_mut_ptr();
-    let refused = |posted: Posted, problem: &str| {
+    let refused = |posted: PostResult, problem: &str| {
         let error = posted.unwrap_err();
         assert_eq!(error.status(), Status::Argument);
         assert!(error.to_string().contains(problem), "{error}");

@@ -2,10 +2,12 @@
 
 use outboard::{Reduction, Status};
 use outboard_arithmetic::reduce;
-use outboard_call::{Call, CallKind, Footprint, Side, Span};
-use outboard_shm::attach::{Channel, ChannelError, GroupReady, OFFER_BYTES, Received, Reply, Request, Welcome};
-use outboard_shm::control::{Completions, ServiceSide};
-use outboard_shm::entry::Entry;
+use outboard_call::{Call, CallKind, Footprint, MemoryRange, Span};
+use outboard_shm::attach::{
+    AttachChannel, AttachReply, AttachRequest, ChannelError, GroupReady, OFFER_BYTES, ReceivedMessage, Welcome,
+};
+use outboard_shm::control::{Completer, ServiceSide};
+use outboard_shm::entry::SubmissionEntry;
 use outboard_shm::memory::{CrossMemory, MemoryDescriptor, Proof, RankMemory, TieredMemory, copy_between};
 use outboard_shm::region::unseal;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -56,8 +58,8 @@ impl FakeService {
         rustix::net::listen(&listener, 128).unwrap();
         let (orders, taken) = UnixStream::pair().unwrap();
         taken.set_nonblocking(true).unwrap();
-        let pieces = Pieces::default();
-        let mut service = Service { behaviour, listener, orders: taken, ranks: Vec::new(), pieces };
+        let state = ServiceState::default();
+        let mut service = Service { behaviour, listener, orders: taken, ranks: Vec::new(), state };
         let thread = std::thread::spawn(move || while service.turn() {});
         FakeService { socket, orders, thread: Some(thread), _directory: directory }
     }
@@ -81,7 +83,7 @@ impl Drop for FakeService {
 }
 
 struct Rank {
-    channel: Channel,
+    channel: AttachChannel,
     attached: Option<(ServiceSide, TieredMemory)>,
     offers: u32,
     texts: HashMap<u32, (Status, String)>,
@@ -95,13 +97,13 @@ struct Member {
 }
 
 #[derive(Default)]
-struct Pieces {
+struct ServiceState {
     /// Groups being made, by the offers of all members.
     forming: HashMap<Vec<u8>, Vec<Member>>,
     /// The connections of each group in rank order.
     groups: HashMap<u64, Vec<usize>>,
     last_group: u64,
-    calls: HashMap<(u64, u64), Vec<(usize, Entry)>>,
+    calls: HashMap<(u64, u64), Vec<(usize, SubmissionEntry)>>,
 }
 
 struct Service {
@@ -109,7 +111,7 @@ struct Service {
     listener: OwnedFd,
     orders: UnixStream,
     ranks: Vec<Option<Rank>>,
-    pieces: Pieces,
+    state: ServiceState,
 }
 
 impl Service {
@@ -119,14 +121,14 @@ impl Service {
             return false;
         }
         while let Ok(socket) = rustix::net::accept_with(&self.listener, SocketFlags::CLOEXEC) {
-            let channel = Channel::from(socket);
+            let channel = AttachChannel::from(socket);
             self.ranks.push(Some(Rank { channel, attached: None, offers: 0, texts: HashMap::new() }));
         }
         for connection in 0..self.ranks.len() {
             self.serve(connection);
             self.submissions(connection);
         }
-        self.carry_out();
+        self.perform();
         self.sleep();
         true
     }
@@ -161,7 +163,7 @@ impl Service {
 
     fn serve(&mut self, connection: usize) {
         while let Some(rank) = &mut self.ranks[connection] {
-            match rank.channel.receive::<Request>() {
+            match rank.channel.receive::<AttachRequest>() {
                 Ok(None) => return,
                 Ok(Some(request)) => self.answer(connection, request),
                 Err(ChannelError::Closed) => self.ranks[connection] = None,
@@ -170,11 +172,11 @@ impl Service {
         }
     }
 
-    fn answer(&mut self, connection: usize, request: Received<Request>) {
-        let Received { token, message, mut descriptors } = request;
+    fn answer(&mut self, connection: usize, request: ReceivedMessage<AttachRequest>) {
+        let ReceivedMessage { token, message, mut descriptors } = request;
         let rank = self.ranks[connection].as_mut().unwrap();
         let reply = match message {
-            Request::Hello(hello) => {
+            AttachRequest::Hello(hello) => {
                 let pid = rank.channel.peer().unwrap().pid.unwrap();
                 let proof = Proof { address: hello.probe_address, nonce: hello.nonce };
                 let descriptor = MemoryDescriptor::attach(descriptors.remove(0), hello.pid as i32).unwrap();
@@ -185,38 +187,40 @@ impl Service {
                 };
                 let side = ServiceSide::create().unwrap();
                 let welcome = Welcome { tier: memory.tier(), config_digest: 5, most_ranges: 8, link_rate: 1 };
-                rank.channel.send(token, &Reply::Welcome(welcome), &side.descriptors()).unwrap();
+                rank.channel.send(token, &AttachReply::Welcome(welcome), &side.descriptors()).unwrap();
                 rank.attached = Some((side, memory));
                 return;
             }
-            Request::Offer => {
+            AttachRequest::Offer => {
                 let mut offer = Box::new([0; OFFER_BYTES]);
                 rank.offers += 1;
                 offer[..8].copy_from_slice(&(connection as u64).to_le_bytes());
                 offer[8..12].copy_from_slice(&rank.offers.to_le_bytes());
-                Reply::Offer(offer)
+                AttachReply::Offer(offer)
             }
-            Request::CreateGroup { ranks, rank } => {
+            AttachRequest::CreateGroup { ranks, rank } => {
                 let bytes = ranks as usize * OFFER_BYTES;
                 let offers = unseal(descriptors.remove(0), bytes).unwrap();
                 self.join(offers, ranks, Member { connection, rank, token });
                 return;
             }
-            Request::DestroyGroup { .. } | Request::SetDeadline { .. } | Request::Detach => Reply::Done,
-            Request::RegisterMemory { address, bytes, .. } => {
+            AttachRequest::DestroyGroup { .. } | AttachRequest::SetDeadline { .. } | AttachRequest::Detach => {
+                AttachReply::Done
+            }
+            AttachRequest::RegisterMemory { address, bytes, .. } => {
                 let memory = &rank.attached.as_ref().unwrap().1;
                 memory.ranges().register(address, bytes, descriptors.remove(0)).unwrap();
-                Reply::Done
+                AttachReply::Done
             }
-            Request::UnregisterMemory { address } => {
+            AttachRequest::UnregisterMemory { address } => {
                 rank.attached.as_ref().unwrap().1.ranges().unregister(address).unwrap();
-                Reply::Done
+                AttachReply::Done
             }
-            Request::Restage(_) => panic!("no tier is withdrawn here"),
-            Request::Record { .. } | Request::FreeRecording { .. } => panic!("nothing is recorded here"),
-            Request::ErrorText { slot } => {
+            AttachRequest::Restage(_) => panic!("no tier is withdrawn here"),
+            AttachRequest::Record { .. } | AttachRequest::FreeRecording { .. } => panic!("nothing is recorded here"),
+            AttachRequest::ErrorText { slot } => {
                 let (status, text) = rank.texts.remove(&slot).unwrap();
-                Reply::ErrorText { status, text }
+                AttachReply::ErrorText { status, text }
             }
         };
         rank.channel.send(token, &reply, &[]).unwrap();
@@ -224,41 +228,41 @@ impl Service {
 
     /// Adds a member to a group that forms; the last member completes it.
     fn join(&mut self, offers: Vec<u8>, ranks: u32, member: Member) {
-        let members = self.pieces.forming.entry(offers.clone()).or_default();
+        let members = self.state.forming.entry(offers.clone()).or_default();
         members.push(member);
         if members.len() < ranks as usize {
             return;
         }
-        let mut members = self.pieces.forming.remove(&offers).unwrap();
+        let mut members = self.state.forming.remove(&offers).unwrap();
         members.sort_by_key(|member| member.rank);
-        self.pieces.last_group += 1;
-        let group = self.pieces.last_group;
+        self.state.last_group += 1;
+        let group = self.state.last_group;
         for member in &members {
             let most = 1 << 20;
             let ready = GroupReady { group, handle: 77, offloads_from: 1, offloads_up_to: most, reduction_most: most };
             let rank = self.ranks[member.connection].as_ref().unwrap();
-            rank.channel.send(member.token, &Reply::GroupReady(ready), &[]).unwrap();
+            rank.channel.send(member.token, &AttachReply::GroupReady(ready), &[]).unwrap();
         }
-        self.pieces.groups.insert(group, members.iter().map(|member| member.connection).collect());
+        self.state.groups.insert(group, members.iter().map(|member| member.connection).collect());
     }
 
     fn submissions(&mut self, connection: usize) {
         let Some(Rank { attached: Some((side, _)), .. }) = &mut self.ranks[connection] else { return };
-        while let Some(entry) = side.take() {
+        while let Some(entry) = side.pop() {
             let entry = entry.unwrap();
-            self.pieces.calls.entry((entry.group, entry.instance)).or_default().push((connection, entry));
+            self.state.calls.entry((entry.group, entry.instance)).or_default().push((connection, entry));
         }
     }
 
-    fn carry_out(&mut self) {
+    fn perform(&mut self) {
         if self.behaviour.holding {
             return;
         }
-        let groups = &self.pieces.groups;
+        let groups = &self.state.groups;
         let whole = |(group, _): &(u64, u64), calls: &mut Vec<_>| calls.len() == groups[group].len();
-        let ready: Vec<_> = self.pieces.calls.extract_if(whole).collect();
+        let ready: Vec<_> = self.state.calls.extract_if(whole).collect();
         for ((group, _), calls) in ready {
-            let members = &self.pieces.groups[&group];
+            let members = &self.state.groups[&group];
             if self.behaviour.failing.is_none() {
                 self.collective(members, &calls);
             }
@@ -278,7 +282,7 @@ impl Service {
     }
 
     /// The footprint of the call of the member with this rank.
-    fn footprint(&self, members: &[usize], rank: usize, calls: &[(usize, Entry)]) -> (Call, Footprint) {
+    fn footprint(&self, members: &[usize], rank: usize, calls: &[(usize, SubmissionEntry)]) -> (Call, Footprint) {
         let call = calls.iter().find(|(caller, _)| *caller == members[rank]).unwrap().1.call;
         let (rank, ranks) = (outboard_call::Rank(rank as u32), members.len() as u32);
         let mut table = vec![0; 8 * call.table_numbers(rank, ranks)];
@@ -290,7 +294,7 @@ impl Service {
     }
 
     /// Carries out a call that all members have made.
-    fn collective(&self, members: &[usize], calls: &[(usize, Entry)]) {
+    fn collective(&self, members: &[usize], calls: &[(usize, SubmissionEntry)]) {
         let footprints: Vec<_> = (0..members.len()).map(|rank| self.footprint(members, rank, calls)).collect();
         let signature = footprints[0].1.signature;
         assert!(footprints.iter().all(|(_, footprint)| footprint.signature == signature), "all call the same");
@@ -343,7 +347,7 @@ impl Service {
 }
 
 /// Address and bytes of the block with rank `other` on a side of a call; even blocks have `bytes` each.
-fn block(side: Side, blocks: Option<&Vec<Span>>, other: usize, bytes: u64) -> (u64, u64) {
+fn block(side: MemoryRange, blocks: Option<&Vec<Span>>, other: usize, bytes: u64) -> (u64, u64) {
     let (offset, bytes) = match blocks {
         Some(spans) if spans.len() == 1 => (0, spans[0].len),
         Some(spans) => (spans[other].offset, spans[other].len),
@@ -353,6 +357,6 @@ fn block(side: Side, blocks: Option<&Vec<Span>>, other: usize, bytes: u64) -> (u
     (side.address + offset, bytes)
 }
 
-fn completions(rank: &Rank) -> Completions {
+fn completions(rank: &Rank) -> Completer {
     rank.attached.as_ref().unwrap().0.completions()
 }

@@ -75,7 +75,7 @@ fn count(listener: &OwnedFd, counter: &Counter) {
 }
 
 #[test]
-fn what_is_counted_is_system_calls() {
+fn counter_counts_one_system_call() {
     counted(|counter| {
         assert_eq!(counter.of(|| ()).0, 0);
         assert_eq!(counter.of(rustix::process::getppid).0, 1);
@@ -84,7 +84,7 @@ fn what_is_counted_is_system_calls() {
 
 /// MC-9: a post rings the doorbell once at most; seeing and freeing a result makes no system call.
 #[test]
-fn a_call_asks_the_kernel_for_the_doorbell_alone() {
+fn post_makes_at_most_the_doorbell_system_call() {
     let service = FakeService::start(Behaviour::default());
     let world = world(&service, 1);
     let (send, mut receive) = (contribution(0, 4096), vec![0; 4096]);
@@ -108,7 +108,7 @@ fn a_call_asks_the_kernel_for_the_doorbell_alone() {
 
 /// A test that finds nothing checks rarely whether the service process lives, and makes no other system call.
 #[test]
-fn tests_that_find_nothing_rarely_ask_the_kernel() {
+fn unsuccessful_tests_rarely_make_system_calls() {
     let service = FakeService::start(Behaviour { holding: true, ..Behaviour::default() });
     let world = world(&service, 1);
     let (send, mut receive) = (contribution(0, 64), vec![0; 64]);

@@ -45,7 +45,7 @@ impl Interface {
 
     /// Largest IP packet in bytes.
     pub fn mtu(&self) -> io::Result<usize> {
-        let answer = self.ask(libc::SIOCGIFMTU)?;
+        let answer = self.query(libc::SIOCGIFMTU)?;
         // SAFETY: the kernel has written this member.
         let mtu = unsafe { answer.ifr_ifru.ifru_mtu };
         usize::try_from(mtu).map_err(io::Error::other)
@@ -56,7 +56,7 @@ impl Interface {
     /// # Errors
     /// When the interface has no IPv4 address, or is gone.
     pub fn address(&self) -> Result<Ipv4Addr, InterfaceError> {
-        let answer = self.ask(libc::SIOCGIFADDR).map_err(|error| match error.raw_os_error() {
+        let answer = self.query(libc::SIOCGIFADDR).map_err(|error| match error.raw_os_error() {
             Some(libc::EADDRNOTAVAIL) => InterfaceError::NoIpv4(self.name.clone()),
             Some(libc::ENODEV) => InterfaceError::Unknown { name: self.name.clone(), source: error },
             _ => InterfaceError::Kernel(error),
@@ -67,7 +67,7 @@ impl Interface {
     }
 
     /// Queries the kernel about this interface.
-    fn ask(&self, what: libc::Ioctl) -> io::Result<libc::ifreq> {
+    fn query(&self, command: libc::Ioctl) -> io::Result<libc::ifreq> {
         let socket = any_socket()?;
         // SAFETY: all-zero bytes are a valid ifreq.
         let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
@@ -75,7 +75,7 @@ impl Interface {
             *to = from as libc::c_char;
         }
         // SAFETY: the request reads the name, which ends with a NUL byte, and writes a member of the union.
-        match unsafe { libc::ioctl(socket.as_raw_fd(), what, &raw mut request) } {
+        match unsafe { libc::ioctl(socket.as_raw_fd(), command, &raw mut request) } {
             0 => Ok(request),
             _ => Err(io::Error::last_os_error()),
         }

@@ -12,8 +12,8 @@ use std::net::Ipv4Addr;
 
 pub use interface::{Interface, InterfaceError};
 pub use outboard_proto::Reach;
-pub use receiver::{Datagram, MulticastReceiver, ReceiveBatch, Received, Wake, Waker};
-pub use sender::{MulticastSender, Sent};
+pub use receiver::{Datagram, MulticastReceiver, ReceiveBatch, ReceiveOutcome, WaitOutcome, Waker};
+pub use sender::{MulticastSender, SendOutcome};
 
 /// UDP port of all multicast datagrams unless set otherwise. IANA has not assigned it.
 pub const DEFAULT_PORT: u16 = 4793;

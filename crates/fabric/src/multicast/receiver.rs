@@ -51,7 +51,7 @@ pub struct Datagram<'a> {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Received {
+pub struct ReceiveOutcome {
     /// Bursts taken from the socket; zero when none wait. A burst holds at least one datagram. An empty burst, or one
     /// longer than a slab, adds no datagram to the batch; only foreign senders make such bursts.
     pub bursts: usize,
@@ -60,7 +60,7 @@ pub struct Received {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Wake {
+pub enum WaitOutcome {
     Readable,
     /// A [`Waker`] woke the thread; datagrams may wait as well.
     Woken,
@@ -76,7 +76,7 @@ pub struct Waker(Arc<OwnedFd>);
 pub struct MulticastReceiver {
     settings: MulticastSettings,
     /// The first socket always stays open.
-    sockets: Vec<Socket>,
+    sockets: Vec<GroupSocket>,
     /// Index of the socket that was received from last.
     turn: usize,
     wake: Waker,
@@ -87,7 +87,7 @@ pub struct MulticastReceiver {
 
 /// A socket with as many groups as the kernel allows.
 #[derive(Debug)]
-struct Socket {
+struct GroupSocket {
     fd: OwnedFd,
     groups: Vec<Ipv4Addr>,
     overflows: u32,
@@ -127,7 +127,7 @@ impl MulticastReceiver {
         let wake = Waker(Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?));
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         epoll::add(&epoll, &*wake.0, epoll::EventData::new_u64(WAKER), epoll::EventFlags::IN)?;
-        let first = Socket::open(settings, &epoll)?;
+        let first = GroupSocket::open(settings, &epoll)?;
         // Linux reports twice the usable size.
         let buffer_bytes = sockopt::socket_recv_buffer_size(&first.fd)? / 2;
         Ok(Self { sockets: vec![first], settings: settings.clone(), turn: 0, wake, epoll, buffer_bytes })
@@ -152,7 +152,7 @@ impl MulticastReceiver {
                 joined => return joined,
             }
         }
-        let mut more = Socket::open(&self.settings, &self.epoll)?;
+        let mut more = GroupSocket::open(&self.settings, &self.epoll)?;
         more.join(group, &self.settings)?;
         self.sockets.push(more);
         Ok(())
@@ -163,7 +163,7 @@ impl MulticastReceiver {
     /// # Errors
     /// When the group is not joined (`EADDRNOTAVAIL`).
     pub fn leave(&mut self, group: Ipv4Addr) -> io::Result<()> {
-        let has = |socket: &Socket| socket.groups.contains(&group);
+        let has = |socket: &GroupSocket| socket.groups.contains(&group);
         let at = self.sockets.iter().position(has).ok_or(io::ErrorKind::AddrNotAvailable)?;
         let socket = &mut self.sockets[at];
         socket.groups.retain(|joined| *joined != group);
@@ -186,35 +186,35 @@ impl MulticastReceiver {
     }
 
     /// Sleeps until datagrams wait, the waker wakes, or `limit` has passed.
-    pub fn wait(&mut self, limit: Option<Duration>) -> io::Result<Wake> {
+    pub fn wait(&mut self, limit: Option<Duration>) -> io::Result<WaitOutcome> {
         let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
         let mut ready = [const { MaybeUninit::uninit() }; 2];
         let (ready, _) = match epoll::wait(&self.epoll, &mut ready, limit.as_ref()) {
             Ok(ready) => ready,
-            Err(rustix::io::Errno::INTR) => return Ok(Wake::TimedOut),
+            Err(rustix::io::Errno::INTR) => return Ok(WaitOutcome::TimedOut),
             Err(error) => return Err(error.into()),
         };
         if ready.is_empty() {
-            return Ok(Wake::TimedOut);
+            return Ok(WaitOutcome::TimedOut);
         }
         if ready.iter().all(|event| event.data.u64() != WAKER) {
-            return Ok(Wake::Readable);
+            return Ok(WaitOutcome::Readable);
         }
         // Reading resets the eventfd.
         let _ = rustix::io::read(&*self.wake.0, &mut [0; 8]);
-        Ok(Wake::Woken)
+        Ok(WaitOutcome::Woken)
     }
 
     /// Replaces the content of `batch` by waiting datagrams of one socket; the sockets take turns.
     ///
     /// # Errors
     /// Any error of the kernel except `EAGAIN`.
-    pub fn receive(&mut self, batch: &mut ReceiveBatch) -> io::Result<Received> {
-        let mut received = Received::default();
+    pub fn receive(&mut self, batch: &mut ReceiveBatch) -> io::Result<ReceiveOutcome> {
+        let mut received = ReceiveOutcome::default();
         for _ in 0..self.sockets.len() {
             self.turn = (self.turn + 1) % self.sockets.len();
             received = self.sockets[self.turn].receive(batch)?;
-            if received != Received::default() {
+            if received != ReceiveOutcome::default() {
                 break;
             }
         }
@@ -222,7 +222,7 @@ impl MulticastReceiver {
     }
 }
 
-impl Socket {
+impl GroupSocket {
     /// Opens a socket and adds it to `epoll`.
     fn open(settings: &MulticastSettings, epoll: &OwnedFd) -> io::Result<Self> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
@@ -241,7 +241,7 @@ impl Socket {
         }
         bind(fd, &SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, settings.port))?;
         epoll::add(epoll, fd, epoll::EventData::new_u64(SOCKET), epoll::EventFlags::IN)?;
-        Ok(Socket { fd: socket, groups: Vec::new(), overflows: 0 })
+        Ok(GroupSocket { fd: socket, groups: Vec::new(), overflows: 0 })
     }
 
     fn join(&mut self, group: Ipv4Addr, settings: &MulticastSettings) -> io::Result<()> {
@@ -252,9 +252,9 @@ impl Socket {
     }
 
     /// Replaces the content of `batch` by datagrams that wait at this socket.
-    fn receive(&mut self, batch: &mut ReceiveBatch) -> io::Result<Received> {
+    fn receive(&mut self, batch: &mut ReceiveBatch) -> io::Result<ReceiveOutcome> {
         batch.bursts.clear();
-        let mut arguments = Arguments::new();
+        let mut arguments = ReceiveArguments::new();
         let filled = match arguments.receive(&self.fd, &mut batch.slabs) {
             Ok(filled) => filled,
             Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => 0,
@@ -264,23 +264,23 @@ impl Socket {
         batch.bursts.extend((0..filled).map(|at| arguments.burst(at, &mut overflows)));
         let overflowed = overflows.wrapping_sub(self.overflows);
         self.overflows = overflows;
-        Ok(Received { bursts: filled, overflowed })
+        Ok(ReceiveOutcome { bursts: filled, overflowed })
     }
 }
 
 /// Room for one burst's control messages, aligned as the kernel requires.
 #[derive(Clone, Copy)]
 #[repr(C, align(8))]
-struct Control([u8; CONTROL]);
+struct ControlBuffer([u8; CONTROL]);
 
-struct Arguments {
+struct ReceiveArguments {
     messages: [libc::mmsghdr; MAX_SLABS],
     names: [libc::sockaddr_in; MAX_SLABS],
     pieces: [libc::iovec; MAX_SLABS],
-    controls: [Control; MAX_SLABS],
+    controls: [ControlBuffer; MAX_SLABS],
 }
 
-impl Arguments {
+impl ReceiveArguments {
     fn new() -> Self {
         // SAFETY: all-zero bytes are valid for all members: integers, null pointers, byte arrays.
         unsafe { std::mem::zeroed() }

@@ -21,7 +21,7 @@ const BURSTS: usize = 32;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[must_use = "datagrams may be left over"]
-pub struct Sent {
+pub struct SendOutcome {
     /// Datagrams that the kernel accepted, counted from the first.
     pub datagrams: usize,
     /// The interface's queue was full: the datagram after the accepted ones was dropped, the rest was not tried. Part
@@ -108,20 +108,20 @@ impl MulticastSender {
         chunk: usize,
         headers: &[[u8; H]],
         payload: &[u8],
-    ) -> io::Result<Sent> {
+    ) -> io::Result<SendOutcome> {
         assert!(chunk > 0 && chunk + H <= MAX_DATAGRAM, "a datagram of {H} + {chunk} bytes");
         assert_eq!(headers.len(), payload.len().div_ceil(chunk).max(1), "headers for {} bytes", payload.len());
         let mut sent = 0;
         while sent < headers.len() {
             let segmenting = self.segment_by(H + chunk)?;
-            let mut batch = Batch::new(to, self.port);
+            let mut batch = SendBatch::new(to, self.port);
             let burst = if segmenting { SEGMENTS.min(MAX_DATAGRAM / (H + chunk)) } else { 1 };
             batch.fill(burst, &headers[sent..], chunk, &payload[(sent * chunk).min(payload.len())..]);
             self.calls += 1;
             match batch.send(&self.socket) {
                 Ok(datagrams) => sent += datagrams,
                 Err(error) => match error.raw_os_error() {
-                    Some(libc::ENOBUFS | libc::EAGAIN) => return Ok(Sent { datagrams: sent, congested: true }),
+                    Some(libc::ENOBUFS | libc::EAGAIN) => return Ok(SendOutcome { datagrams: sent, congested: true }),
                     Some(libc::EINTR) => {}
                     // No checksum offload (EIO), or a segment exceeds the interface's packets (EINVAL).
                     Some(libc::EIO | libc::EINVAL | libc::EMSGSIZE | libc::EOPNOTSUPP) if segmenting => {
@@ -133,7 +133,7 @@ impl MulticastSender {
                 },
             }
         }
-        Ok(Sent { datagrams: sent, congested: false })
+        Ok(SendOutcome { datagrams: sent, congested: false })
     }
 
     /// Sets the segment size to `length` bytes. Returns whether segmentation works.
@@ -147,14 +147,14 @@ impl MulticastSender {
     }
 }
 
-struct Batch {
+struct SendBatch {
     to: libc::sockaddr_in,
     pieces: [libc::iovec; PIECES],
     bursts: [usize; BURSTS],
     count: usize,
 }
 
-impl Batch {
+impl SendBatch {
     fn new(to: Ipv4Addr, port: u16) -> Self {
         Self {
             to: libc::sockaddr_in {

@@ -5,28 +5,28 @@
 use std::ffi::{c_int, c_void};
 use std::ptr;
 
-use outboard_plan::deferred::{Action, List, Task, Threshold};
-use outboard_shm::memory::Resident;
+use outboard_plan::deferred::{DeferredAction, DeferredList, DeferredTask, Threshold};
+use outboard_shm::memory::MappedBytes;
 
 use super::provider::{Counter, Provider};
 use super::{OfiError, ffi};
 
 /// A message of a list: the provider's name of the peer, the tag, and the bytes in local memory.
-pub(super) type Bound = (u64, u64, Option<Resident>);
+pub(super) type BoundMessage = (u64, u64, Option<MappedBytes>);
 
-struct Work {
+struct PostedTask {
     work: ffi::DeferredWork,
     tagged: ffi::OpTagged,
     add: ffi::OpCntr,
     bytes: libc::iovec,
-    task: Task,
+    task: DeferredTask,
 }
 
 // SAFETY: the pointers lead to the work itself and to objects of the provider, which belong to no thread.
-unsafe impl Send for Work {}
+unsafe impl Send for PostedTask {}
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
+enum ListState {
     /// Index of the next task to pass to the provider.
     Posting(usize),
     Posted,
@@ -35,76 +35,81 @@ enum State {
         seen: bool,
     },
     /// Failed or withdrawn. `posting`: the posting thread may be passing a task.
-    Left {
+    Abandoned {
         posting: bool,
     },
 }
 
 /// The next step of passing a list to the provider.
-pub(super) enum Next {
+pub(super) enum PostStep {
     Task(usize, *mut ffi::DeferredWork),
     /// The provider has all tasks.
     Nothing,
     /// The list has failed or was withdrawn.
-    Left,
+    Abandoned,
 }
 
-pub(super) struct Posted {
-    state: State,
+pub(super) struct PostedList {
+    state: ListState,
     /// The list's counters, and one that stays 0, for tasks that begin at once.
     counters: Vec<Counter>,
-    works: Box<[Work]>,
+    works: Box<[PostedTask]>,
     /// Tasks that the provider has.
     queued: usize,
     /// Messages that failed or were cancelled.
     failed: u64,
     end: Threshold,
-    bytes: Vec<Resident>,
+    bytes: Vec<MappedBytes>,
     result: Option<Result<(), OfiError>>,
 }
 
-impl Posted {
+impl PostedList {
     /// A list of which the provider has nothing yet; `messages` holds the message of each send and receive.
-    pub(super) fn new(provider: &Provider, list: &List, messages: Vec<Option<Bound>>) -> Result<Posted, OfiError> {
+    pub(super) fn new(
+        provider: &Provider,
+        list: &DeferredList,
+        messages: Vec<Option<BoundMessage>>,
+    ) -> Result<PostedList, OfiError> {
         let counters: Vec<Counter> = (0..=list.counters).map(|_| provider.counter()).collect::<Result<_, _>>()?;
-        let told = Task { after: Some(list.end), action: Action::Add { to: list.end.counter } };
-        let mut works: Box<[Work]> = list.tasks.iter().copied().chain([told]).map(Work::new).collect();
+        let notification = DeferredTask { after: Some(list.end), action: DeferredAction::Add { to: list.end.counter } };
+        let mut works: Box<[PostedTask]> =
+            list.tasks.iter().copied().chain([notification]).map(PostedTask::new).collect();
         for (work, message) in works.iter_mut().zip(messages.iter().map(Option::as_ref).chain([None])) {
             work.bind(provider, &counters, message);
         }
         // The last task adds to the counter of ended lists.
         works.last_mut().expect("the one behind all tasks").add.cntr = provider.ended;
         let bytes = messages.into_iter().flatten().filter_map(|(_, _, bytes)| bytes).collect();
-        let (state, end) = (State::Posting(0), list.end);
-        Ok(Posted { state, counters, works, queued: 0, failed: 0, end, bytes, result: None })
+        let (state, end) = (ListState::Posting(0), list.end);
+        Ok(PostedList { state, counters, works, queued: 0, failed: 0, end, bytes, result: None })
     }
 
-    pub(super) fn next_task(&mut self) -> Next {
+    pub(super) fn next_task(&mut self) -> PostStep {
         match &mut self.state {
-            State::Posting(at) => {
+            ListState::Posting(at) => {
                 let now = *at;
                 // Once the provider has the last task, it may end the list at any time.
-                self.state = if now + 1 == self.works.len() { State::Posted } else { State::Posting(now + 1) };
-                Next::Task(now, &raw mut self.works[now].work)
+                self.state = if now + 1 == self.works.len() { ListState::Posted } else { ListState::Posting(now + 1) };
+                PostStep::Task(now, &raw mut self.works[now].work)
             }
-            State::Left { posting } => {
+            ListState::Abandoned { posting } => {
                 *posting = false;
-                Next::Left
+                PostStep::Abandoned
             }
-            State::Posted | State::Ended { .. } => Next::Nothing,
+            ListState::Posted | ListState::Ended { .. } => PostStep::Nothing,
         }
     }
 
     pub(super) fn queued(&mut self, provider: &Provider, at: usize) {
         self.queued = at + 1;
-        if let State::Left { .. } = self.state {
-            self.take_back(provider, at);
+        if let ListState::Abandoned { .. } = self.state {
+            self.cancel_receive(provider, at);
         }
     }
 
     pub(super) fn refuse(&mut self, provider: &Provider, error: OfiError) {
-        self.give_up(provider, Some(error));
-        self.state = State::Left { posting: false };
+        self.abandon(provider, Some(error));
+        self.state = ListState::Abandoned { posting: false };
     }
 
     /// Whether the task with this context belongs to this list.
@@ -114,45 +119,45 @@ impl Posted {
 
     pub(super) fn fail(&mut self, provider: &Provider, code: c_int) {
         self.failed += 1;
-        let (provider_name, why) = (provider.name.clone(), provider.say(code));
-        self.give_up(provider, Some(OfiError::Task { provider: provider_name, why }));
+        let (provider_name, why) = (provider.name.clone(), provider.error_text(code));
+        self.abandon(provider, Some(OfiError::Task { provider: provider_name, why }));
     }
 
     /// Withdraws the list, whose result nobody needs.
     pub(super) fn withdraw(&mut self, provider: &Provider) {
-        self.give_up(provider, None);
+        self.abandon(provider, None);
         self.result = None;
     }
 
-    fn give_up(&mut self, provider: &Provider, error: Option<OfiError>) {
+    fn abandon(&mut self, provider: &Provider, error: Option<OfiError>) {
         let posting = match self.state {
-            State::Posting(_) => true,
-            State::Posted => false,
-            State::Ended { .. } | State::Left { .. } => return,
+            ListState::Posting(_) => true,
+            ListState::Posted => false,
+            ListState::Ended { .. } | ListState::Abandoned { .. } => return,
         };
-        self.state = State::Left { posting };
+        self.state = ListState::Abandoned { posting };
         self.result = error.map(Err);
-        (0..self.queued).for_each(|at| self.take_back(provider, at));
+        (0..self.queued).for_each(|at| self.cancel_receive(provider, at));
     }
 
-    fn take_back(&mut self, provider: &Provider, at: usize) {
-        if let Action::Receive { .. } = self.works[at].task.action {
+    fn cancel_receive(&mut self, provider: &Provider, at: usize) {
+        if let DeferredAction::Receive { .. } = self.works[at].task.action {
             // SAFETY: the task has been queued, and its memory stays.
             unsafe { provider.cancel(self.works[at].work.context.as_mut_ptr().cast()) };
         }
     }
 
     /// Whether the list has ended since the last check. Releases its bytes then.
-    pub(super) fn look(&mut self) -> bool {
+    pub(super) fn poll_end(&mut self) -> bool {
         match &mut self.state {
-            State::Posted if self.counters[self.end.counter as usize].read() >= self.end.value => {
-                self.state = State::Ended { seen: false };
+            ListState::Posted if self.counters[self.end.counter as usize].read() >= self.end.value => {
+                self.state = ListState::Ended { seen: false };
                 self.result = Some(Ok(()));
                 self.bytes.clear();
                 return true;
             }
-            State::Ended { seen } => *seen = true,
-            State::Posting(_) | State::Posted | State::Left { .. } => {}
+            ListState::Ended { seen } => *seen = true,
+            ListState::Posting(_) | ListState::Posted | ListState::Abandoned { .. } => {}
         }
         false
     }
@@ -162,16 +167,16 @@ impl Posted {
     }
 
     /// The list has failed or was withdrawn, and the provider may still access it.
-    pub(super) fn is_left(&self) -> bool {
-        matches!(self.state, State::Left { .. })
+    pub(super) fn is_abandoned(&self) -> bool {
+        matches!(self.state, ListState::Abandoned { .. })
     }
 
     /// Whether the provider no longer accesses the list. `all_counted`: its counter includes every ended list.
     pub(super) fn is_gone(&self, all_counted: bool) -> bool {
         match self.state {
-            State::Posting(_) | State::Posted | State::Left { posting: true } => false,
-            State::Ended { seen } => seen && all_counted,
-            State::Left { posting: false } => self.is_quiet(),
+            ListState::Posting(_) | ListState::Posted | ListState::Abandoned { posting: true } => false,
+            ListState::Ended { seen } => seen && all_counted,
+            ListState::Abandoned { posting: false } => self.is_quiet(),
         }
     }
 
@@ -179,49 +184,49 @@ impl Posted {
     fn is_quiet(&self) -> bool {
         // Counters first: a task that begins meanwhile then counts as begun and not complete.
         let counted: u64 = self.counters.iter().map(Counter::read).sum();
-        let begun = |work: &&Work| {
+        let begun = |work: &&PostedTask| {
             work.task.after.is_none_or(|after| self.counters[after.counter as usize].read() >= after.value)
         };
         let (mut messages, mut added) = (0, 0);
         for work in self.works[..self.queued.min(self.works.len() - 1)].iter().filter(begun) {
             match work.task.action {
-                Action::Send { .. } | Action::Receive { .. } => messages += 1,
-                Action::Add { .. } => added += 1,
+                DeferredAction::Send { .. } | DeferredAction::Receive { .. } => messages += 1,
+                DeferredAction::Add { .. } => added += 1,
             }
         }
         counted + self.failed >= messages + added
     }
 }
 
-impl Work {
+impl PostedTask {
     /// A task whose pointers are not set yet.
-    fn new(task: Task) -> Work {
+    fn new(task: DeferredTask) -> PostedTask {
         // SAFETY: all-zero bytes are a valid value: integers and null pointers.
         let (work, tagged, add, bytes) = unsafe { std::mem::zeroed() };
-        Work { work, tagged, add, bytes, task }
+        PostedTask { work, tagged, add, bytes, task }
     }
 
     /// Sets all pointers of the task, which must not move from now on.
-    fn bind(&mut self, provider: &Provider, counters: &[Counter], message: Option<&Bound>) {
+    fn bind(&mut self, provider: &Provider, counters: &[Counter], message: Option<&BoundMessage>) {
         let counter = |at: u32| counters[at as usize].raw();
         let still = counters.last().expect("one stays 0").raw();
-        let Work { work, tagged, add, bytes, task } = self;
+        let PostedTask { work, tagged, add, bytes, task } = self;
         (work.triggering_cntr, work.threshold) =
             task.after.map_or((still, 0), |after| (counter(after.counter), after.value));
         match task.action {
-            Action::Send { counts, .. } | Action::Receive { counts, .. } => {
+            DeferredAction::Send { counts, .. } | DeferredAction::Receive { counts, .. } => {
                 let (peer, tag, place) = message.expect("a message has a peer and a tag");
-                *bytes = place.as_ref().map_or(*bytes, Resident::iovec);
+                *bytes = place.as_ref().map_or(*bytes, MappedBytes::iovec);
                 tagged.ep = provider.ep;
                 (tagged.msg.msg_iov, tagged.msg.iov_count) = (bytes, usize::from(place.is_some()));
                 (tagged.msg.addr, tagged.msg.tag) = (*peer, *tag);
                 // libfabric finds the work by the context of its message.
                 tagged.msg.context = work.context.as_mut_ptr().cast();
-                let sends = matches!(task.action, Action::Send { .. });
+                let sends = matches!(task.action, DeferredAction::Send { .. });
                 work.op_type = if sends { ffi::FI_OP_TSEND } else { ffi::FI_OP_TRECV };
                 (work.completion_cntr, work.op) = (counter(counts), (&raw mut *tagged).cast());
             }
-            Action::Add { to } => {
+            DeferredAction::Add { to } => {
                 (add.cntr, add.value) = (counter(to), 1);
                 (work.op_type, work.op) = (ffi::FI_OP_CNTR_ADD, (&raw mut *add).cast());
             }

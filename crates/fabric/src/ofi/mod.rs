@@ -32,19 +32,19 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::{Builder, JoinHandle};
 
-use outboard_plan::deferred::List;
-use outboard_shm::memory::Resident;
+use outboard_plan::deferred::DeferredList;
+use outboard_shm::memory::MappedBytes;
 use rustix::event::{EventfdFlags, epoll, eventfd};
 use rustix::io::Errno;
 
-use list::{Next, Posted};
+use list::{PostStep, PostedList};
 pub use provider::MAX_OFI_ADDRESS;
 use provider::Provider;
 
 /// Most addresses of other endpoints that are kept: more than a cluster has, restarts included.
 const MOST_PEERS: usize = 65_536;
 /// Most failed or withdrawn lists that are not gone: each holds memory that its provider has not released.
-const MOST_LEFT: usize = 1024;
+const MOST_ABANDONED: usize = 1024;
 /// Most posting threads. Each host that is down blocks one thread for each list that begins with a message to it.
 const MOST_POSTERS: usize = 16;
 
@@ -71,17 +71,17 @@ pub enum OfiError {
 
 /// One message of a list: the peer's endpoint, the tag, and the bytes in local memory.
 #[derive(Debug, Clone)]
-pub struct Message {
+pub struct DeferredMessage {
     /// The peer's endpoint, from its [`Ofi::address`].
     pub peer: Arc<[u8]>,
     /// Equal on both ends, and different from every other message in transit.
     pub tag: u64,
     /// The bytes to send, or the memory to receive into; none for a message without bytes.
-    pub bytes: Option<Resident>,
+    pub bytes: Option<MappedBytes>,
 }
 
 pub struct Ofi {
-    shared: Arc<Shared>,
+    shared: Arc<OfiShared>,
     /// The provider's names of peers.
     peers: HashMap<Arc<[u8]>, u64>,
     poster: Sender<u64>,
@@ -92,15 +92,15 @@ pub struct Ofi {
 }
 
 /// State shared by the threads; lists end before their provider.
-struct Shared {
-    lists: Mutex<Lists>,
+struct OfiShared {
+    lists: Mutex<PostedLists>,
     bell: OwnedFd,
     provider: Provider,
 }
 
 #[derive(Default)]
-struct Lists {
-    by_token: BTreeMap<u64, Posted>,
+struct PostedLists {
+    by_token: BTreeMap<u64, PostedList>,
     ended: u64,
     /// Posting threads, and lists that they have not fully passed to the provider.
     posters: usize,
@@ -121,7 +121,7 @@ impl Ofi {
         let any = epoll::EventData::new_u64(0);
         epoll::add(&watched, &bell, any, epoll::EventFlags::IN).map_err(kernel)?;
         epoll::add(&watched, provider.errors_fd(), any, epoll::EventFlags::IN).map_err(kernel)?;
-        let shared = Arc::new(Shared { provider, bell, lists: Mutex::default() });
+        let shared = Arc::new(OfiShared { provider, bell, lists: Mutex::default() });
         let (poster, posts) = channel();
         let waits = Arc::clone(&shared);
         let waiter =
@@ -156,19 +156,27 @@ impl Ofi {
     ///
     /// # Errors
     /// When the provider refuses a counter or a peer's address, or when too many failed lists hold memory.
-    pub fn post(&mut self, token: u64, list: &List, messages: Vec<Option<Message>>) -> Result<(), OfiError> {
+    pub fn post(
+        &mut self,
+        token: u64,
+        list: &DeferredList,
+        messages: Vec<Option<DeferredMessage>>,
+    ) -> Result<(), OfiError> {
         let provider = &self.shared.provider;
-        let left = self.shared.lists().by_token.values().filter(|list| list.is_left()).count();
-        if left > MOST_LEFT {
+        let left = self.shared.lists().by_token.values().filter(|list| list.is_abandoned()).count();
+        if left > MOST_ABANDONED {
             return Err(OfiError::Left { provider: provider.name.clone(), left });
         }
         let peers = &mut self.peers;
         let mut bound = Vec::with_capacity(messages.len());
         for message in messages {
-            bound.push(message.map(|Message { peer, tag, bytes }| Ok((named(provider, peers, &peer)?, tag, bytes))));
+            bound.push(
+                message
+                    .map(|DeferredMessage { peer, tag, bytes }| Ok((peer_name(provider, peers, &peer)?, tag, bytes))),
+            );
         }
         let bound = bound.into_iter().map(Option::transpose).collect::<Result<_, OfiError>>()?;
-        let posted = Posted::new(provider, list, bound)?;
+        let posted = PostedList::new(provider, list, bound)?;
         let mut lists = self.shared.lists();
         let taken = lists.by_token.insert(token, posted);
         assert!(taken.is_none(), "list {token} is posted twice");
@@ -201,14 +209,14 @@ impl Ofi {
             failed.into_iter().for_each(|list| list.fail(provider, code));
         }
         let counted = provider.count_ended();
-        let Lists { by_token, ended, .. } = &mut *lists;
-        let mut told = Vec::new();
+        let PostedLists { by_token, ended, .. } = &mut *lists;
+        let mut reported = Vec::new();
         for (token, list) in by_token.iter_mut() {
-            *ended += u64::from(list.look());
-            told.extend(list.take_result().map(|result| (*token, result)));
+            *ended += u64::from(list.poll_end());
+            reported.extend(list.take_result().map(|result| (*token, result)));
         }
         by_token.retain(|_, list| !list.is_gone(counted >= *ended));
-        told
+        reported
     }
 
     /// Lists that the provider may access.
@@ -227,7 +235,7 @@ impl Drop for Ofi {
     }
 }
 
-fn named(provider: &Provider, peers: &mut HashMap<Arc<[u8]>, u64>, peer: &Arc<[u8]>) -> Result<u64, OfiError> {
+fn peer_name(provider: &Provider, peers: &mut HashMap<Arc<[u8]>, u64>, peer: &Arc<[u8]>) -> Result<u64, OfiError> {
     if let Some(name) = peers.get(peer) {
         return Ok(*name);
     }
@@ -239,8 +247,8 @@ fn named(provider: &Provider, peers: &mut HashMap<Arc<[u8]>, u64>, peer: &Arc<[u
     Ok(name)
 }
 
-impl Shared {
-    fn lists(&self) -> MutexGuard<'_, Lists> {
+impl OfiShared {
+    fn lists(&self) -> MutexGuard<'_, PostedLists> {
         self.lists.lock().expect("no thread panics with it")
     }
 
@@ -269,14 +277,14 @@ impl Shared {
         let next = || posts.lock().expect("no thread panics with it").recv();
         while let Ok(token) = next() {
             loop {
-                let next = self.lists().by_token.get_mut(&token).map(Posted::next_task);
-                let Some(Next::Task(at, work)) = next else {
-                    if let Some(Next::Left) = next {
+                let next = self.lists().by_token.get_mut(&token).map(PostedList::next_task);
+                let Some(PostStep::Task(at, work)) = next else {
+                    if let Some(PostStep::Abandoned) = next {
                         self.ring();
                     }
                     break;
                 };
-                let tried = self.hand_over(work);
+                let tried = self.queue_task(work);
                 let mut lists = self.lists();
                 let Some(list) = lists.by_token.get_mut(&token) else { break };
                 match tried {
@@ -292,7 +300,7 @@ impl Shared {
     }
 
     /// Passes a task to the provider; tries again while the provider has no room.
-    fn hand_over(&self, work: *mut ffi::DeferredWork) -> Result<(), c_int> {
+    fn queue_task(&self, work: *mut ffi::DeferredWork) -> Result<(), c_int> {
         loop {
             // SAFETY: a list stays while it is being posted. A list whose last task is queued here stays until the task
             // has been carried out.
@@ -304,7 +312,7 @@ impl Shared {
     }
 }
 
-impl Drop for Shared {
+impl Drop for OfiShared {
     fn drop(&mut self) {
         let lists = self.lists.get_mut().expect("no thread panics with it");
         // Memory that the provider may access stays for the rest of the process.

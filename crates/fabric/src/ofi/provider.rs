@@ -58,9 +58,11 @@ impl Provider {
                     ffi::FI_ENODATA => {
                         OfiError::Cannot { provider: name.to_owned(), capability: capability.to_owned() }
                     }
-                    code => {
-                        OfiError::Step { provider: name.to_owned(), step: "fi_getinfo", why: say(&functions, code) }
-                    }
+                    code => OfiError::Step {
+                        provider: name.to_owned(),
+                        step: "fi_getinfo",
+                        why: error_text(&functions, code),
+                    },
                 })?),
             );
         }
@@ -113,8 +115,8 @@ impl Provider {
             let opened = (ops.cq_open)(self.domain, &mut attributes, &mut self.cq, ptr::null_mut());
             self.done("fi_cq_open with a descriptor", opened)?;
             let fid: *mut ffi::Fid = self.cq.cast();
-            let told = ((*(*fid).ops).control)(fid, ffi::FI_GETWAIT, (&raw mut self.cq_fd).cast());
-            self.done("FI_GETWAIT", told)?;
+            let status = ((*(*fid).ops).control)(fid, ffi::FI_GETWAIT, (&raw mut self.cq_fd).cast());
+            self.done("FI_GETWAIT", status)?;
         }
         self.ended = self.counter()?.into_raw();
         Ok(())
@@ -134,8 +136,8 @@ impl Provider {
             self.done("fi_ep_bind", (table.bind)(fid, self.cq.cast(), errors_alone))?;
             self.done("fi_enable", (table.control)(fid, ffi::FI_ENABLE, ptr::null_mut()))?;
             let (mut name, mut length) = ([0u8; MAX_OFI_ADDRESS], MAX_OFI_ADDRESS);
-            let told = ((*(*self.ep).cm).getname)(fid, name.as_mut_ptr().cast(), &mut length);
-            self.done("fi_getname", told)?;
+            let status = ((*(*self.ep).cm).getname)(fid, name.as_mut_ptr().cast(), &mut length);
+            self.done("fi_getname", status)?;
             self.address = name[..length].to_vec();
         }
         Ok(())
@@ -230,11 +232,11 @@ impl Provider {
     }
 
     pub(super) fn failed(&self, step: &'static str, code: c_int) -> OfiError {
-        OfiError::Step { provider: self.name.clone(), step, why: self.say(code) }
+        OfiError::Step { provider: self.name.clone(), step, why: self.error_text(code) }
     }
 
-    pub(super) fn say(&self, code: c_int) -> String {
-        say(&self.functions, code)
+    pub(super) fn error_text(&self, code: c_int) -> String {
+        error_text(&self.functions, code)
     }
 
     fn cannot(&self, capability: String) -> OfiError {
@@ -287,7 +289,7 @@ fn close(fid: *mut ffi::Fid) {
     unsafe { ((*(*fid).ops).close)(fid) };
 }
 
-fn say(functions: &Functions, code: c_int) -> String {
+fn error_text(functions: &Functions, code: c_int) -> String {
     // SAFETY: returns a static NUL-terminated string for every value.
     let text = unsafe { CStr::from_ptr((functions.fi_strerror)(code.abs())) };
     text.to_string_lossy().into_owned()

@@ -1,7 +1,7 @@
 use std::net::{SocketAddrV4, TcpStream};
 use std::ptr::NonNull;
 
-use outboard_plan::deferred::{Action, Task, Threshold, choice};
+use outboard_plan::deferred::{DeferredAction, DeferredTask, Threshold, choice};
 use outboard_plan::selection::Collective;
 use outboard_plan::{Arguments, Rank, Span, Topology, program};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -25,11 +25,11 @@ impl Bytes {
         Bytes(Arc::new(bytes))
     }
 
-    fn part(&self, offset: usize, len: usize) -> Option<Resident> {
+    fn part(&self, offset: usize, len: usize) -> Option<MappedBytes> {
         let start = NonNull::new(self.0[offset..offset + len].as_ptr().cast_mut())?;
         let keeper: Arc<Vec<u8>> = Arc::clone(&self.0);
         // SAFETY: the vector's bytes stay while it does; the tests read them after the list has ended.
-        (len > 0).then(|| unsafe { Resident::new(start, len, keeper) })
+        (len > 0).then(|| unsafe { MappedBytes::new(start, len, keeper) })
     }
 }
 
@@ -48,13 +48,16 @@ fn ended(ofi: &mut Ofi) -> Vec<(u64, Result<(), OfiError>)> {
     }
 }
 
-fn list(tasks: Vec<Task>, value: u64) -> List {
+fn list(tasks: Vec<DeferredTask>, value: u64) -> DeferredList {
     let end = Threshold { counter: 0, value };
-    List { counters: 1, tasks, end, gathers: Vec::new(), delivers: Vec::new() }
+    DeferredList { counters: 1, tasks, end, gathers: Vec::new(), delivers: Vec::new() }
 }
 
-fn receive(from: u32) -> Task {
-    Task { after: None, action: Action::Receive { from: Rank(from), index: 0, span: Span::signal(), counts: 0 } }
+fn receive(from: u32) -> DeferredTask {
+    DeferredTask {
+        after: None,
+        action: DeferredAction::Receive { from: Rank(from), index: 0, span: Span::signal(), counts: 0 },
+    }
 }
 
 /// An allgather round a ring of three endpoints: the providers pass blocks on, and each call wakes its process once.
@@ -70,27 +73,27 @@ fn a_ring_passes_blocks_on_by_itself() {
         let mut memories = Vec::new();
         for (rank, engine) in engines.iter_mut().enumerate() {
             let program = program(ring, &arguments, Rank(rank as u32)).expect("a plan");
-            let list = List::lower(&program).expect("taken");
+            let list = DeferredList::lower(&program).expect("taken");
             let whole: Vec<u8> =
                 (0..RANKS).flat_map(|at| if at == rank { block(at) } else { vec![0; bytes] }).collect();
             let memory = Bytes::new(whole);
-            let message = |task: &Task| {
+            let message = |task: &DeferredTask| {
                 let (peer, source, index, span) = match task.action {
-                    Action::Send { to, index, span, .. } => (to, rank as u64, index, span),
-                    Action::Receive { from, index, span, .. } => (from, u64::from(from.0), index, span),
-                    Action::Add { .. } => return None,
+                    DeferredAction::Send { to, index, span, .. } => (to, rank as u64, index, span),
+                    DeferredAction::Receive { from, index, span, .. } => (from, u64::from(from.0), index, span),
+                    DeferredAction::Add { .. } => return None,
                 };
                 let tag = (call as u64) << 32 | source << 16 | u64::from(index);
                 let bytes = memory.part(span.offset as usize, span.len as usize);
-                Some(Message { peer: Arc::clone(&peers[peer.0 as usize]), tag, bytes })
+                Some(DeferredMessage { peer: Arc::clone(&peers[peer.0 as usize]), tag, bytes })
             };
             let messages = list.tasks.iter().map(message).collect();
             engine.post(call as u64, &list, messages).expect("posted");
             memories.push(memory);
         }
         for (engine, memory) in engines.iter_mut().zip(memories) {
-            let told = ended(engine);
-            assert!(matches!(told[..], [(token, Ok(()))] if token == call as u64), "{told:?}");
+            let reported = ended(engine);
+            assert!(matches!(reported[..], [(token, Ok(()))] if token == call as u64), "{reported:?}");
             assert_eq!(*memory.0, (0..RANKS).flat_map(block).collect::<Vec<u8>>());
         }
     }
@@ -102,15 +105,15 @@ fn a_ring_passes_blocks_on_by_itself() {
 
 /// A receive that no message matches is cancelled, and the list releases its bytes.
 #[test]
-fn a_withdrawn_list_gives_its_bytes_back() {
+fn a_withdrawn_list_releases_its_bytes() {
     let mut engine = open();
     let (me, memory): (Arc<[u8]>, _) = (engine.address().into(), Bytes::new(vec![0; 8]));
-    let message = Message { peer: me, tag: 7, bytes: memory.part(0, 8) };
+    let message = DeferredMessage { peer: me, tag: 7, bytes: memory.part(0, 8) };
     engine.post(1, &list(vec![receive(0)], 1), vec![Some(message)]).expect("posted");
     engine.withdraw(1);
     while engine.held() > 0 {
         wait(&engine);
-        assert!(engine.take_ended().is_empty(), "nobody is told");
+        assert!(engine.take_ended().is_empty(), "nothing is reported");
     }
     assert_eq!(Arc::strong_count(&memory.0), 1);
 }
@@ -128,24 +131,24 @@ fn a_peer_that_is_silent_holds_up_no_other_list() {
     let mut silent = engine.address().to_vec();
     silent[2..4].copy_from_slice(&at.port().to_be_bytes());
     let (silent, me): (Arc<[u8]>, Arc<[u8]>) = (silent.into(), engine.address().into());
-    let send = Action::Send { to: Rank(0), index: 0, span: Span::signal(), counts: 0 };
-    let send = Task { after: None, action: send };
-    let message = |peer: &Arc<[u8]>, tag| Some(Message { peer: Arc::clone(peer), tag, bytes: None });
+    let send = DeferredAction::Send { to: Rank(0), index: 0, span: Span::signal(), counts: 0 };
+    let send = DeferredTask { after: None, action: send };
+    let message = |peer: &Arc<[u8]>, tag| Some(DeferredMessage { peer: Arc::clone(peer), tag, bytes: None });
     for token in [1, 2] {
         engine.post(token, &list(vec![send], 1), vec![message(&silent, token)]).expect("posted");
     }
     for token in 3..6 {
         let both = vec![message(&me, token), message(&me, token)];
         engine.post(token, &list(vec![receive(0), send], 2), both).expect("posted");
-        let told = ended(&mut engine);
-        assert!(matches!(told[..], [(ended, Ok(()))] if ended == token), "{told:?}");
+        let reported = ended(&mut engine);
+        assert!(matches!(reported[..], [(ended, Ok(()))] if ended == token), "{reported:?}");
     }
     assert!(engine.shared.lists().unposted >= 2, "the provider still connects");
 }
 
 /// A missing peer fails the list and is named, and so does a message that is longer than its memory.
 #[test]
-fn what_cannot_be_carried_out_fails_its_list() {
+fn an_impossible_task_fails_its_list() {
     let mut engine = open();
     // The port of a listener that was closed.
     let port = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|at| at.local_addr()).expect("a port");
@@ -153,26 +156,26 @@ fn what_cannot_be_carried_out_fails_its_list() {
     gone[2..4].copy_from_slice(&port.port().to_be_bytes());
     let gone: Arc<[u8]> = gone.into();
     let (me, memory): (Arc<[u8]>, _) = (engine.address().into(), Bytes::new(vec![0; 64]));
-    let send = Action::Send { to: Rank(0), index: 0, span: Span::signal(), counts: 0 };
-    let send = Task { after: None, action: send };
-    let message = Message { peer: gone, tag: 1, bytes: memory.part(0, 64) };
+    let send = DeferredAction::Send { to: Rank(0), index: 0, span: Span::signal(), counts: 0 };
+    let send = DeferredTask { after: None, action: send };
+    let message = DeferredMessage { peer: gone, tag: 1, bytes: memory.part(0, 64) };
     engine.post(1, &list(vec![send], 1), vec![Some(message)]).expect("posted");
-    let told = ended(&mut engine);
-    assert!(matches!(&told[..], [(1, Err(error))] if error.to_string().contains(PROVIDER)), "{told:?}");
-    let part = |len| Some(Message { peer: Arc::clone(&me), tag: 2, bytes: memory.part(0, len) });
+    let reported = ended(&mut engine);
+    assert!(matches!(&reported[..], [(1, Err(error))] if error.to_string().contains(PROVIDER)), "{reported:?}");
+    let part = |len| Some(DeferredMessage { peer: Arc::clone(&me), tag: 2, bytes: memory.part(0, len) });
     engine.post(2, &list(vec![receive(0), send], 2), vec![part(8), part(64)]).expect("posted");
-    let told = ended(&mut engine);
-    assert!(matches!(&told[..], [(2, Err(OfiError::Task { .. }))]), "{told:?}");
-    let short = Message { peer: me[..4].into(), tag: 3, bytes: None };
+    let reported = ended(&mut engine);
+    assert!(matches!(&reported[..], [(2, Err(OfiError::Task { .. }))]), "{reported:?}");
+    let short = DeferredMessage { peer: me[..4].into(), tag: 3, bytes: None };
     let refused = engine.post(3, &list(vec![send], 1), vec![Some(short)]);
     assert!(matches!(refused, Err(OfiError::Address { length: 4, .. })), "{refused:?}");
 }
 
 #[test]
-fn what_a_provider_lacks_is_named_with_it() {
-    let told = |provider| Ofi::open(provider, Ipv4Addr::LOCALHOST).err().expect("refused").to_string();
-    let unknown = told("nothing");
+fn an_error_names_the_provider_and_the_missing_capability() {
+    let reported = |provider| Ofi::open(provider, Ipv4Addr::LOCALHOST).err().expect("refused").to_string();
+    let unknown = reported("nothing");
     assert!(unknown.contains("provider nothing") && unknown.contains("tagged messages"), "{unknown}");
-    let tcp = told("tcp");
+    let tcp = reported("tcp");
     assert!(tcp.contains("provider tcp cannot"), "{tcp}");
 }

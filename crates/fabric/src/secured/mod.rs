@@ -9,7 +9,7 @@ mod handshake;
 mod identity;
 mod records;
 
-pub use handshake::{Greeting, HandshakeError, Step, Terms};
+pub use handshake::{Handshake, HandshakeError, HandshakeStep, HandshakeTerms};
 pub use identity::{Identity, PublicKey, SharedKey};
 pub(crate) use identity::{KEY, SOCKET, id_of, socket_bytes, socket_of};
-pub use records::{Forged, Keys, Opener, Sealed, Sealer, Unsealing};
+pub use records::{ForgedRecord, Keys, Opener, RecordReader, SealedRecord, Sealer};

@@ -16,7 +16,7 @@ const PLAIN: usize = 65_535 - TAG;
 /// A record is not the one that the other end sealed next.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("what came was not sealed by the other end, or was changed, left out or repeated on its way")]
-pub struct Forged;
+pub struct ForgedRecord;
 
 #[derive(Debug)]
 pub struct Keys {
@@ -97,24 +97,24 @@ pub struct Opener {
 }
 
 impl Opener {
-    fn read(&mut self, sealed: &[u8], plain: &mut [u8]) -> Result<(), Forged> {
-        self.keys.read_message(self.next, sealed, plain).map_err(|_| Forged)?;
+    fn read(&mut self, sealed: &[u8], plain: &mut [u8]) -> Result<(), ForgedRecord> {
+        self.keys.read_message(self.next, sealed, plain).map_err(|_| ForgedRecord)?;
         self.next += 1;
         Ok(())
     }
 
     /// Verifies a tag that [`Sealer::sign`] made.
-    pub(super) fn check(&mut self, tag: &[u8]) -> Result<(), Forged> {
+    pub(super) fn check(&mut self, tag: &[u8]) -> Result<(), ForgedRecord> {
         self.read(tag, &mut [])
     }
 }
 
-pub struct Sealed<'a> {
+pub struct SealedRecord<'a> {
     opener: &'a mut Opener,
     sealed: &'a [u8],
 }
 
-impl Sealed<'_> {
+impl SealedRecord<'_> {
     /// Bytes in the record, at least one.
     #[must_use]
     #[expect(clippy::len_without_is_empty, reason = "a record is never empty")]
@@ -123,47 +123,47 @@ impl Sealed<'_> {
     }
 
     /// Opens the record into `plain`, which has room for [`Self::len`] bytes. After an error the connection is useless.
-    pub fn open(self, plain: &mut [u8]) -> Result<(), Forged> {
+    pub fn open(self, plain: &mut [u8]) -> Result<(), ForgedRecord> {
         self.opener.read(self.sealed, plain)
     }
 }
 
 /// Extracts records from a stream that arrives in pieces of any size.
 #[derive(Debug)]
-pub struct Unsealing {
+pub struct RecordReader {
     opener: Opener,
     partial: Vec<u8>,
 }
 
 /// The length of the ciphertext at the start of a stream, as soon as its bytes are there.
-fn length(stream: &[u8]) -> Result<Option<usize>, Forged> {
+fn length(stream: &[u8]) -> Result<Option<usize>, ForgedRecord> {
     let Some((length, _)) = stream.split_first_chunk::<PREFIX>() else { return Ok(None) };
     let length = usize::from(u16::from_le_bytes(*length));
-    if length > TAG { Ok(Some(length)) } else { Err(Forged) }
+    if length > TAG { Ok(Some(length)) } else { Err(ForgedRecord) }
 }
 
-impl Unsealing {
-    pub const MOST: usize = PLAIN;
+impl RecordReader {
+    pub const MAX_PLAIN: usize = PLAIN;
 
     /// Starts at the first byte after the handshake.
     #[must_use]
-    pub fn new(opener: Opener) -> Unsealing {
-        Unsealing { opener, partial: Vec::new() }
+    pub fn new(opener: Opener) -> RecordReader {
+        RecordReader { opener, partial: Vec::new() }
     }
 
     /// Takes the stream's next bytes. Each record that they complete goes to `each`, which opens it.
-    pub fn take<E: From<Forged>>(
+    pub fn take<E: From<ForgedRecord>>(
         &mut self,
         mut bytes: &[u8],
-        mut each: impl FnMut(Sealed<'_>) -> Result<(), E>,
+        mut each: impl FnMut(SealedRecord<'_>) -> Result<(), E>,
     ) -> Result<(), E> {
-        let Unsealing { opener, partial } = self;
+        let RecordReader { opener, partial } = self;
         while !bytes.is_empty() {
             let record = |length: usize| PREFIX + length;
             if partial.is_empty()
                 && let Some((record, rest)) = length(bytes)?.and_then(|length| bytes.split_at_checked(record(length)))
             {
-                each(Sealed { opener, sealed: &record[PREFIX..] })?;
+                each(SealedRecord { opener, sealed: &record[PREFIX..] })?;
                 bytes = rest;
                 continue;
             }
@@ -172,7 +172,7 @@ impl Unsealing {
             partial.extend_from_slice(now);
             bytes = rest;
             if length(partial)?.map(record) == Some(partial.len()) {
-                each(Sealed { opener, sealed: &partial[PREFIX..] })?;
+                each(SealedRecord { opener, sealed: &partial[PREFIX..] })?;
                 partial.clear();
             }
         }
@@ -186,10 +186,10 @@ pub(crate) mod tests {
     use crate::secured::handshake::tests::keys;
 
     /// The opened bytes of a stream that arrives in pieces of `cut` bytes.
-    fn opened(opener: Opener, stream: &[u8], cut: usize) -> Result<Vec<u8>, Forged> {
-        let (mut unsealing, mut plain) = (Unsealing::new(opener), Vec::new());
+    fn opened(opener: Opener, stream: &[u8], cut: usize) -> Result<Vec<u8>, ForgedRecord> {
+        let (mut record_reader, mut plain) = (RecordReader::new(opener), Vec::new());
         for piece in stream.chunks(cut) {
-            unsealing.take(piece, |sealed| {
+            record_reader.take(piece, |sealed| {
                 let start = plain.len();
                 plain.resize(start + sealed.len(), 0);
                 sealed.open(&mut plain[start..])
@@ -217,7 +217,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_is_changed_left_out_repeated_or_sent_back_is_forged() {
+    fn changed_omitted_repeated_or_reflected_records_are_rejected() {
         let records = |sealer: &mut Sealer| [b"one", b"two"].map(|plain| seal(sealer, &[plain]));
         for at in 0..3 + PREFIX + TAG {
             let (mut a, b) = keys();
@@ -225,19 +225,19 @@ pub(crate) mod tests {
             one[at] ^= 1;
             // A length that became larger makes the reader wait for more first.
             let rest = vec![0; 1024];
-            assert_eq!(opened(b.opener, &[one, two, rest].concat(), 5), Err(Forged), "byte {at}");
+            assert_eq!(opened(b.opener, &[one, two, rest].concat(), 5), Err(ForgedRecord), "byte {at}");
         }
         let (mut a, b) = keys();
         let [_, two] = records(&mut a.sealer);
-        assert_eq!(opened(b.opener, &two, 99), Err(Forged), "the first is missing");
+        assert_eq!(opened(b.opener, &two, 99), Err(ForgedRecord), "the first is missing");
         let (mut a, b) = keys();
         let [one, _] = records(&mut a.sealer);
-        assert_eq!(opened(b.opener, &[&one[..], &one].concat(), 99), Err(Forged), "it comes again");
+        assert_eq!(opened(b.opener, &[&one[..], &one].concat(), 99), Err(ForgedRecord), "it comes again");
         let (mut a, _) = keys();
         let [one, _] = records(&mut a.sealer);
-        assert_eq!(opened(a.opener, &one, 99), Err(Forged), "it comes back to its sender");
+        assert_eq!(opened(a.opener, &one, 99), Err(ForgedRecord), "it comes back to its sender");
         let ((mut a, _), (_, other)) = (keys(), keys());
         let [one, _] = records(&mut a.sealer);
-        assert_eq!(opened(other.opener, &one, 99), Err(Forged), "it is another connection's");
+        assert_eq!(opened(other.opener, &one, 99), Err(ForgedRecord), "it is another connection's");
     }
 }

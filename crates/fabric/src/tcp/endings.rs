@@ -3,8 +3,8 @@
 
 use std::time::{Duration, Instant};
 
-use crate::tcp::connection::Broken;
-use crate::tcp::{DIALING, Path, Peer, SETTLED, Tcp, listen};
+use crate::tcp::connection::ConnectionError;
+use crate::tcp::{DIALING, PeerPath, SETTLED, Tcp, TcpPeer, listen};
 use crate::{PeerId, PeerLoss};
 
 impl Tcp {
@@ -12,22 +12,24 @@ impl Tcp {
     pub(super) fn expire(&mut self) -> usize {
         // The read fails only when the timer has not fired, and then there is nothing to read.
         let _ = rustix::io::read(&self.timer, &mut [0; 8]);
-        if std::mem::take(&mut self.deaf) {
-            self.deaf = listen(&self.epoll, &self.doors).is_err();
+        if std::mem::take(&mut self.accept_paused) {
+            self.accept_paused = listen(&self.epoll, &self.listeners).is_err();
         }
         let now = Instant::now();
         let unfinished: Vec<_> =
             self.connections.iter().filter_map(|(&token, connection)| Some((token, connection.until()?))).collect();
         let late: Vec<_> = unfinished.iter().filter(|(_, until)| *until <= now).map(|(token, _)| *token).collect();
-        self.ticking = self.deaf || late.len() < unfinished.len();
+        self.ticking = self.accept_paused || late.len() < unfinished.len();
         if !self.ticking {
             self.tick(Duration::ZERO);
         }
         for token in &late {
-            self.end(*token, Broken::Slow);
+            self.end(*token, ConnectionError::Slow);
         }
         for peer in std::mem::take(&mut self.pausing) {
-            let Some(Peer { path: Path::Pausing { until }, broke, .. }) = self.peers.get_mut(&peer) else { continue };
+            let Some(TcpPeer { path: PeerPath::Pausing { until }, broke, .. }) = self.peers.get_mut(&peer) else {
+                continue;
+            };
             let (until, why) = (*until, broke.take().unwrap_or(PeerLoss::Reset));
             self.dial_again(peer, until, why);
         }
@@ -35,39 +37,39 @@ impl Tcp {
     }
 
     /// A connection has ended. The peer's own connection replaces it, or the peer is dialled once more, or it is lost.
-    pub(super) fn end(&mut self, token: u64, why: Broken) {
+    pub(super) fn end(&mut self, token: u64, why: ConnectionError) {
         let Some(connection) = self.connections.remove(&token) else { return };
         let hostile = match (&why, connection.peer) {
-            (Broken::Handshake(_) | Broken::Malformed(_), _) => true,
+            (ConnectionError::Handshake(_) | ConnectionError::Malformed(_), _) => true,
             // A peer that proved this end's key and gave way to this end's dial is no stranger.
-            (Broken::Closed | Broken::Kernel(_), None) => !connection.was_greeted(),
-            (Broken::Slow, peer) => peer.is_none(),
-            (Broken::Closed | Broken::Kernel(_), Some(_)) => false,
+            (ConnectionError::Closed | ConnectionError::Kernel(_), None) => !connection.was_greeted(),
+            (ConnectionError::Slow, peer) => peer.is_none(),
+            (ConnectionError::Closed | ConnectionError::Kernel(_), Some(_)) => false,
         };
         if hostile {
             self.refusals.note(&connection.from(), connection.peer, &why);
         }
         let Some(peer) = connection.peer else {
-            self.strangers.gone(token);
-            if let Broken::Slow = why {
-                connection.pass_by();
+            self.pending.discard(token);
+            if let ConnectionError::Slow = why {
+                connection.close_with_reset();
             }
             return;
         };
         let Some(known) = self.peers.get_mut(&peer).filter(|known| known.path.token() == Some(token)) else { return };
         let again = match known.path {
-            Path::Open { since, .. } => connection.was_fruitful() || since.elapsed() >= SETTLED,
-            Path::Dialing(_) | Path::Pausing { .. } => false,
+            PeerPath::Open { since, .. } => connection.has_carried_frames() || since.elapsed() >= SETTLED,
+            PeerPath::Dialing(_) | PeerPath::Pausing { .. } => false,
         };
-        let pause = connection.may_try_until(&why);
+        let pause = connection.retry_until(&why);
         tracing::debug!(%peer, %why, again, ?pause, claimed = known.claimed, "a connection ended");
         let (claimed, why) = (known.claimed, known.broke.take().unwrap_or_else(|| why.into()));
-        if self.welcome_aside(peer) {
+        if self.promote_standby(peer) {
             return;
         }
         match (pause, self.peers.get_mut(&peer)) {
             (Some(until), Some(known)) if claimed => {
-                (known.path, known.broke) = (Path::Pausing { until }, Some(why));
+                (known.path, known.broke) = (PeerPath::Pausing { until }, Some(why));
                 self.pausing.push(peer);
                 self.start_ticking();
             }
@@ -81,7 +83,7 @@ impl Tcp {
         let address = self.peers.get(&peer).and_then(|known| known.address);
         let dialled = address.and_then(|address| self.dial(peer, &address, until).ok());
         match (dialled, self.peers.get_mut(&peer)) {
-            (Some(token), Some(known)) => (known.path, known.broke) = (Path::Dialing(token), Some(why)),
+            (Some(token), Some(known)) => (known.path, known.broke) = (PeerPath::Dialing(token), Some(why)),
             _ => self.lose(peer, why),
         }
     }
@@ -93,11 +95,11 @@ impl Tcp {
     }
 
     /// This end's connection to `peer` failed. The peer's own connection replaces it, if it gave way and still exists.
-    fn welcome_aside(&mut self, peer: PeerId) -> bool {
-        let Some(token) = self.peers.get_mut(&peer).and_then(|known| known.aside.take()) else { return false };
+    fn promote_standby(&mut self, peer: PeerId) -> bool {
+        let Some(token) = self.peers.get_mut(&peer).and_then(|known| known.standby.take()) else { return false };
         let Some(connection) = self.connections.get_mut(&token) else { return false };
         match connection.welcome() {
-            Some(keys) => self.opened(token, peer, false, keys),
+            Some(keys) => self.open_path(token, peer, false, keys),
             None => drop(self.connections.remove(&token)),
         }
         self.connections.contains_key(&token)
@@ -116,12 +118,12 @@ impl Tcp {
 
     pub(super) fn hang_up(&mut self, peer: PeerId) {
         let Some(known) = self.peers.get_mut(&peer) else { return };
-        for token in [known.path.token(), known.aside.take()].into_iter().flatten() {
+        for token in [known.path.token(), known.standby.take()].into_iter().flatten() {
             self.connections.remove(&token);
         }
     }
 
-    pub(super) fn forget(&mut self, peer: PeerId) -> Option<Peer> {
+    pub(super) fn forget(&mut self, peer: PeerId) -> Option<TcpPeer> {
         self.hang_up(peer);
         self.peers.remove(&peer)
     }

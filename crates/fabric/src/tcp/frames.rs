@@ -2,24 +2,24 @@
 //!
 //! Invariant: the buffered part of a frame never exceeds [`FRAME`], whatever its prefix says. Never reads a header.
 
-use outboard_shm::memory::Residents;
+use outboard_shm::memory::ScatterList;
 
-use crate::{FabricEvent, MAX_HEADER, MAX_PAYLOAD, PeerId, Receiver};
+use crate::{FabricEvent, MAX_HEADER, MAX_PAYLOAD, MessageReceiver, PeerId};
 
 /// Length of the header and of the payload, 32 bits each, little-endian.
 pub(crate) const PREFIX: usize = 8;
 const FRAME: usize = PREFIX + MAX_HEADER + MAX_PAYLOAD;
 /// From this length on, the missing part of a frame is read into its buffer directly, which saves a copy.
-const DIRECT: usize = 4096;
+const READ_DIRECTLY_FROM: usize = 4096;
 /// From this length on, a payload is read straight into place. Below it, finding the place costs as much as a copy.
-const LANDS: usize = 16 << 10;
+const PLACED_FROM: usize = 16 << 10;
 /// Memory allocated for bytes that a prefix promises.
 const AHEAD: usize = 64 << 10;
 
 /// The stream does not consist of frames.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("a frame of {header} + {payload} bytes exceeds {MAX_HEADER} + {MAX_PAYLOAD}")]
-pub(crate) struct Oversized {
+pub(crate) struct OversizedFrame {
     header: usize,
     payload: usize,
 }
@@ -30,22 +30,22 @@ pub(crate) fn prefix(header: usize, payload: usize) -> [u8; PREFIX] {
 }
 
 /// The lengths of header and payload in a stream's first bytes, as soon as all those bytes are there.
-fn lengths(bytes: &[u8]) -> Result<Option<(usize, usize)>, Oversized> {
+fn lengths(bytes: &[u8]) -> Result<Option<(usize, usize)>, OversizedFrame> {
     let Some((prefix, _)) = bytes.split_first_chunk::<PREFIX>() else { return Ok(None) };
     let word = |at: usize| u32::from_le_bytes(std::array::from_fn(|byte| prefix[at + byte])) as usize;
     let (header, payload) = (word(0), word(4));
     if header > MAX_HEADER || payload > MAX_PAYLOAD {
-        return Err(Oversized { header, payload });
+        return Err(OversizedFrame { header, payload });
     }
     Ok(Some((header, payload)))
 }
 
-pub(crate) struct Sink<'a> {
+pub(crate) struct FrameSink<'a> {
     pub(crate) from: PeerId,
-    pub(crate) receiver: &'a mut dyn Receiver,
+    pub(crate) receiver: &'a mut dyn MessageReceiver,
 }
 
-impl Sink<'_> {
+impl FrameSink<'_> {
     fn take(&mut self, header: &[u8], payload: &[u8]) {
         self.receiver.event(FabricEvent::Message { from: self.from, header, payload });
     }
@@ -61,7 +61,7 @@ pub(super) struct Assembly {
 
 impl Assembly {
     /// Takes the stream's next bytes. Each whole frame goes to `sink`; returns how many.
-    pub(super) fn handle(&mut self, mut bytes: &[u8], sink: &mut Sink<'_>) -> Result<usize, Oversized> {
+    pub(super) fn handle(&mut self, mut bytes: &[u8], sink: &mut FrameSink<'_>) -> Result<usize, OversizedFrame> {
         let mut frames = 0;
         while !bytes.is_empty() {
             if self.have == 0
@@ -86,14 +86,14 @@ impl Assembly {
     /// The buffer for the rest of a long frame; [`Self::advance`] follows. Missing bytes take no more memory than those
     /// that have arrived, or [`AHEAD`].
     pub(super) fn rest(&mut self) -> Option<&mut [u8]> {
-        let missing = Some(self.awaits()).filter(|&missing| missing >= DIRECT)?;
+        let missing = Some(self.awaits()).filter(|&missing| missing >= READ_DIRECTLY_FROM)?;
         let room = missing.min(self.have.max(AHEAD));
         self.grow(self.have + room);
         Some(&mut self.partial[self.have..self.have + room])
     }
 
     /// `taken` bytes of the frame are in the buffer. Returns how many frames went to `sink`.
-    pub(super) fn advance(&mut self, taken: usize, sink: &mut Sink<'_>) -> Result<usize, Oversized> {
+    pub(super) fn advance(&mut self, taken: usize, sink: &mut FrameSink<'_>) -> Result<usize, OversizedFrame> {
         self.have += taken;
         let Some((header, payload)) = lengths(&self.partial[..self.have])? else { return Ok(0) };
         if self.have < PREFIX + header + payload {
@@ -106,15 +106,15 @@ impl Assembly {
     }
 
     /// The place of a payload that has not fully arrived and whose header has.
-    pub(super) fn landing(&self, sink: &mut Sink<'_>) -> Option<Residents> {
+    pub(super) fn placement(&self, sink: &mut FrameSink<'_>) -> Option<ScatterList> {
         let (header, payload) = lengths(&self.partial[..self.have]).ok()??;
         let (head, here) = self.partial[..self.have].split_at_checked(PREFIX + header)?;
-        if payload < LANDS || payload - here.len() < DIRECT {
+        if payload < PLACED_FROM || payload - here.len() < READ_DIRECTLY_FROM {
             return None;
         }
-        let landing = sink.receiver.landing(sink.from, &head[PREFIX..], payload)?;
-        assert_eq!(landing.bytes(), payload, "a place for all of it");
-        Some(landing)
+        let placement = sink.receiver.placement(sink.from, &head[PREFIX..], payload)?;
+        assert_eq!(placement.bytes(), payload, "a place for all of it");
+        Some(placement)
     }
 
     /// The part of the payload that has arrived.
@@ -142,18 +142,18 @@ impl Assembly {
     }
 
     /// The payload is complete, in its place.
-    pub(super) fn landed(&mut self, length: usize, sink: &mut Sink<'_>) {
-        sink.receiver.landed(sink.from, &self.partial[PREFIX..self.have], length);
+    pub(super) fn handle_placed(&mut self, length: usize, sink: &mut FrameSink<'_>) {
+        sink.receiver.handle_placed(sink.from, &self.partial[PREFIX..self.have], length);
         self.have = 0;
     }
 
     /// Bytes that must arrive before there is work: more than one only inside a long frame.
     pub(super) fn awaits(&self) -> usize {
-        self.missing().ok().filter(|&missing| self.have >= PREFIX && missing >= DIRECT).unwrap_or(1)
+        self.missing().ok().filter(|&missing| self.have >= PREFIX && missing >= READ_DIRECTLY_FROM).unwrap_or(1)
     }
 
     /// Bytes until the prefix is complete, then until the frame is.
-    fn missing(&self) -> Result<usize, Oversized> {
+    fn missing(&self) -> Result<usize, OversizedFrame> {
         Ok(match lengths(&self.partial[..self.have])? {
             None => PREFIX - self.have,
             Some((header, payload)) => PREFIX + header + payload - self.have,
@@ -191,7 +191,7 @@ mod tests {
                     FabricEvent::Message { header, payload, .. } => seen.push((header.to_vec(), payload.to_vec())),
                     other => panic!("{other:?}"),
                 };
-                let sink = &mut Sink { from: PeerId(1), receiver };
+                let sink = &mut FrameSink { from: PeerId(1), receiver };
                 let taken = match assembly.rest() {
                     Some(rest) => {
                         let taken = rest.len().min(cut).min(bytes.len());
@@ -216,8 +216,8 @@ mod tests {
         for (header, payload) in [(MAX_HEADER + 1, 0), (0, MAX_PAYLOAD + 1)] {
             let mut assembly = Assembly::default();
             let receiver = &mut |event: FabricEvent<'_>| panic!("no frame: {event:?}");
-            let refused = assembly.handle(&prefix(header, payload), &mut Sink { from: PeerId(1), receiver });
-            assert_eq!(refused, Err(Oversized { header, payload }));
+            let refused = assembly.handle(&prefix(header, payload), &mut FrameSink { from: PeerId(1), receiver });
+            assert_eq!(refused, Err(OversizedFrame { header, payload }));
             assert!(assembly.partial.is_empty());
         }
     }

@@ -5,9 +5,9 @@
 //! - A connection begins with a handshake ([`secured`](crate::secured)). Frames are accepted only under the proven id,
 //!   and in records if connections are encrypted. A peer that fails the handshake, is silent for [`GREETING`], or
 //!   breaks the protocol is disconnected and counted. The log names it once a second at most.
-//! - Service processes of one host connect by a Unix socket ([`door`]), with the same handshake and the same frames.
+//! - Service processes of one host connect by a Unix socket ([`listener`]), with the same handshake and frames.
 //! - Each flush passes all messages for a peer to the kernel together, gathered from their memory. Messages without
-//!   room wait within [`Limits`].
+//!   room wait within [`FabricLimits`].
 //! - A broken connection is dialled once more before the peer counts as lost. Messages that the kernel had accepted are
 //!   gone then: the links of the service processes send them again.
 //! - A stranger's hello that has arrived is read before its connection makes way for another. A reset notifies a dialer
@@ -16,18 +16,18 @@
 //! - Disconnecting a peer keeps the connection for late messages of the peer. The oldest such connection makes way for
 //!   another. Messages queued for the connection are dropped when the peer is connected again.
 //!
-//! Invariants: the connection of a peer's path exists. Unproven connections number at most [`STRANGERS`] or two for
+//! Invariants: the connection of a peer's path exists. Unproven connections number at most [`MOST_PENDING`] or two for
 //! each connected peer, whichever is more, and one new one. One further connection of each peer may be giving way. The
 //! queue of a peer that reads nothing is bounded. Never blocks except, for a bounded time, on drop.
 
 mod address;
 mod connection;
-mod door;
 mod endings;
+pub(crate) mod frame_reader;
 pub(crate) mod frames;
-pub(crate) mod incoming;
+mod listener;
 mod outgoing;
-mod strangers;
+mod pending;
 mod unicast;
 
 use std::collections::VecDeque;
@@ -42,15 +42,15 @@ use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, 
 
 use crate::buffer::BufferPool;
 use crate::limited;
-use crate::outstanding::Load;
-use crate::secured::{Greeting, HandshakeError, Identity, Keys, SharedKey, Terms};
+use crate::outstanding::SendLoad;
+use crate::secured::{Handshake, HandshakeError, HandshakeTerms, Identity, Keys, SharedKey};
 use crate::tcp::address::Address;
-use crate::tcp::connection::{Broken, Connection, Heard, Share, Stage};
-use crate::tcp::door::{Door, Socket};
-use crate::tcp::incoming::Buffers;
-use crate::tcp::outgoing::{Outgoing, Spare};
-use crate::tcp::strangers::Strangers;
-use crate::{Fabric, FabricEvent, Limits, PeerId, PeerLoss, Receiver, Refusals};
+use crate::tcp::connection::{ConnectionError, ConnectionStage, ReadBudget, ReadOutcome, TcpConnection};
+use crate::tcp::frame_reader::ReadBuffers;
+use crate::tcp::listener::{Listener, StreamSocket};
+use crate::tcp::outgoing::{QueuedMessage, SpareBuffers};
+use crate::tcp::pending::PendingConnections;
+use crate::{Fabric, FabricEvent, FabricLimits, MessageReceiver, PeerId, PeerLoss, Refusals};
 
 const PURPOSE: &[u8] = b"outboard tcp 3";
 /// Time that a connecting peer has to prove its identity.
@@ -61,9 +61,9 @@ const DIALING: Duration = Duration::from_secs(10);
 /// shorter, even for a host at the receiving end of a one-way cut, which waits a second longer.
 const SILENCE: Duration = Duration::from_secs(5);
 /// Interval of checks on unfinished connections, and longest pause between two dials.
-const LOOK: Duration = Duration::from_millis(250);
+const CHECK_INTERVAL: Duration = Duration::from_millis(250);
 /// Most connections that have not proven their identity, when few peers are connected.
-const STRANGERS: usize = 128;
+const MOST_PENDING: usize = 128;
 /// Connections accepted, and sockets served, per turn.
 const TURN: usize = 64;
 /// Time that accepted messages have to leave on drop.
@@ -88,17 +88,17 @@ pub struct TcpSettings {
     pub encrypt: bool,
     /// Whether service processes of the same host connect through a Unix socket, in both directions.
     pub siblings: bool,
-    pub limits: Limits,
+    pub limits: FabricLimits,
 }
 
 impl TcpSettings {
-    fn terms(&self) -> Terms<'_> {
-        Terms { own: &self.identity, shared: &self.cluster, purpose: PURPOSE, encrypts: self.encrypt }
+    fn terms(&self) -> HandshakeTerms<'_> {
+        HandshakeTerms { own: &self.identity, shared: &self.cluster, purpose: PURPOSE, encrypts: self.encrypt }
     }
 }
 
 #[derive(Clone, Copy)]
-enum Path {
+enum PeerPath {
     Dialing(u64),
     /// The peer had no room; it is dialled again at the next check.
     Pausing {
@@ -111,77 +111,77 @@ enum Path {
     },
 }
 
-impl Path {
+impl PeerPath {
     fn token(self) -> Option<u64> {
         match self {
-            Path::Dialing(token) | Path::Open { token, .. } => Some(token),
-            Path::Pausing { .. } => None,
+            PeerPath::Dialing(token) | PeerPath::Open { token, .. } => Some(token),
+            PeerPath::Pausing { .. } => None,
         }
     }
 
     /// Whether this connection, dialled by the smaller id, has priority over one that the peer dialled, perhaps before
     /// it received this one. A peer that dials when this connection is older than `DIALING` has lost it unnoticed.
-    fn goes_before(self, now: Instant) -> bool {
+    fn has_priority(self, now: Instant) -> bool {
         match self {
-            Path::Dialing(_) => true,
-            Path::Open { since, dialled, .. } => dialled && now.duration_since(since) < DIALING,
-            Path::Pausing { .. } => false,
+            PeerPath::Dialing(_) => true,
+            PeerPath::Open { since, dialled, .. } => dialled && now.duration_since(since) < DIALING,
+            PeerPath::Pausing { .. } => false,
         }
     }
 }
 
-struct Peer {
+struct TcpPeer {
     /// The address to dial, if known.
     address: Option<Address>,
     /// This process has connected the peer. Other peers only send.
     claimed: bool,
-    path: Path,
+    path: PeerPath,
     /// The peer's own connection, which gave way to this end's. It may have ended since.
-    aside: Option<u64>,
-    queue: VecDeque<Outgoing>,
+    standby: Option<u64>,
+    queue: VecDeque<QueuedMessage>,
     /// The queue holds a message that was not offered to the kernel.
     unflushed: bool,
-    load: Load,
+    load: SendLoad,
     /// Why the last connection broke, while the peer is dialled once more.
     broke: Option<PeerLoss>,
 }
 
-impl Peer {
-    fn new(address: Option<Address>, path: Path) -> Self {
-        let (queue, load) = (VecDeque::new(), Load::default());
-        Peer { claimed: address.is_some(), address, path, aside: None, queue, unflushed: false, load, broke: None }
+impl TcpPeer {
+    fn new(address: Option<Address>, path: PeerPath) -> Self {
+        let (queue, load) = (VecDeque::new(), SendLoad::default());
+        TcpPeer { claimed: address.is_some(), address, path, standby: None, queue, unflushed: false, load, broke: None }
     }
 }
 
 pub struct Tcp {
     settings: TcpSettings,
     address: Vec<u8>,
-    doors: Vec<Door>,
+    listeners: Vec<Listener>,
     epoll: OwnedFd,
     timer: OwnedFd,
     /// Unfinished connections are checked.
     ticking: bool,
     /// The listeners wait for a descriptor.
-    deaf: bool,
-    connections: HashMap<u64, Connection>,
+    accept_paused: bool,
+    connections: HashMap<u64, TcpConnection>,
     next: u64,
-    strangers: Strangers,
+    pending: PendingConnections,
     /// Peers to dial again at the next check; some may have gone since.
     pausing: Vec<PeerId>,
-    peers: HashMap<PeerId, Peer>,
+    peers: HashMap<PeerId, TcpPeer>,
     /// Peers with messages for the next flush; some may have gone since.
     unflushed: Vec<PeerId>,
     lost: Vec<(PeerId, PeerLoss)>,
     /// Connections found broken while writing.
-    broken: Vec<(u64, Broken)>,
+    broken: Vec<(u64, ConnectionError)>,
     starved: bool,
     room: bool,
     pool: BufferPool,
-    buffers: Buffers,
-    spare: Spare,
+    buffers: ReadBuffers,
+    spare: SpareBuffers,
     /// Events of the poller that are not handled yet.
     woken: Vec<epoll::Event>,
-    share: Share,
+    budget: ReadBudget,
     refusals: Refusals,
 }
 
@@ -191,25 +191,25 @@ impl Tcp {
     /// # Errors
     /// The kernel's error: the address is not one of this host, or no descriptor is left.
     pub fn new(mut settings: TcpSettings) -> std::io::Result<Self> {
-        let (door, socket) = Door::tcp(settings.at)?;
+        let (listener, socket) = Listener::tcp(settings.at)?;
         settings.identity = settings.identity.at(socket);
         let address = Address { socket, key: settings.identity.public };
-        let sibling = settings.siblings.then(|| Door::sibling(&address)).transpose()?;
+        let sibling = settings.siblings.then(|| Listener::sibling(&address)).transpose()?;
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let timer = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)?;
         epoll::add(&epoll, &timer, epoll::EventData::new_u64(TIMER), epoll::EventFlags::IN)?;
-        let doors: Vec<Door> = std::iter::once(door).chain(sibling).collect();
-        listen(&epoll, &doors)?;
+        let listeners: Vec<Listener> = std::iter::once(listener).chain(sibling).collect();
+        listen(&epoll, &listeners)?;
         Ok(Tcp {
             address: address.encode().to_vec(),
-            doors,
+            listeners,
             epoll,
             timer,
             ticking: false,
-            deaf: false,
+            accept_paused: false,
             connections: HashMap::new(),
             next: FIRST,
-            strangers: Strangers::default(),
+            pending: PendingConnections::default(),
             pausing: Vec::new(),
             peers: HashMap::new(),
             unflushed: Vec::new(),
@@ -218,16 +218,16 @@ impl Tcp {
             starved: false,
             room: false,
             pool: BufferPool::new(settings.limits.pool_bytes),
-            buffers: Buffers::new(READ, settings.encrypt),
-            spare: Spare::default(),
+            buffers: ReadBuffers::new(READ, settings.encrypt),
+            spare: SpareBuffers::default(),
             woken: Vec::with_capacity(TURN),
-            share: Share::WHOLE,
+            budget: ReadBudget::FULL,
             refusals: Refusals::default(),
             settings,
         })
     }
 
-    fn watch(&mut self, connection: Connection) -> Result<u64, Broken> {
+    fn watch(&mut self, connection: TcpConnection) -> Result<u64, ConnectionError> {
         let token = self.next;
         self.next += 1;
         let flags = interest(connection.awaits_room);
@@ -239,7 +239,7 @@ impl Tcp {
 
     fn start_ticking(&mut self) {
         if !std::mem::replace(&mut self.ticking, true) {
-            self.tick(LOOK);
+            self.tick(CHECK_INTERVAL);
         }
     }
 
@@ -250,23 +250,23 @@ impl Tcp {
         timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &spec).expect("a timer of ours and a valid time");
     }
 
-    fn dial(&mut self, peer: PeerId, to: &Address, until: Instant) -> Result<u64, Broken> {
-        let socket = Socket::dial(to, self.settings.siblings)?;
-        self.watch(Connection::dialled(peer, socket, until))
+    fn dial(&mut self, peer: PeerId, to: &Address, until: Instant) -> Result<u64, ConnectionError> {
+        let socket = StreamSocket::dial(to, self.settings.siblings)?;
+        self.watch(TcpConnection::dialled(peer, socket, until))
     }
 
-    fn accept(&mut self, door: usize, sink: &mut dyn Receiver) -> usize {
-        let most = STRANGERS.max(2 * self.peers.values().filter(|known| known.claimed).count());
+    fn accept(&mut self, listener: usize, sink: &mut dyn MessageReceiver) -> usize {
+        let most = MOST_PENDING.max(2 * self.peers.values().filter(|known| known.claimed).count());
         for taken in 0..TURN {
-            if let Some(oldest) = self.strangers.beyond(most) {
+            if let Some(oldest) = self.pending.oldest_beyond(most) {
                 // Bytes that wait are read first. A connection that progresses by them stays.
                 self.read_on(oldest, sink);
-                if self.strangers.beyond(most) == Some(oldest) {
-                    self.end(oldest, Broken::Slow);
+                if self.pending.oldest_beyond(most) == Some(oldest) {
+                    self.end(oldest, ConnectionError::Slow);
                 }
                 continue;
             }
-            match self.doors[door].accept() {
+            match self.listeners[listener].accept() {
                 Ok(socket) => {
                     if let Err(error) = self.admit(socket) {
                         limited!(warn, %error, "a connection cannot be taken in");
@@ -276,10 +276,10 @@ impl Tcp {
                 Err(errno @ (Errno::MFILE | Errno::NFILE)) => {
                     limited!(error, %errno, "service processes cannot connect; raise the limit on descriptors");
                     // The timer listens again.
-                    for door in &self.doors {
-                        let _ = epoll::delete(&self.epoll, door);
+                    for listener in &self.listeners {
+                        let _ = epoll::delete(&self.epoll, listener);
                     }
-                    self.deaf = true;
+                    self.accept_paused = true;
                     self.start_ticking();
                     return taken + 1;
                 }
@@ -289,26 +289,26 @@ impl Tcp {
         TURN
     }
 
-    fn admit(&mut self, socket: Socket) -> Result<(), Broken> {
-        let greeting = Greeting::listen(&self.settings.terms())?;
-        let token = self.watch(Connection::accepted(socket, greeting, Instant::now() + GREETING))?;
-        self.strangers.came(token);
+    fn admit(&mut self, socket: StreamSocket) -> Result<(), ConnectionError> {
+        let handshake = Handshake::listen(&self.settings.terms())?;
+        let token = self.watch(TcpConnection::accepted(socket, handshake, Instant::now() + GREETING))?;
+        self.pending.add(token);
         Ok(())
     }
 
-    fn serve(&mut self, token: u64, flags: epoll::EventFlags, sink: &mut dyn Receiver) -> usize {
+    fn serve(&mut self, token: u64, flags: epoll::EventFlags, sink: &mut dyn MessageReceiver) -> usize {
         let Some(connection) = self.connections.get(&token) else { return 0 };
         let served = match connection.stage {
-            Stage::Dialing { until } => self.greet(token, until).map(|()| 1),
-            Stage::Greeting { .. } => self.read(token, sink),
-            Stage::Open { .. } => {
+            ConnectionStage::Dialing { until } => self.greet(token, until).map(|()| 1),
+            ConnectionStage::Handshake { .. } => self.read(token, sink),
+            ConnectionStage::Open { .. } => {
                 let writable = connection.peer.filter(|_| flags.contains(epoll::EventFlags::OUT));
                 let flushed = writable.map_or(0, |peer| self.write_queue(peer));
                 let only_room = flags == epoll::EventFlags::OUT;
                 if only_room { Ok(flushed) } else { self.read(token, sink).map(|read| read + flushed) }
             }
-            Stage::GivingWay { .. } => connection.stays().map(|()| 0),
-            Stage::Ended => Ok(0),
+            ConnectionStage::GivingWay { .. } => connection.check_open().map(|()| 0),
+            ConnectionStage::Ended => Ok(0),
         };
         served.unwrap_or_else(|broken| {
             self.end(token, broken);
@@ -316,87 +316,89 @@ impl Tcp {
         })
     }
 
-    fn greet(&mut self, token: u64, until: Instant) -> Result<(), Broken> {
+    fn greet(&mut self, token: u64, until: Instant) -> Result<(), ConnectionError> {
         let connection = self.connections.get_mut(&token).expect("it is being served");
         let known = connection.peer.and_then(|peer| self.peers.get(&peer));
-        let address = known.and_then(|known| known.address).ok_or(Broken::Closed)?;
-        let (greeting, hello) = Greeting::dial(&self.settings.terms(), &address.key)?;
-        connection.greet(greeting, &hello, until)?;
+        let address = known.and_then(|known| known.address).ok_or(ConnectionError::Closed)?;
+        let (handshake, hello) = Handshake::dial(&self.settings.terms(), &address.key)?;
+        connection.greet(handshake, &hello, until)?;
         self.await_room(token, false);
         Ok(())
     }
 
     /// Reads the bytes that wait, and ends the connection if they end it.
-    fn read_on(&mut self, token: u64, sink: &mut dyn Receiver) {
+    fn read_on(&mut self, token: u64, sink: &mut dyn MessageReceiver) {
         if let Err(broken) = self.read(token, sink) {
             self.end(token, broken);
         }
     }
 
-    fn read(&mut self, token: u64, sink: &mut dyn Receiver) -> Result<usize, Broken> {
+    fn read(&mut self, token: u64, sink: &mut dyn MessageReceiver) -> Result<usize, ConnectionError> {
         let Some(connection) = self.connections.get_mut(&token) else { return Ok(0) };
         let peer = connection.peer;
-        match connection.read(&mut self.buffers, &mut self.share, sink)? {
-            Heard::Frames(frames) => return Ok(frames),
-            Heard::Nothing if connection.was_greeted() => self.strangers.greeted(token),
-            Heard::Nothing => {}
-            Heard::Proven { address, welcome, keys } => self.proven(token, address, (welcome, keys), sink)?,
-            Heard::Welcome(keys) => self.opened(token, peer.expect("dialers know whom they dial"), true, keys),
+        match connection.read(&mut self.buffers, &mut self.budget, sink)? {
+            ReadOutcome::Frames(frames) => return Ok(frames),
+            ReadOutcome::Nothing if connection.was_greeted() => self.pending.mark_greeted(token),
+            ReadOutcome::Nothing => {}
+            ReadOutcome::Proven { address, welcome, keys } => {
+                self.handle_proven(token, address, (welcome, keys), sink)?
+            }
+            ReadOutcome::Welcome(keys) => self.open_path(token, peer.expect("dialers know whom they dial"), true, keys),
         }
         Ok(1)
     }
 
     /// The peer that dialled this end has proven `address`. Its connection stays, unless this end has the smaller id
     /// and its own dial has priority. Then the connection gives way, and replaces this end's own if that fails.
-    fn proven(
+    fn handle_proven(
         &mut self,
         token: u64,
         address: Address,
         (welcome, keys): (Vec<u8>, Keys),
-        sink: &mut dyn Receiver,
-    ) -> Result<(), Broken> {
-        self.strangers.gone(token);
+        sink: &mut dyn MessageReceiver,
+    ) -> Result<(), ConnectionError> {
+        self.pending.discard(token);
         let (peer, own) = (address.id(), self.settings.identity.id());
         let before = self.peers.get(&peer).map(|known| (known.path, known.address));
         match before {
             Some((_, Some(known))) if known != address => return Err(HandshakeError::Refused.into()),
-            Some((path, _)) if own < peer && path.goes_before(Instant::now()) => {
-                let connection = self.connections.get_mut(&token).ok_or(Broken::Closed)?;
+            Some((path, _)) if own < peer && path.has_priority(Instant::now()) => {
+                let connection = self.connections.get_mut(&token).ok_or(ConnectionError::Closed)?;
                 connection.give_way(Instant::now() + DIALING, welcome, keys);
-                let before = self.peers.get_mut(&peer).and_then(|known| known.aside.replace(token));
+                let before = self.peers.get_mut(&peer).and_then(|known| known.standby.replace(token));
                 before.and_then(|before| self.connections.remove(&before));
                 return Ok(());
             }
             // Bytes on the connection that the peer has given up come first, as far as this turn reads them.
-            Some((Path::Open { token, .. }, _)) => {
+            Some((PeerPath::Open { token, .. }, _)) => {
                 for _ in 0..TURN {
                     if !matches!(self.read(token, sink), Ok(1..)) {
                         break;
                     }
                 }
             }
-            Some((Path::Dialing(_) | Path::Pausing { .. }, _)) => {}
+            Some((PeerPath::Dialing(_) | PeerPath::Pausing { .. }, _)) => {}
             None => self.make_way(),
         }
         // The welcome goes first, because a peer keeps its path when this fails.
-        self.connections.get_mut(&token).ok_or(Broken::Closed)?.say(&welcome)?;
+        self.connections.get_mut(&token).ok_or(ConnectionError::Closed)?.send_handshake(&welcome)?;
         self.hang_up(peer);
-        self.opened(token, peer, false, keys);
+        self.open_path(token, peer, false, keys);
         Ok(())
     }
 
     /// The connection carries messages of `peer` from now on.
-    fn opened(&mut self, token: u64, peer: PeerId, dialled: bool, keys: Keys) {
+    fn open_path(&mut self, token: u64, peer: PeerId, dialled: bool, keys: Keys) {
         tracing::debug!(%peer, token, dialled, "a connection is open");
-        let path = Path::Open { token, since: Instant::now(), dialled };
+        let path = PeerPath::Open { token, since: Instant::now(), dialled };
         match self.peers.entry(peer) {
             Entry::Occupied(known) => {
                 let known = known.into_mut();
                 (known.path, known.broke) = (path, None);
-                known.queue.iter_mut().for_each(Outgoing::rewind);
+                known.queue.iter_mut().for_each(QueuedMessage::rewind);
             }
             Entry::Vacant(place) => {
-                place.insert(Peer::new(None, path));
+                place.insert(TcpPeer::new(None, path));
             }
         }
         if let Some(connection) = self.connections.get_mut(&token) {
@@ -414,7 +416,7 @@ impl Tcp {
             self.write_queue(peer);
         }
         if let Some(known) = self.peers.get_mut(&peer) {
-            known.queue.iter_mut().for_each(Outgoing::keep);
+            known.queue.iter_mut().for_each(QueuedMessage::keep);
         }
     }
 
@@ -422,14 +424,14 @@ impl Tcp {
     fn write_queue(&mut self, peer: PeerId) -> usize {
         let Tcp { peers, connections, starved, room, broken, spare, .. } = self;
         let Some(known) = peers.get_mut(&peer) else { return 0 };
-        let Path::Open { token, .. } = known.path else { return 0 };
+        let PeerPath::Open { token, .. } = known.path else { return 0 };
         let Some(connection) = connections.get_mut(&token) else { return 0 };
         let load = &mut known.load;
         let left = connection.flush(&mut known.queue, spare, |message| {
             *load = load.without(message.length());
             *room |= std::mem::take(starved);
         });
-        let waits = !known.queue.is_empty() || connection.waits();
+        let waits = !known.queue.is_empty() || connection.has_unsent();
         match left {
             Ok(left) => {
                 self.await_room(token, waits);
@@ -453,16 +455,16 @@ impl Tcp {
         }
     }
 
-    fn waits(&self) -> bool {
-        let sealed = self.connections.values().any(Connection::waits);
+    fn has_unsent(&self) -> bool {
+        let sealed = self.connections.values().any(TcpConnection::has_unsent);
         sealed || self.peers.values().any(|known| !known.queue.is_empty())
     }
 }
 
 /// Adds those listeners to the poller that are not in it.
-fn listen(epoll: &OwnedFd, doors: &[Door]) -> Result<(), Errno> {
-    for (door, token) in doors.iter().zip(0..) {
-        match epoll::add(epoll, door, epoll::EventData::new_u64(token), epoll::EventFlags::IN) {
+fn listen(epoll: &OwnedFd, listeners: &[Listener]) -> Result<(), Errno> {
+    for (listener, token) in listeners.iter().zip(0..) {
+        match epoll::add(epoll, listener, epoll::EventData::new_u64(token), epoll::EventFlags::IN) {
             Ok(()) | Err(Errno::EXIST) => {}
             Err(errno) => return Err(errno),
         }
@@ -479,7 +481,7 @@ impl Drop for Tcp {
     /// Lets accepted messages leave, for a bounded time.
     fn drop(&mut self) {
         let until = Instant::now() + FLUSH;
-        while self.waits() {
+        while self.has_unsent() {
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 break;
@@ -492,7 +494,7 @@ impl Drop for Tcp {
         }
         // The kernel would reset a socket with unread bytes, and the peer would lose bytes that it has not read.
         for token in self.connections.keys().copied().collect::<Vec<_>>() {
-            self.share = Share::WHOLE;
+            self.budget = ReadBudget::FULL;
             let _ = self.read(token, &mut |_: FabricEvent<'_>| ());
         }
     }
@@ -503,19 +505,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_connection_goes_before_while_the_peer_may_not_have_heard_of_it() {
+    fn a_young_dialled_connection_has_priority() {
         let since = Instant::now();
-        let open = |dialled| Path::Open { token: FIRST, since, dialled };
+        let open = |dialled| PeerPath::Open { token: FIRST, since, dialled };
         let just = DIALING - Duration::from_nanos(1);
-        for (path, age, goes_before) in [
-            (Path::Dialing(FIRST), DIALING, true),
-            (Path::Pausing { until: since + DIALING }, Duration::ZERO, false),
+        for (path, age, has_priority) in [
+            (PeerPath::Dialing(FIRST), DIALING, true),
+            (PeerPath::Pausing { until: since + DIALING }, Duration::ZERO, false),
             (open(true), Duration::ZERO, true),
             (open(true), just, true),
             (open(true), DIALING, false),
             (open(false), Duration::ZERO, false),
         ] {
-            assert_eq!(path.goes_before(since + age), goes_before, "{age:?}");
+            assert_eq!(path.has_priority(since + age), has_priority, "{age:?}");
         }
     }
 }

@@ -5,11 +5,11 @@
 
 use std::collections::VecDeque;
 
-use outboard_shm::memory::{Gathered, Residents};
+use outboard_shm::memory::{GatherList, ScatterList};
 
 use crate::secured::Sealer;
 use crate::tcp::frames;
-use crate::{Payload, SendBuffer};
+use crate::{SendBuffer, SendPayload};
 
 /// Bytes passed to the kernel, or sealed for it, at once.
 pub(super) const AT_ONCE: usize = 256 << 10;
@@ -19,30 +19,30 @@ enum Body {
     Nowhere,
     Buffer(SendBuffer),
     /// Valid only until the flush has ended.
-    Resident(Residents),
+    Mapped(ScatterList),
 }
 
 /// A message on its way to the kernel.
-pub(super) struct Outgoing {
+pub(super) struct QueuedMessage {
     /// Prefix and header, and the payload if `body` holds none.
     head: Vec<u8>,
     body: Body,
     pub(super) written: usize,
 }
 
-impl Outgoing {
-    pub(super) fn new(header: &[u8], payload: Payload<'_>) -> Self {
+impl QueuedMessage {
+    pub(super) fn new(header: &[u8], payload: SendPayload<'_>) -> Self {
         let mut head = [&frames::prefix(header.len(), payload.len()), header].concat();
         let body = match payload {
-            Payload::Empty => Body::Nowhere,
-            Payload::Bytes(bytes) => {
+            SendPayload::Empty => Body::Nowhere,
+            SendPayload::Bytes(bytes) => {
                 head.extend_from_slice(bytes);
                 Body::Nowhere
             }
-            Payload::Buffer(buffer) => Body::Buffer(buffer),
-            Payload::Resident(places) => Body::Resident(places),
+            SendPayload::Buffer(buffer) => Body::Buffer(buffer),
+            SendPayload::Mapped(places) => Body::Mapped(places),
         };
-        Outgoing { head, body, written: 0 }
+        QueuedMessage { head, body, written: 0 }
     }
 
     /// Bytes of header and payload together, as the peer's load counts them.
@@ -50,7 +50,7 @@ impl Outgoing {
         let body = match &self.body {
             Body::Nowhere => 0,
             Body::Buffer(buffer) => buffer.len(),
-            Body::Resident(places) => places.bytes(),
+            Body::Mapped(places) => places.bytes(),
         };
         self.head.len() + body
     }
@@ -62,7 +62,7 @@ impl Outgoing {
 
     /// Copies a payload that may change after the flush.
     pub(super) fn keep(&mut self) {
-        if let Body::Resident(places) = &self.body {
+        if let Body::Mapped(places) = &self.body {
             let start = self.head.len();
             self.head.resize(start + places.bytes(), 0);
             places.take(&mut self.head[start..]);
@@ -70,13 +70,13 @@ impl Outgoing {
         }
     }
 
-    pub(super) fn gather<'a>(&'a self, gathered: &mut Gathered<'a>) {
+    pub(super) fn gather<'a>(&'a self, gathered: &mut GatherList<'a>) {
         gathered.push(&self.head[self.written.min(self.head.len())..]);
         let of_body = self.written.saturating_sub(self.head.len());
         match &self.body {
             Body::Nowhere => {}
             Body::Buffer(buffer) => gathered.push(&buffer[of_body..]),
-            Body::Resident(places) => gathered.push_residents(places, of_body),
+            Body::Mapped(places) => gathered.push_scattered(places, of_body),
         }
     }
 
@@ -85,7 +85,7 @@ impl Outgoing {
         let payload: &[u8] = match &self.body {
             Body::Nowhere => &[],
             Body::Buffer(buffer) => buffer,
-            Body::Resident(_) => unreachable!("a copy is kept of what is sealed"),
+            Body::Mapped(_) => unreachable!("a copy is kept of what is sealed"),
         };
         [&self.head, payload]
     }
@@ -93,28 +93,28 @@ impl Outgoing {
 
 /// Memory shared by all connections, because only one is written at a time. Each keeps its own unsent bytes.
 #[derive(Default)]
-pub(super) struct Spare {
+pub(super) struct SpareBuffers {
     sealed: Vec<u8>,
     gathered: Vec<u8>,
 }
 
 /// Bytes that are sealed for one connection and have not left.
-pub(super) struct Sealing {
+pub(super) struct RecordWriter {
     sealer: Sealer,
     sealed: Vec<u8>,
     written: usize,
 }
 
-impl Sealing {
-    pub(super) fn new(sealer: Sealer) -> Sealing {
-        Sealing { sealer, sealed: Vec::new(), written: 0 }
+impl RecordWriter {
+    pub(super) fn new(sealer: Sealer) -> RecordWriter {
+        RecordWriter { sealer, sealed: Vec::new(), written: 0 }
     }
 
     pub(super) fn rest(&self) -> &[u8] {
         &self.sealed[self.written..]
     }
 
-    pub(super) fn advance(&mut self, written: usize, spare: &mut Spare) {
+    pub(super) fn advance(&mut self, written: usize, spare: &mut SpareBuffers) {
         self.written += written;
         if self.rest().is_empty() {
             self.written = 0;
@@ -127,7 +127,7 @@ impl Sealing {
         }
     }
 
-    fn seal<'a>(&mut self, pieces: impl IntoIterator<Item = &'a [u8]>, spare: &mut Spare) {
+    fn seal<'a>(&mut self, pieces: impl IntoIterator<Item = &'a [u8]>, spare: &mut SpareBuffers) {
         assert!(self.rest().is_empty(), "what is sealed leaves before more is");
         std::mem::swap(&mut spare.sealed, &mut self.sealed);
         self.sealer.seal(pieces, &mut spare.gathered, &mut self.sealed);
@@ -136,11 +136,11 @@ impl Sealing {
     /// Seals the first waiting messages together, which then count as sent. Returns how many.
     pub(super) fn seal_queue(
         &mut self,
-        queue: &mut VecDeque<Outgoing>,
-        spare: &mut Spare,
-        left: &mut dyn FnMut(Outgoing),
+        queue: &mut VecDeque<QueuedMessage>,
+        spare: &mut SpareBuffers,
+        left: &mut dyn FnMut(QueuedMessage),
     ) -> usize {
-        queue.iter_mut().for_each(Outgoing::keep);
+        queue.iter_mut().for_each(QueuedMessage::keep);
         let mut bytes = 0;
         let few = queue.iter().take_while(|message| {
             let first = bytes == 0;
@@ -148,7 +148,7 @@ impl Sealing {
             first || bytes <= AT_ONCE
         });
         let few = few.count();
-        self.seal(queue.iter().take(few).flat_map(Outgoing::whole), spare);
+        self.seal(queue.iter().take(few).flat_map(QueuedMessage::whole), spare);
         queue.drain(..few).for_each(left);
         few
     }

@@ -6,12 +6,14 @@ use std::time::Instant;
 
 use rustix::event::{Timespec, epoll};
 
-use crate::outstanding::{self, Load};
+use crate::outstanding::{self, SendLoad};
 use crate::tcp::address::Address;
-use crate::tcp::connection::{Share, TOGETHER};
-use crate::tcp::outgoing::{AT_ONCE, Outgoing};
-use crate::tcp::{DIALING, Path, Peer, TIMER, Tcp};
-use crate::{Armed, ConnectError, Fabric, FabricEvent, MAX_PAYLOAD, Payload, PeerId, Receiver, SendBuffer, SendError};
+use crate::tcp::connection::{ReadBudget, TOGETHER};
+use crate::tcp::outgoing::{AT_ONCE, QueuedMessage};
+use crate::tcp::{DIALING, PeerPath, TIMER, Tcp, TcpPeer};
+use crate::{
+    Armed, ConnectError, Fabric, FabricEvent, MAX_PAYLOAD, MessageReceiver, PeerId, SendBuffer, SendError, SendPayload,
+};
 
 impl Fabric for Tcp {
     fn id(&self) -> PeerId {
@@ -34,16 +36,17 @@ impl Fabric for Tcp {
         let address = named.ok_or(ConnectError::Address { peer, length: address.len() })?;
         if let Some(known) = self.peers.get_mut(&peer) {
             (known.address, known.claimed) = (Some(address), true);
-            if !matches!(known.path, Path::Open { .. }) {
+            if !matches!(known.path, PeerPath::Open { .. }) {
                 // A new stream: messages from before the disconnect have expired.
-                (known.queue, known.load) = (VecDeque::new(), Load::default());
+                (known.queue, known.load) = (VecDeque::new(), SendLoad::default());
                 self.room |= std::mem::take(&mut self.starved);
             }
             return Ok(());
         }
         let dialled = self.dial(peer, &address, Instant::now() + DIALING);
-        let path = dialled.map_err(|broken| ConnectError::Transport { peer, why: broken.into() }).map(Path::Dialing)?;
-        self.peers.insert(peer, Peer::new(Some(address), path));
+        let path =
+            dialled.map_err(|broken| ConnectError::Transport { peer, why: broken.into() }).map(PeerPath::Dialing)?;
+        self.peers.insert(peer, TcpPeer::new(Some(address), path));
         Ok(())
     }
 
@@ -51,8 +54,8 @@ impl Fabric for Tcp {
         let Some(known) = self.peers.get_mut(&peer) else { return };
         known.claimed = false;
         match known.path {
-            Path::Dialing(_) | Path::Pausing { .. } if known.queue.is_empty() => drop(self.forget(peer)),
-            Path::Dialing(_) | Path::Pausing { .. } | Path::Open { .. } => {}
+            PeerPath::Dialing(_) | PeerPath::Pausing { .. } if known.queue.is_empty() => drop(self.forget(peer)),
+            PeerPath::Dialing(_) | PeerPath::Pausing { .. } | PeerPath::Open { .. } => {}
         }
     }
 
@@ -75,10 +78,10 @@ impl Fabric for Tcp {
         Ok(())
     }
 
-    fn send(&mut self, peer: PeerId, header: &[u8], payload: Payload<'_>) -> Result<(), SendError> {
+    fn send(&mut self, peer: PeerId, header: &[u8], payload: SendPayload<'_>) -> Result<(), SendError> {
         outstanding::check(self, peer, header, &payload)?;
         let known = self.peers.get_mut(&peer).ok_or(SendError::Unknown(peer))?;
-        let message = Outgoing::new(header, payload);
+        let message = QueuedMessage::new(header, payload);
         known.load = known.load.with(message.length());
         known.queue.push_back(message);
         if !std::mem::replace(&mut known.unflushed, true) {
@@ -104,14 +107,14 @@ impl Fabric for Tcp {
         self.progress_into(&mut sink)
     }
 
-    fn review(&mut self, receiver: &mut dyn Receiver) {
+    fn recheck_placements(&mut self, receiver: &mut dyn MessageReceiver) {
         let Tcp { connections, buffers, .. } = self;
-        connections.values_mut().for_each(|connection| connection.review(buffers, receiver));
+        connections.values_mut().for_each(|connection| connection.recheck_placements(buffers, receiver));
     }
 
-    fn progress_into(&mut self, receiver: &mut dyn Receiver) -> usize {
+    fn progress_into(&mut self, receiver: &mut dyn MessageReceiver) -> usize {
         self.flush();
-        self.share = Share::WHOLE;
+        self.budget = ReadBudget::FULL;
         let mut woken = std::mem::take(&mut self.woken);
         // Events left by the last turn go first, so that early connections do not take every turn.
         if woken.is_empty() {
@@ -120,13 +123,13 @@ impl Fabric for Tcp {
         }
         let (mut done, mut seen) = (0, 0);
         for event in &woken {
-            if self.share.is_used_up() {
+            if self.budget.is_used_up() {
                 break;
             }
             seen += 1;
             done += match event.data.u64() {
                 TIMER => self.expire(),
-                door @ 0..TIMER => self.accept(door as usize, receiver),
+                listener @ 0..TIMER => self.accept(listener as usize, receiver),
                 token => self.serve(token, event.flags, receiver),
             };
         }

@@ -8,13 +8,13 @@
 //! - Endpoints run in UCX's peer error mode: a reset connection is reported at once. UCX's keepalive rounds and signal
 //!   handlers are off; the daemon's own heartbeat detects silent peers.
 //!
-//! Invariant: UCX keeps pointers to [`Outgoing`] until its completion and to [`Origin`] until its endpoint is closed.
-//! It keeps pointers to [`Shared`] until the worker is destroyed. Each lives at least that long. Never blocks except,
-//! for a bounded time, on drop.
+//! Invariant: UCX keeps pointers to [`UcxSend`] until its completion, to [`EndpointContext`] until its endpoint is
+//! closed, and to [`UcxShared`] until the worker is destroyed. Each lives at least that long. Never blocks except, for
+//! a bounded time, on drop.
 
 mod ffi;
 mod stream;
-mod wiring;
+mod worker;
 
 use std::any::Any;
 use std::cell::{Cell, RefCell};
@@ -28,14 +28,14 @@ use std::time::{Duration, Instant};
 
 use crate::buffer::BufferPool;
 use crate::limited;
-use crate::outstanding::{self, Load};
+use crate::outstanding::{self, SendLoad};
 use crate::{
-    Armed, ConnectError, Fabric, FabricEvent, Limits, MAX_HEADER, MAX_PAYLOAD, Payload, PeerId, PeerLoss, SendBuffer,
-    SendError,
+    Armed, ConnectError, Fabric, FabricEvent, FabricLimits, MAX_HEADER, MAX_PAYLOAD, PeerId, PeerLoss, SendBuffer,
+    SendError, SendPayload,
 };
-use stream::{PREFIX, Place, Prefix, Streams};
-use wiring::Wiring;
-pub use wiring::{UcxError, UcxSettings, UcxTransport, rdma_device, rdma_is_asked_for, ucx_version};
+use stream::{PREFIX, Prefix, SequenceCheck, Streams};
+use worker::UcxWorker;
+pub use worker::{UcxError, UcxSettings, UcxTransport, rdma_device, rdma_is_asked_for, ucx_version};
 
 const MESSAGE_ID: u32 = 0;
 /// Calls of UCX's progress per call of `progress`.
@@ -46,7 +46,7 @@ const FLUSH_TIME: Duration = Duration::from_millis(250);
 type Sink<'a> = dyn FnMut(FabricEvent<'_>) + 'a;
 
 /// State shared by UCX's callbacks and the fabric.
-struct Shared {
+struct UcxShared {
     ucx: Rc<ffi::Ucx>,
     /// Set while `progress` runs.
     sink: Cell<Option<NonNull<Sink<'static>>>>,
@@ -54,13 +54,13 @@ struct Shared {
     panic: Cell<Option<Box<dyn Any + Send>>>,
     streams: RefCell<Streams>,
     /// Broken paths that are not reported yet.
-    lost: RefCell<Vec<Failure>>,
+    lost: RefCell<Vec<PathFailure>>,
     delivered: Cell<usize>,
     starved: Cell<bool>,
     room: Cell<bool>,
 }
 
-struct Failure {
+struct PathFailure {
     peer: PeerId,
     /// The connection that failed; none if the arriving stream failed.
     connection: Option<u32>,
@@ -68,16 +68,16 @@ struct Failure {
 }
 
 /// A message that UCX reads from until its callback. Dropping it returns its share of the limits.
-struct Outgoing {
+struct UcxSend {
     header: [u8; PREFIX + MAX_HEADER],
     payload: Option<SendBuffer>,
     peer: PeerId,
     connection: u32,
-    load: Rc<Cell<Load>>,
-    shared: Rc<Shared>,
+    load: Rc<Cell<SendLoad>>,
+    shared: Rc<UcxShared>,
 }
 
-impl Drop for Outgoing {
+impl Drop for UcxSend {
     fn drop(&mut self) {
         self.load.set(self.load.get().without(self.payload.as_deref().map_or(0, <[u8]>::len)));
         if self.shared.starved.take() {
@@ -87,61 +87,61 @@ impl Drop for Outgoing {
 }
 
 /// The argument of an endpoint's error handler.
-struct Origin {
+struct EndpointContext {
     peer: PeerId,
     connection: u32,
-    shared: Rc<Shared>,
+    shared: Rc<UcxShared>,
 }
 
-struct Peer {
+struct UcxPeer {
     ep: NonNull<ffi::Ep>,
     address: Vec<u8>,
     connection: u32,
     sequence: u32,
-    load: Rc<Cell<Load>>,
-    origin: Box<Origin>,
+    load: Rc<Cell<SendLoad>>,
+    context: Box<EndpointContext>,
 }
 
 /// An endpoint that is being closed.
-enum Leaving {
+enum ClosingEndpoint {
     /// Accepted messages still leave.
-    Flushing { ep: NonNull<ffi::Ep>, request: *mut c_void, until: Instant, origin: Box<Origin> },
+    Flushing { ep: NonNull<ffi::Ep>, request: *mut c_void, until: Instant, context: Box<EndpointContext> },
     /// UCX releases the endpoint.
-    Closing { request: *mut c_void, origin: Box<Origin> },
+    Closing { request: *mut c_void, context: Box<EndpointContext> },
 }
 
 /// Messages between hosts over UCX. One thread creates and uses the fabric.
 pub struct Ucx {
     id: PeerId,
     /// Dropped before the following fields, which UCX may point to until then.
-    wiring: Wiring,
-    shared: Rc<Shared>,
-    peers: HashMap<PeerId, Peer>,
-    leaving: Vec<Leaving>,
+    worker: UcxWorker,
+    shared: Rc<UcxShared>,
+    peers: HashMap<PeerId, UcxPeer>,
+    closing: Vec<ClosingEndpoint>,
     next_connection: u32,
-    limits: Limits,
+    limits: FabricLimits,
     pool: BufferPool,
 }
 
 /// Completion of a send: the message and UCX's request are released.
-unsafe extern "C" fn sent(request: *mut c_void, status: ffi::Status, user_data: *mut c_void) {
+unsafe extern "C" fn on_sent(request: *mut c_void, status: ffi::Status, user_data: *mut c_void) {
     // SAFETY: `user_data` came from Box::into_raw in `post`; UCX calls back exactly once per request.
-    let outgoing = unsafe { Box::from_raw(user_data.cast::<Outgoing>()) };
+    let send = unsafe { Box::from_raw(user_data.cast::<UcxSend>()) };
     // SAFETY: the request of this callback, not used afterwards.
-    unsafe { (outgoing.shared.ucx.ucp_request_free)(request) };
+    unsafe { (send.shared.ucx.ucp_request_free)(request) };
     if status != ffi::UCS_OK {
-        outgoing.shared.fail(outgoing.peer, outgoing.connection, status);
+        send.shared.fail(send.peer, send.connection, status);
     }
 }
 
 /// UCX found the path of an endpoint broken.
-unsafe extern "C" fn broke(arg: *mut c_void, _ep: *mut ffi::Ep, status: ffi::Status) {
+unsafe extern "C" fn on_path_error(arg: *mut c_void, _ep: *mut ffi::Ep, status: ffi::Status) {
     // SAFETY: the Origin lives until its endpoint is closed.
-    let origin = unsafe { &*arg.cast::<Origin>() };
-    origin.shared.fail(origin.peer, origin.connection, status);
+    let context = unsafe { &*arg.cast::<EndpointContext>() };
+    context.shared.fail(context.peer, context.connection, status);
 }
 
-unsafe extern "C" fn arrived(
+unsafe extern "C" fn on_message(
     arg: *mut c_void,
     header: *const c_void,
     header_length: usize,
@@ -150,7 +150,7 @@ unsafe extern "C" fn arrived(
     param: *const ffi::AmRecvParam,
 ) -> ffi::Status {
     // SAFETY: `arg` is the Shared that lives until the worker is destroyed.
-    let shared = unsafe { &*arg.cast::<Shared>() };
+    let shared = unsafe { &*arg.cast::<UcxShared>() };
     // SAFETY: UCX passes valid parameters, and `header_length` and `length` bytes that live during this call; a
     // rendezvous descriptor is not payload and is not read.
     let (header, payload, rendezvous) = unsafe {
@@ -173,10 +173,10 @@ unsafe fn bytes<'a>(start: *const c_void, length: usize) -> &'a [u8] {
     unsafe { std::slice::from_raw_parts(start.cast(), length) }
 }
 
-impl Shared {
+impl UcxShared {
     fn fail(&self, peer: PeerId, connection: u32, status: ffi::Status) {
         let (connection, why) = (Some(connection), self.ucx.loss(status));
-        self.lost.borrow_mut().push(Failure { peer, connection, why });
+        self.lost.borrow_mut().push(PathFailure { peer, connection, why });
     }
 
     /// Checks the prefix of an arriving message and passes the message to the sink.
@@ -187,11 +187,13 @@ impl Shared {
         };
         let from = prefix.from;
         let fits = header.len() <= MAX_HEADER && payload.len() <= MAX_PAYLOAD && !rendezvous;
-        let place = self.streams.borrow_mut().follow(prefix);
+        let place = self.streams.borrow_mut().record(prefix);
         match place {
-            Ok(Place::Next) if fits => self.pass_on(FabricEvent::Message { from, header, payload }),
-            Ok(Place::Next) => self.break_stream(from, "a message is longer than the fabric carries".to_owned()),
-            Ok(Place::Stale) => tracing::debug!(%from, "dropped a message of an earlier connection"),
+            Ok(SequenceCheck::InOrder) if fits => self.deliver(FabricEvent::Message { from, header, payload }),
+            Ok(SequenceCheck::InOrder) => {
+                self.break_stream(from, "a message is longer than the fabric carries".to_owned())
+            }
+            Ok(SequenceCheck::Stale) => tracing::debug!(%from, "dropped a message of an earlier connection"),
             Err(why) => self.break_stream(from, why),
         }
     }
@@ -199,11 +201,11 @@ impl Shared {
     fn break_stream(&self, peer: PeerId, why: String) {
         limited!(warn, %peer, why, "an arriving stream broke");
         self.streams.borrow_mut().forget(peer);
-        self.lost.borrow_mut().push(Failure { peer, connection: None, why: PeerLoss::Protocol(why) });
+        self.lost.borrow_mut().push(PathFailure { peer, connection: None, why: PeerLoss::Protocol(why) });
     }
 
     /// Calls the sink of the running `progress`, and holds back its panic until the C frames are gone.
-    fn pass_on(&self, event: FabricEvent<'_>) {
+    fn deliver(&self, event: FabricEvent<'_>) {
         // After a panic of the sink, and while the worker is destroyed, no sink receives messages.
         let Some(mut sink) = self.sink.get() else { return };
         self.delivered.set(self.delivered.get() + 1);
@@ -222,9 +224,9 @@ impl Ucx {
     /// # Errors
     /// [`UcxError`] says whether UCX is missing, too old, or refuses the devices.
     pub fn new(id: PeerId, settings: &UcxSettings) -> Result<Self, UcxError> {
-        let (wiring, ucx) = Wiring::start(settings)?;
+        let (worker, ucx) = UcxWorker::start(settings)?;
         let limits = settings.limits;
-        let shared = Rc::new(Shared {
+        let shared = Rc::new(UcxShared {
             ucx,
             sink: Cell::new(None),
             panic: Cell::new(None),
@@ -235,30 +237,30 @@ impl Ucx {
             starved: Cell::new(false),
             room: Cell::new(false),
         });
-        // SAFETY: `shared` outlives the worker: `wiring` is dropped before it.
-        unsafe { wiring.receive(MESSAGE_ID, arrived, Rc::as_ptr(&shared).cast_mut().cast())? };
+        // SAFETY: `worker` is dropped before `shared`.
+        unsafe { worker.receive(MESSAGE_ID, on_message, Rc::as_ptr(&shared).cast_mut().cast())? };
         Ok(Self {
             id,
-            wiring,
+            worker,
             shared,
             peers: HashMap::new(),
-            leaving: Vec::new(),
-            next_connection: wiring::random(),
+            closing: Vec::new(),
+            next_connection: worker::random(),
             limits,
             pool: BufferPool::new(limits.pool_bytes),
         })
     }
 
     /// Passes a message to UCX, which keeps it until it has left.
-    fn post(&mut self, outgoing: Box<Outgoing>, header: usize, ep: NonNull<ffi::Ep>) -> Result<(), SendError> {
-        let (peer, connection) = (outgoing.peer, outgoing.connection);
-        let payload = outgoing.payload.as_deref().unwrap_or_default();
+    fn post(&mut self, send: Box<UcxSend>, header: usize, ep: NonNull<ffi::Ep>) -> Result<(), SendError> {
+        let (peer, connection) = (send.peer, send.connection);
+        let payload = send.payload.as_deref().unwrap_or_default();
         let (start, length) = (payload.as_ptr(), payload.len());
-        let raw = Box::into_raw(outgoing);
-        let mut param = ffi::RequestParam::with_callback(sent, raw.cast());
+        let raw = Box::into_raw(send);
+        let mut param = ffi::RequestParam::with_callback(on_sent, raw.cast());
         param.op_attr_mask |= ffi::UCP_OP_ATTR_FIELD_FLAGS;
         param.flags = ffi::UCP_AM_SEND_FLAG_EAGER;
-        // SAFETY: the endpoint is open. Header and payload lie in `raw` and its slab. Both stay until `sent` is called.
+        // SAFETY: the endpoint is open. Header and payload lie in `raw` and its slab. Both stay until `on_sent` runs.
         // If the call completes or fails at once, they stay until they are released below.
         let request = unsafe {
             let prefixed = (&raw const (*raw).header).cast();
@@ -286,7 +288,7 @@ impl Ucx {
         self.shared.sink.set(Some(sink));
         let mut done = 0;
         for _ in 0..ROUNDS {
-            let step = self.wiring.progress();
+            let step = self.worker.progress();
             if step == 0 {
                 break;
             }
@@ -303,7 +305,7 @@ impl Ucx {
     fn report_lost(&mut self, sink: &mut Sink<'_>) -> usize {
         let failures = self.shared.lost.take();
         let mut reported = 0;
-        for Failure { peer, connection, why } in failures {
+        for PathFailure { peer, connection, why } in failures {
             let current = self.peers.get(&peer).map(|known| known.connection);
             if current.is_none() || connection.is_some_and(|failed| Some(failed) != current) {
                 continue;
@@ -311,7 +313,7 @@ impl Ucx {
             let Some(known) = self.peers.remove(&peer) else {
                 continue;
             };
-            self.close(known.ep, known.origin);
+            self.close(known.ep, known.context);
             sink(FabricEvent::PeerLost { peer, why });
             reported += 1;
         }
@@ -319,35 +321,35 @@ impl Ucx {
     }
 
     /// Closes an endpoint at once; UCX cancels its pending operations.
-    fn close(&mut self, ep: NonNull<ffi::Ep>, origin: Box<Origin>) {
+    fn close(&mut self, ep: NonNull<ffi::Ep>, context: Box<EndpointContext>) {
         let mut param = ffi::RequestParam::empty();
         param.op_attr_mask = ffi::UCP_OP_ATTR_FIELD_FLAGS;
         param.flags = ffi::UCP_EP_CLOSE_FLAG_FORCE;
         // SAFETY: the endpoint is open, and is not used after this call.
         let request = unsafe { (self.shared.ucx.ucp_ep_close_nbx)(ep.as_ptr(), &param) };
         if !request.is_null() && ffi::pointer_error(request).is_none() {
-            self.leaving.push(Leaving::Closing { request, origin });
+            self.closing.push(ClosingEndpoint::Closing { request, context });
         }
     }
 
     /// Advances endpoints that are being closed.
-    fn see_off(&mut self) {
-        for leaving in std::mem::take(&mut self.leaving) {
-            match leaving {
-                Leaving::Flushing { ep, request, until, origin } => {
+    fn advance_closing(&mut self) {
+        for closing in std::mem::take(&mut self.closing) {
+            match closing {
+                ClosingEndpoint::Flushing { ep, request, until, context } => {
                     if self.pending(request) && Instant::now() < until {
-                        self.leaving.push(Leaving::Flushing { ep, request, until, origin });
+                        self.closing.push(ClosingEndpoint::Flushing { ep, request, until, context });
                         continue;
                     }
                     // SAFETY: UCX returned the request; a pending one completes by the forced close.
                     unsafe { (self.shared.ucx.ucp_request_free)(request) };
-                    self.close(ep, origin);
+                    self.close(ep, context);
                 }
-                Leaving::Closing { request, origin } if self.pending(request) => {
-                    self.leaving.push(Leaving::Closing { request, origin });
+                ClosingEndpoint::Closing { request, context } if self.pending(request) => {
+                    self.closing.push(ClosingEndpoint::Closing { request, context });
                 }
                 // SAFETY: a completed request, freed once.
-                Leaving::Closing { request, .. } => unsafe { (self.shared.ucx.ucp_request_free)(request) },
+                ClosingEndpoint::Closing { request, .. } => unsafe { (self.shared.ucx.ucp_request_free)(request) },
             }
         }
     }
@@ -364,7 +366,7 @@ impl Fabric for Ucx {
     }
 
     fn local_address(&self) -> &[u8] {
-        self.wiring.address()
+        self.worker.address()
     }
 
     fn connect(&mut self, peer: PeerId, address: &[u8]) -> Result<(), ConnectError> {
@@ -377,15 +379,16 @@ impl Fabric for Ucx {
         if self.peers.len() >= self.limits.peers {
             return Err(ConnectError::TooManyPeers { peer, limit: self.limits.peers });
         }
-        let worker_address = wiring::unframe(address).ok_or(ConnectError::Address { peer, length: address.len() })?;
+        let worker_address = worker::unframe(address).ok_or(ConnectError::Address { peer, length: address.len() })?;
         let connection = self.next_connection;
         self.next_connection = connection.wrapping_add(1);
-        let origin = Box::new(Origin { peer, connection, shared: Rc::clone(&self.shared) });
+        let context = Box::new(EndpointContext { peer, connection, shared: Rc::clone(&self.shared) });
         // SAFETY: the origin is kept until the endpoint is closed; its address does not change with the box.
-        let opened = unsafe { self.wiring.open(worker_address, broke, ptr::from_ref(&*origin).cast_mut().cast()) };
+        let opened =
+            unsafe { self.worker.open(worker_address, on_path_error, ptr::from_ref(&*context).cast_mut().cast()) };
         let ep = opened.map_err(|status| ConnectError::Transport { peer, why: self.shared.ucx.loss(status) })?;
         let load = Rc::default();
-        self.peers.insert(peer, Peer { ep, address: address.to_vec(), connection, sequence: 0, load, origin });
+        self.peers.insert(peer, UcxPeer { ep, address: address.to_vec(), connection, sequence: 0, load, context });
         Ok(())
     }
 
@@ -393,20 +396,20 @@ impl Fabric for Ucx {
         let Some(known) = self.peers.remove(&peer) else {
             return;
         };
-        let Peer { ep, origin, sequence, .. } = known;
+        let UcxPeer { ep, context, sequence, .. } = known;
         if sequence == 0 {
             // Nothing was ever sent, and a flush would wait for a peer that may be absent.
-            self.close(ep, origin);
+            self.close(ep, context);
             return;
         }
         let param = ffi::RequestParam::empty();
         // SAFETY: the endpoint is open.
         let request = unsafe { (self.shared.ucx.ucp_ep_flush_nbx)(ep.as_ptr(), &param) };
         if request.is_null() || ffi::pointer_error(request).is_some() {
-            self.close(ep, origin);
+            self.close(ep, context);
             return;
         }
-        self.leaving.push(Leaving::Flushing { ep, request, until: Instant::now() + FLUSH_TIME, origin });
+        self.closing.push(ClosingEndpoint::Flushing { ep, request, until: Instant::now() + FLUSH_TIME, context });
     }
 
     fn payload_buffer(&mut self, length: usize) -> Option<SendBuffer> {
@@ -426,7 +429,7 @@ impl Fabric for Ucx {
         Ok(())
     }
 
-    fn send(&mut self, peer: PeerId, header: &[u8], payload: Payload<'_>) -> Result<(), SendError> {
+    fn send(&mut self, peer: PeerId, header: &[u8], payload: SendPayload<'_>) -> Result<(), SendError> {
         let payload = outstanding::admit(self, peer, header, payload)?;
         let known = self.peers.get_mut(&peer).ok_or(SendError::Unknown(peer))?;
         let (ep, connection, load) = (known.ep, known.connection, Rc::clone(&known.load));
@@ -437,13 +440,13 @@ impl Fabric for Ucx {
         known.sequence = known.sequence.wrapping_add(1);
         load.set(load.get().with(payload.as_deref().map_or(0, <[u8]>::len)));
         let shared = Rc::clone(&self.shared);
-        let outgoing = Outgoing { header: prefixed, payload, peer, connection, load, shared };
-        self.post(Box::new(outgoing), header.len(), ep)
+        let send = UcxSend { header: prefixed, payload, peer, connection, load, shared };
+        self.post(Box::new(send), header.len(), ep)
     }
 
     fn progress(&mut self, sink: &mut dyn FnMut(FabricEvent<'_>)) -> usize {
         let mut done = self.rounds(sink);
-        self.see_off();
+        self.advance_closing();
         done += self.report_lost(sink);
         if self.shared.room.take() {
             sink(FabricEvent::Room);
@@ -453,14 +456,14 @@ impl Fabric for Ucx {
     }
 
     fn event_fd(&self) -> BorrowedFd<'_> {
-        self.wiring.event_fd()
+        self.worker.event_fd()
     }
 
     fn arm(&mut self) -> Armed {
         if self.shared.room.get() || !self.shared.lost.borrow().is_empty() {
             return Armed::Busy;
         }
-        self.wiring.arm()
+        self.worker.arm()
     }
 }
 
@@ -473,13 +476,13 @@ impl Drop for Ucx {
         let until = Instant::now() + 2 * FLUSH_TIME;
         loop {
             let moved = self.rounds(&mut |_| ());
-            self.see_off();
+            self.advance_closing();
             let left = until.saturating_duration_since(Instant::now());
-            if self.leaving.is_empty() || left.is_zero() {
+            if self.closing.is_empty() || left.is_zero() {
                 break;
             }
-            if moved == 0 && self.wiring.arm() == Armed::Armed {
-                self.wiring.sleep(left.min(FLUSH_TIME / 4));
+            if moved == 0 && self.worker.arm() == Armed::Armed {
+                self.worker.sleep(left.min(FLUSH_TIME / 4));
             }
         }
     }

@@ -45,9 +45,9 @@ impl Prefix {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Place {
+pub(super) enum SequenceCheck {
     /// The message is due.
-    Next,
+    InOrder,
     /// The message belongs to a connection that is over.
     Stale,
 }
@@ -72,24 +72,24 @@ impl Streams {
     ///
     /// # Errors
     /// Why the stream is broken. The stream is then forgotten until its sender connects again.
-    pub(super) fn follow(&mut self, prefix: Prefix) -> Result<Place, String> {
+    pub(super) fn record(&mut self, prefix: Prefix) -> Result<SequenceCheck, String> {
         let Prefix { from, connection, sequence } = prefix;
         let full = self.followed.len() >= self.limit;
         match self.followed.get_mut(&from) {
             Some(stream) if stream.connection == connection && stream.due == sequence => {
                 stream.due = sequence.wrapping_add(1);
-                Ok(Place::Next)
+                Ok(SequenceCheck::InOrder)
             }
             Some(stream) if stream.connection == connection => {
                 let why = format!("message {sequence} came where {} was due", stream.due);
                 self.forget(from);
                 Err(why)
             }
-            Some(_) | None if sequence != 0 => Ok(Place::Stale),
+            Some(_) | None if sequence != 0 => Ok(SequenceCheck::Stale),
             None if full => Err(format!("more than {} processes send to this one", self.limit)),
             Some(_) | None => {
                 self.followed.insert(from, Stream { connection, due: 1 });
-                Ok(Place::Next)
+                Ok(SequenceCheck::InOrder)
             }
         }
     }
@@ -120,30 +120,30 @@ mod tests {
     fn gaps_and_repetitions_break_the_stream_until_a_new_connection() {
         for wrong in [0, 1, 3] {
             let mut streams = Streams::new(4);
-            assert_eq!(streams.follow(message(1, 7, 0)), Ok(Place::Next));
-            assert_eq!(streams.follow(message(1, 7, 1)), Ok(Place::Next));
-            let why = streams.follow(message(1, 7, wrong)).expect_err("2 was due");
+            assert_eq!(streams.record(message(1, 7, 0)), Ok(SequenceCheck::InOrder));
+            assert_eq!(streams.record(message(1, 7, 1)), Ok(SequenceCheck::InOrder));
+            let why = streams.record(message(1, 7, wrong)).expect_err("2 was due");
             assert!(why.contains('2'), "{why}");
-            assert_eq!(streams.follow(message(1, 7, 2)), Ok(Place::Stale));
-            assert_eq!(streams.follow(message(1, 8, 0)), Ok(Place::Next));
+            assert_eq!(streams.record(message(1, 7, 2)), Ok(SequenceCheck::Stale));
+            assert_eq!(streams.record(message(1, 8, 0)), Ok(SequenceCheck::InOrder));
         }
     }
 
     #[test]
     fn a_new_connection_makes_the_old_one_stale() {
         let mut streams = Streams::new(4);
-        assert_eq!(streams.follow(message(1, 7, 0)), Ok(Place::Next));
-        assert_eq!(streams.follow(message(1, 8, 0)), Ok(Place::Next));
-        assert_eq!(streams.follow(message(1, 7, 1)), Ok(Place::Stale));
-        assert_eq!(streams.follow(message(1, 8, 1)), Ok(Place::Next));
+        assert_eq!(streams.record(message(1, 7, 0)), Ok(SequenceCheck::InOrder));
+        assert_eq!(streams.record(message(1, 8, 0)), Ok(SequenceCheck::InOrder));
+        assert_eq!(streams.record(message(1, 7, 1)), Ok(SequenceCheck::Stale));
+        assert_eq!(streams.record(message(1, 8, 1)), Ok(SequenceCheck::InOrder));
     }
 
     #[test]
     fn senders_are_bounded() {
         let mut streams = Streams::new(2);
-        assert_eq!(streams.follow(message(1, 7, 0)), Ok(Place::Next));
-        assert_eq!(streams.follow(message(2, 7, 0)), Ok(Place::Next));
-        assert!(streams.follow(message(3, 7, 0)).is_err());
-        assert_eq!(streams.follow(message(1, 8, 0)), Ok(Place::Next));
+        assert_eq!(streams.record(message(1, 7, 0)), Ok(SequenceCheck::InOrder));
+        assert_eq!(streams.record(message(2, 7, 0)), Ok(SequenceCheck::InOrder));
+        assert!(streams.record(message(3, 7, 0)).is_err());
+        assert_eq!(streams.record(message(1, 8, 0)), Ok(SequenceCheck::InOrder));
     }
 }

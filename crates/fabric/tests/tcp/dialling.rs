@@ -2,7 +2,7 @@
 
 use std::os::unix::net::UnixListener;
 
-use outboard_fabric::{Fabric, FabricEvent, Payload, Tcp, TcpSettings};
+use outboard_fabric::{Fabric, FabricEvent, SendPayload, Tcp, TcpSettings};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::tap::sibling_name;
@@ -15,7 +15,7 @@ fn until_quiet(fabrics: &mut [&mut Tcp]) {
 }
 
 /// An end that dials siblings first, an end with a larger id, and a test listener under the sibling name of the latter.
-fn behind_a_door() -> (Tcp, Tcp, UnixListener) {
+fn behind_a_unix_listener() -> (Tcp, Tcp, UnixListener) {
     loop {
         let (smaller, larger) = (fabric(TcpSettings { siblings: true, ..settings() }), stranger());
         if smaller.id() < larger.id() {
@@ -27,24 +27,24 @@ fn behind_a_door() -> (Tcp, Tcp, UnixListener) {
 
 /// When only the larger id reaches the smaller one, its connection carries messages both ways.
 #[test]
-fn a_connection_that_gave_way_takes_the_place_of_a_dial_that_fails() {
-    let (mut smaller, mut larger, door) = behind_a_door();
+fn a_standby_connection_replaces_a_failed_dial() {
+    let (mut smaller, mut larger, door) = behind_a_unix_listener();
     let (to_larger, to_smaller) = (connect(&mut smaller, &larger), connect(&mut larger, &smaller));
-    larger.send(to_smaller, b"up", Payload::Empty).expect("room");
+    larger.send(to_smaller, b"up", SendPayload::Empty).expect("room");
     let (dialled, _) = door.accept().expect("a dial");
     until_quiet(&mut [&mut smaller, &mut larger]);
     drop(dialled);
     assert_eq!(until(&mut [&mut smaller, &mut larger], "the larger's message", message(to_larger)), b"up");
-    smaller.send(to_larger, b"down", Payload::Empty).expect("room");
+    smaller.send(to_larger, b"down", SendPayload::Empty).expect("room");
     assert_eq!(until(&mut [&mut larger, &mut smaller], "the smaller's message", message(to_smaller)), b"down");
 }
 
 /// A peer without room ends a connection whose hello it has not read; the dialer dials again.
 #[test]
-fn who_is_passed_by_dials_again() {
-    let (mut smaller, mut larger, door) = behind_a_door();
+fn a_dialer_whose_hello_was_not_read_dials_again() {
+    let (mut smaller, mut larger, door) = behind_a_unix_listener();
     let to_larger = connect(&mut smaller, &larger);
-    smaller.send(to_larger, b"here", Payload::Empty).expect("room");
+    smaller.send(to_larger, b"here", SendPayload::Empty).expect("room");
     let from_smaller = smaller.id();
     for unheard in [true, false, true] {
         let (dialled, _) = door.accept().expect("a dial");
@@ -75,10 +75,10 @@ fn a_crowd_that_dials_at_once_gets_through() {
         let (mut member, mut crowd): (Tcp, Vec<Tcp>) = (end(), (0..CROWD).map(|_| end()).collect());
         for end in &mut crowd {
             let to = connect(end, &member);
-            end.send(to, b"hello", Payload::Empty).expect("room");
+            end.send(to, b"hello", SendPayload::Empty).expect("room");
             if known {
                 let to = connect(&mut member, end);
-                member.send(to, b"welcome", Payload::Empty).expect("room");
+                member.send(to, b"welcome", SendPayload::Empty).expect("room");
             }
         }
         let mut heard = 0;

@@ -4,9 +4,9 @@ use std::cell::RefCell;
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 
-use outboard_fabric::secured::{Greeting, Keys, Step, Terms};
+use outboard_fabric::secured::{Handshake, HandshakeStep, HandshakeTerms, Keys};
 use outboard_fabric::{
-    ConnectError, Fabric, FabricEvent, Identity, MAX_PAYLOAD, Payload, PeerId, PeerLoss, SendError, SharedKey, Tcp,
+    ConnectError, Fabric, FabricEvent, Identity, MAX_PAYLOAD, PeerId, PeerLoss, SendError, SendPayload, SharedKey, Tcp,
 };
 use rustix::event::{PollFd, PollFlags, poll};
 
@@ -22,7 +22,7 @@ fn only_holders_of_the_cluster_key_take_part() {
     let ours = SharedKey::of(b"ours");
     let (mut a, mut b) = (of_cluster(ours), of_cluster(ours));
     let to_b = connect(&mut a, &b);
-    a.send(to_b, b"hello", Payload::Empty).expect("room");
+    a.send(to_b, b"hello", SendPayload::Empty).expect("room");
     let from_a = a.id();
     assert_eq!(until(&mut [&mut b, &mut a], "a holder's message", message(from_a)), b"hello");
     for other in [SharedKey::of(b"theirs"), SharedKey::default()] {
@@ -34,20 +34,20 @@ fn only_holders_of_the_cluster_key_take_part() {
 
 /// A service process at the address of one that has ended does not get its messages.
 #[test]
-fn a_successor_at_the_same_port_is_somebody_else() {
+fn a_successor_at_the_same_port_gets_no_messages_of_its_predecessor() {
     let (mut a, b) = (fabric(TcpSettings { siblings: true, ..settings() }), stranger());
     let mut successor = stranger();
     let _tap = Tap::between(&b, &successor);
     let gone = connect(&mut a, &b);
     drop(b);
-    a.send(gone, b"secret", Payload::Empty).expect("room");
+    a.send(gone, b"secret", SendPayload::Empty).expect("room");
     let mut fabrics = [&mut a, &mut successor];
     assert!(matches!(until(&mut fabrics, "the loss", loss), PeerLoss::Reset | PeerLoss::Handshake(_)));
 }
 
 /// Garbage, silence, half a handshake and 10,000 silent connections cost others nothing.
 #[test]
-fn strangers_are_closed_and_others_go_on() {
+fn unauthenticated_connections_are_closed_and_peers_go_on() {
     let (mut a, mut b) = (stranger(), stranger());
     let to_b = connect(&mut a, &b);
     let from_a = a.id();
@@ -67,7 +67,7 @@ fn strangers_are_closed_and_others_go_on() {
             a.progress(&mut |_| ());
         }
         if round % 2500 == 0 {
-            a.send(to_b, &[1], Payload::Empty).expect("room");
+            a.send(to_b, &[1], SendPayload::Empty).expect("room");
             assert_eq!(until(&mut [&mut b, &mut a], "a's message", message(from_a)), [1]);
         }
     }
@@ -103,26 +103,26 @@ fn until_refused(fabrics: &mut [&mut Tcp], count: u64) {
 
 /// An end that claims another address for a service process is refused, and does not keep the real one from others.
 #[test]
-fn nobody_is_reached_where_another_says() {
+fn a_forged_address_is_refused_and_the_real_peer_is_reached() {
     let [mut a, mut b, other] = [stranger(), stranger(), stranger()];
     let mut address = b.local_address().to_vec();
     address[8..10].copy_from_slice(&socket(&other).port().to_be_bytes());
     assert!(matches!(a.connect(b.id(), &address), Err(ConnectError::Address { .. })));
     let to_b = connect(&mut a, &b);
-    a.send(to_b, b"hello", Payload::Empty).expect("room");
+    a.send(to_b, b"hello", SendPayload::Empty).expect("room");
     let from_a = a.id();
     assert_eq!(until(&mut [&mut b, &mut a], "the message", message(from_a)), b"hello");
 }
 
 #[test]
-fn what_is_encrypted_cannot_be_read_on_its_way() {
+fn encrypted_payloads_are_unreadable_on_the_wire() {
     for (encrypt, readable) in [(false, true), (true, false)] {
         let mut a = fabric(TcpSettings { encrypt, siblings: true, ..settings() });
         let mut b = fabric(TcpSettings { encrypt, ..settings() });
         let tap = Tap::between(&b, &b);
         connect(&mut a, &b);
         let payload: Vec<u8> = (0..MAX_PAYLOAD).map(|at| ((at * 7) >> 3) as u8).collect();
-        a.send(b.id(), b"a header that says what follows", Payload::Bytes(&payload)).expect("room");
+        a.send(b.id(), b"a header that says what follows", SendPayload::Bytes(&payload)).expect("room");
         let from_a = a.id();
         until(&mut [&mut b, &mut a], "the message", message(from_a));
         drop((a, b));
@@ -134,10 +134,10 @@ fn what_is_encrypted_cannot_be_read_on_its_way() {
 
 /// An encrypting end and a plain end never connect, whichever dials, and both name the reason.
 #[test]
-fn who_encrypts_and_who_does_not_part_by_name() {
+fn encrypting_and_plain_ends_refuse_each_other_by_name() {
     for [mut a, mut b] in [[encrypting(), stranger()], [stranger(), encrypting()]] {
         let to_b = connect(&mut a, &b);
-        a.send(to_b, b"secret", Payload::Empty).expect("room");
+        a.send(to_b, b"secret", SendPayload::Empty).expect("room");
         let PeerLoss::Handshake(why) = until(&mut [&mut a, &mut b], "the refusal", loss) else { panic!("no reason") };
         assert!(why.contains(&to_b.to_string()) && why.contains("--encrypt"), "{why}");
         until_refused(&mut [&mut b], 1);
@@ -159,15 +159,15 @@ impl HandMade {
     /// As `greet`, and `meanwhile` runs between the two messages.
     fn greet_amid(fabric: &mut Tcp, encrypts: bool, meanwhile: impl Fn(&mut Tcp)) -> HandMade {
         let (own, shared) = (Identity::generate(), SharedKey::default());
-        let terms = Terms { own: &own, shared: &shared, purpose: b"outboard tcp 3", encrypts };
+        let terms = HandshakeTerms { own: &own, shared: &shared, purpose: b"outboard tcp 3", encrypts };
         let key = fabric.local_address()[10..].try_into().expect("a key");
-        let (mut greeting, hello) = Greeting::dial(&terms, key).expect("good keys");
+        let (mut handshake, hello) = Handshake::dial(&terms, key).expect("good keys");
         let mut stream = TcpStream::connect(socket(fabric)).expect("it listens");
         stream.set_nonblocking(true).expect("a socket");
         stream.write_all(&hello).expect("room");
         loop {
             fabric.progress(&mut |event| panic!("{event:?}"));
-            let taken = match stream.read(greeting.room()) {
+            let taken = match stream.read(handshake.room()) {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
                     let fds = &mut [
                         PollFd::from_borrowed_fd(fabric.event_fd(), PollFlags::IN),
@@ -178,24 +178,24 @@ impl HandMade {
                 }
                 taken => taken.expect("it stays"),
             };
-            greeting = match greeting.advance(taken).expect("a handshake") {
-                Step::Wait(greeting) => greeting,
-                Step::Say(greeting, message) => {
+            handshake = match handshake.advance(taken).expect("a handshake") {
+                HandshakeStep::Wait(handshake) => handshake,
+                HandshakeStep::Send(handshake, message) => {
                     meanwhile(fabric);
                     stream.write_all(&message).expect("room");
-                    greeting
+                    handshake
                 }
-                Step::Welcome(keys) => {
+                HandshakeStep::Welcome(keys) => {
                     stream.set_nonblocking(false).expect("a socket");
                     return HandMade { stream, id: own.id(), keys };
                 }
-                Step::Proven { .. } => unreachable!("it has dialled"),
+                HandshakeStep::Proven { .. } => unreachable!("it has dialled"),
             };
         }
     }
 
     /// Sends these bytes of the stream of frames, `sealed` in a record of their own.
-    fn say(&mut self, bytes: &[u8], sealed: bool) {
+    fn send_raw(&mut self, bytes: &[u8], sealed: bool) {
         let mut records = Vec::new();
         self.keys.sealer.seal([bytes], &mut Vec::new(), &mut records);
         self.stream.write_all(if sealed { &records } else { bytes }).expect("room");
@@ -210,24 +210,24 @@ fn frame(header: &[u8], payload: usize) -> Vec<u8> {
 /// After a valid handshake a truncated frame never arrives. A frame that is too long ends the connection before memory
 /// is allocated for it. A record that is too short ends it, too, and so do frames without records.
 #[test]
-fn peers_that_say_what_cannot_be_are_closed() {
+fn malformed_frames_after_the_handshake_close_the_connection() {
     for encrypts in [false, true] {
         let mut b = fabric(TcpSettings { encrypt: encrypts, ..settings() });
         let mut cut = HandMade::greet(&mut b, encrypts);
-        cut.say(&frame(b"whole", 100), encrypts);
+        cut.send_raw(&frame(b"whole", 100), encrypts);
         let from = cut.id;
         assert_eq!(until(&mut [&mut b], "the whole frame", message(from)), b"whole");
-        cut.say(&frame(b"cut off", 70_000)[..60_000], encrypts);
+        cut.send_raw(&frame(b"cut off", 70_000)[..60_000], encrypts);
         drop(cut);
         let mut long = HandMade::greet(&mut b, encrypts);
-        long.say(&u32::MAX.to_le_bytes().repeat(2), encrypts);
+        long.send_raw(&u32::MAX.to_le_bytes().repeat(2), encrypts);
         until_refused(&mut [&mut b], 1);
         let mut gibberish = HandMade::greet(&mut b, encrypts);
-        gibberish.say(&[0xff; 70_000], !encrypts);
+        gibberish.send_raw(&[0xff; 70_000], !encrypts);
         until_refused(&mut [&mut b], 2);
         if encrypts {
             let mut empty = HandMade::greet(&mut b, true);
-            empty.say(&16u16.to_le_bytes(), false);
+            empty.send_raw(&16u16.to_le_bytes(), false);
             until_refused(&mut [&mut b], 3);
         }
     }
@@ -235,7 +235,7 @@ fn peers_that_say_what_cannot_be_are_closed() {
 
 /// A peer that has begun the handshake completes it, however many silent connections there are.
 #[test]
-fn a_crowd_of_strangers_keeps_nobody_out() {
+fn a_peer_connects_despite_many_silent_connections() {
     let mut b = stranger();
     let at = socket(&b);
     let crowd = RefCell::new(Vec::new());
@@ -250,18 +250,18 @@ fn a_crowd_of_strangers_keeps_nobody_out() {
     crowd.iter().for_each(|stream| stream.set_nonblocking(true).expect("a socket"));
     let is_kept = |stream: &&TcpStream| stream.peek(&mut [0]).is_err_and(|why| why.kind() == ErrorKind::WouldBlock);
     assert!(crowd.iter().filter(is_kept).count() <= 129, "strangers beyond the bound are kept");
-    peer.say(&frame(b"here", 0), false);
+    peer.send_raw(&frame(b"here", 0), false);
     assert_eq!(until(&mut [&mut b], "a message", message(peer.id)), b"here");
 }
 
 /// A crowd with hellos does not prevent it either: a hello proves no cluster key, and may be a replay.
 #[test]
-fn a_crowd_that_says_hello_keeps_nobody_out() {
+fn a_peer_connects_despite_many_greeted_connections() {
     let mut b = stranger();
     let (own, shared) = (Identity::generate(), SharedKey::default());
-    let terms = Terms { own: &own, shared: &shared, purpose: b"outboard tcp 3", encrypts: false };
+    let terms = HandshakeTerms { own: &own, shared: &shared, purpose: b"outboard tcp 3", encrypts: false };
     let key = b.local_address()[10..].try_into().expect("a key");
-    let (_, hello) = Greeting::dial(&terms, key).expect("good keys");
+    let (_, hello) = Handshake::dial(&terms, key).expect("good keys");
     let mut greeted = |_| {
         let mut stream = TcpStream::connect(socket(&b)).expect("it listens");
         stream.write_all(&hello).expect("room");
@@ -270,37 +270,37 @@ fn a_crowd_that_says_hello_keeps_nobody_out() {
     };
     let _crowd: Vec<TcpStream> = (0..200).map(&mut greeted).collect();
     let mut peer = HandMade::greet(&mut b, false);
-    peer.say(&frame(b"here", 0), false);
+    peer.send_raw(&frame(b"here", 0), false);
     assert_eq!(until(&mut [&mut b], "a message", message(peer.id)), b"here");
 }
 
 /// A peer that reads nothing has a queue within the limits, and others are served.
 #[test]
-fn a_peer_that_reads_nothing_holds_up_nobody() {
+fn a_peer_that_reads_nothing_delays_no_other() {
     for encrypt in [false, true] {
         let end = || fabric(TcpSettings { encrypt, ..settings() });
         let [mut a, mut b, mut mute] = [end(), end(), end()];
         let (to_a, to_mute) = (connect(&mut b, &a), connect(&mut b, &mute));
-        b.send(to_mute, b"first", Payload::Empty).expect("room");
+        b.send(to_mute, b"first", SendPayload::Empty).expect("room");
         let from_b = b.id();
         until(&mut [&mut mute, &mut b], "the first message", message(from_b));
         let mut accepted = 0;
         let refused = loop {
-            if let Err(error) = b.send(to_mute, b"more", Payload::Bytes(&[7; MAX_PAYLOAD])) {
+            if let Err(error) = b.send(to_mute, b"more", SendPayload::Bytes(&[7; MAX_PAYLOAD])) {
                 break error;
             }
             accepted += MAX_PAYLOAD;
             assert!(accepted < 1 << 30, "no end of what waits for a peer that reads nothing");
         };
         assert_eq!(refused, SendError::Full(to_mute));
-        b.send(to_a, b"others go on", Payload::Empty).expect("room");
+        b.send(to_a, b"others go on", SendPayload::Empty).expect("room");
         assert_eq!(until(&mut [&mut a, &mut b], "a's message", message(from_b)), b"others go on");
     }
 }
 
 /// One turn handles a bounded number of frames, however many wait in however many sockets, and each peer gets a turn.
 #[test]
-fn a_turn_is_bounded_whoever_says_how_much() {
+fn a_turn_handles_a_bounded_number_of_frames() {
     const PEERS: usize = 24;
     const EACH: usize = 8000;
     let small = frame(&[7; 28], 8);
@@ -311,24 +311,24 @@ fn a_turn_is_bounded_whoever_says_how_much() {
         let mut b = fabric(TcpSettings { encrypt: encrypts, ..settings() });
         let mut peers: Vec<_> = (0..PEERS).map(|_| HandMade::greet(&mut b, encrypts)).collect();
         let ids: Vec<PeerId> = peers.iter().map(|peer| peer.id).collect();
-        peers.iter_mut().for_each(|peer| peer.say(&frames, encrypts));
+        peers.iter_mut().for_each(|peer| peer.send_raw(&frames, encrypts));
         std::thread::scope(|scope| {
             for peer in &mut peers {
-                scope.spawn(|| (1..EACH / 100).for_each(|_| peer.say(&frames, encrypts)));
+                scope.spawn(|| (1..EACH / 100).for_each(|_| peer.send_raw(&frames, encrypts)));
             }
-            let (mut heard, mut turns) = ([0; PEERS], 0);
-            while heard != [EACH; PEERS] {
-                let before: usize = heard.iter().sum();
+            let (mut received, mut turns) = ([0; PEERS], 0);
+            while received != [EACH; PEERS] {
+                let before: usize = received.iter().sum();
                 let moved = b.progress(&mut |event| match event {
                     FabricEvent::Message { from, .. } => {
-                        heard[ids.iter().position(|id| *id == from).expect("a peer")] += 1;
+                        received[ids.iter().position(|id| *id == from).expect("a peer")] += 1;
                     }
                     other => panic!("{other:?}"),
                 });
-                let taken = heard.iter().sum::<usize>() - before;
+                let taken = received.iter().sum::<usize>() - before;
                 assert!(taken <= most, "{taken} frames in one turn");
                 turns += 1;
-                assert!(turns < PEERS || !heard.contains(&0), "{heard:?} after {turns} turns");
+                assert!(turns < PEERS || !received.contains(&0), "{received:?} after {turns} turns");
                 if moved == 0 {
                     assert!(is_ready(&[&mut b], &PATIENCE), "nothing comes");
                 }

@@ -10,7 +10,8 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 use std::sync::{Barrier, Mutex};
 
 use outboard_fabric::{
-    Armed, Fabric, FabricEvent, Identity, Limits, Payload, PeerId, PeerLoss, SharedKey, Tcp, TcpSettings, conformance,
+    Armed, Fabric, FabricEvent, FabricLimits, Identity, PeerId, PeerLoss, SendPayload, SharedKey, Tcp, TcpSettings,
+    conformance,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -19,7 +20,7 @@ const PATIENCE: Timespec = Timespec { tv_sec: 20, tv_nsec: 0 };
 
 fn settings() -> TcpSettings {
     let (identity, cluster) = (Identity::generate(), SharedKey::default());
-    let limits = Limits::default();
+    let limits = FabricLimits::default();
     TcpSettings { at: Ipv4Addr::LOCALHOST, identity, cluster, encrypt: false, siblings: false, limits }
 }
 
@@ -109,24 +110,24 @@ fn tcp_conforms() {
 
 /// SP-4: without encryption the kernel reads payloads straight into place.
 #[test]
-fn payloads_land_where_they_belong_unless_they_are_encrypted() {
+fn plain_payloads_are_placed_directly_and_encrypted_ones_buffered() {
     for encrypt in [false, true] {
-        let landed = conformance::payloads_land(&mut |_, limits| {
+        let placed = conformance::payloads_are_placed(&mut |_, limits| {
             Box::new(fabric(TcpSettings { encrypt, limits, ..settings() }))
         });
-        assert_eq!(landed > 0, !encrypt, "{landed}");
+        assert_eq!(placed > 0, !encrypt, "{placed}");
     }
 }
 
 /// SP-3: a message that waits when its peer is disconnected does not precede messages that are sent later.
 #[test]
-fn nothing_said_before_a_disconnect_waits_for_the_next_connection() {
+fn messages_from_before_a_disconnect_do_not_reach_the_next_connection() {
     let (mut end, mut other) = (stranger(), stranger());
     let peer = connect(&mut end, &other);
-    end.send(peer, b"old", Payload::Empty).expect("room");
+    end.send(peer, b"old", SendPayload::Empty).expect("room");
     end.disconnect(peer);
     connect(&mut end, &other);
-    end.send(peer, b"new", Payload::Empty).expect("room");
+    end.send(peer, b"new", SendPayload::Empty).expect("room");
     let own = end.id();
     let said = until(&mut [&mut other, &mut end], "a message", message(own));
     assert_eq!(said, b"new");
@@ -135,7 +136,7 @@ fn nothing_said_before_a_disconnect_waits_for_the_next_connection() {
 /// Service processes on separate threads dial one another at the same moment. One connection of each pair stays, no
 /// peer is lost, and every message arrives once and in order.
 #[test]
-fn all_dial_all_at_once() {
+fn simultaneous_dials_of_all_pairs_succeed() {
     const ENDS: usize = 4;
     const EACH: u8 = 3;
     for round in 0..100 {
@@ -148,7 +149,7 @@ fn all_dial_all_at_once() {
             let own = end.id();
             for (id, address) in known.lock().expect("no panic").iter().filter(|(id, _)| *id != own) {
                 end.connect(*id, address).expect("an address of this fabric");
-                (0..EACH).for_each(|number| end.send(*id, &[number], Payload::Empty).expect("room"));
+                (0..EACH).for_each(|number| end.send(*id, &[number], SendPayload::Empty).expect("room"));
             }
             let (mut heard, mut lost) = (HashMap::new(), None);
             while heard.values().sum::<u8>() < EACH * (ENDS as u8 - 1) && lost.is_none() {

@@ -2,7 +2,7 @@
 
 use std::os::unix::net::UnixListener;
 
-use outboard_fabric::{Fabric, Payload, Tcp, TcpSettings};
+use outboard_fabric::{Fabric, SendPayload, Tcp, TcpSettings};
 use rustix::process::{Uid, geteuid};
 use rustix::thread::set_thread_res_uid;
 
@@ -25,7 +25,7 @@ fn connections(of: &Tcp) -> usize {
 /// A message of `a` arrives at `b`. Returns whether it came over TCP.
 fn comes_by_port(mut a: Tcp, mut b: Tcp) -> bool {
     let to = connect(&mut a, &b);
-    a.send(to, b"hello", Payload::Empty).expect("room");
+    a.send(to, b"hello", SendPayload::Empty).expect("room");
     let from = a.id();
     assert_eq!(until(&mut [&mut b, &mut a], "a message", message(from)), b"hello");
     connections(&b) > 0

@@ -7,9 +7,9 @@ use std::path::Path;
 use crate::support::cluster::{Cluster, Layout, Test};
 use crate::support::exchanges::LANDING;
 use crate::support::refusable::Calls;
-use crate::support::{DAEMON, Daemon, Rank, all_say, kill_the_last, let_go};
+use crate::support::{DAEMON, Daemon, Rank, expect_line_from_all, kill_the_last, let_go};
 use outboard::Context;
-use outboard_lab::{Loss, LossOf};
+use outboard_lab::{LossScope, PacketLoss};
 
 /// Only root may start programs as other users.
 pub(crate) const OF_ROOT: &[Test] =
@@ -95,7 +95,7 @@ fn two_users_on_the_same_hosts_multicast_at_once() {
             })
         })
         .collect();
-    all_say(&mut ranks, "done");
+    expect_line_from_all(&mut ranks, "done");
     for user in 0..USERS.len() {
         let count = |name: &str| -> u64 {
             of(user).iter().map(|daemon| daemon.statistics()[name].as_u64().expect("a number")).sum()
@@ -169,7 +169,7 @@ fn a_late_rank_holds_up_only_whose_sums_it_is_part_of() {
         let mut ranks = cluster.ranks(scenario, 2);
         let (late, others) = ranks.split_last_mut().expect("six");
         assert_eq!(late.line(), "ready");
-        all_say(others, "waits");
+        expect_line_from_all(others, "waits");
         let before = cluster.count("late_arrivals");
         late.go_on();
         ranks.into_iter().for_each(Rank::finish);
@@ -183,9 +183,9 @@ fn a_late_leaf_or_rank_of_an_exchange_delays_nobody() {
     for (algorithm, scenario) in [("multicast", "late-leaf"), ("ring", "late-leaf"), ("multicast", "late-exchange")] {
         let cluster = Cluster::start(3, None, &["--algorithm", algorithm]);
         let mut ranks = cluster.ranks(scenario, 2);
-        all_say(&mut ranks, "ready");
+        expect_line_from_all(&mut ranks, "ready");
         let (late, others) = ranks.split_last_mut().expect("six");
-        all_say(others, "done");
+        expect_line_from_all(others, "done");
         // On a busy machine other ranks may have been late as well.
         let before = cluster.count("late_arrivals");
         late.go_on();
@@ -200,9 +200,9 @@ fn a_late_root_of_a_gather_holds_up_nobody() {
     let cluster = Cluster::start(3, None, &[]);
     let mut ranks = cluster.ranks("late-root", 2);
     for _ in 0..2 {
-        all_say(&mut ranks, "ready");
+        expect_line_from_all(&mut ranks, "ready");
         let (late, others) = ranks.split_last_mut().expect("six");
-        all_say(others, "done");
+        expect_line_from_all(others, "done");
         late.go_on();
         assert_eq!(late.line(), "done");
         ranks.iter_mut().for_each(Rank::go_on);
@@ -214,10 +214,10 @@ fn a_late_root_of_a_gather_holds_up_nobody() {
 fn a_late_leaf_bounds_how_far_small_broadcasts_get_ahead() {
     let cluster = Cluster::start(2, None, &[]);
     let mut ranks = cluster.ranks("held-up", 1);
-    all_say(&mut ranks, "ready");
+    expect_line_from_all(&mut ranks, "ready");
     assert_eq!(ranks[0].line(), "held up");
     ranks[1].go_on();
-    all_say(&mut ranks, "done");
+    expect_line_from_all(&mut ranks, "done");
     assert_eq!((cluster.count("failed"), cluster.count("violations")), (0, 0));
     let_go(ranks);
 }
@@ -260,7 +260,7 @@ const RECEIVERS: [&[&str]; 3] = [&["--receivers", "0"], &["--receivers", "1"], &
 fn lost_datagrams_are_repaired() {
     let clusters = RECEIVERS.map(|receivers| (3, 1, receivers));
     for (hosts, siblings, flags) in clusters.into_iter().chain([(2, 2, &[][..])]) {
-        let loss = Loss::new(5.0, LossOf::Multicast).expect("a percentage");
+        let loss = PacketLoss::new(5.0, LossScope::Multicast).expect("a percentage");
         let cluster = Cluster::with_siblings(hosts, siblings, Some(loss), flags);
         cluster.run("allgather", siblings);
         assert!(cluster.count("retransmitted_bytes") > 0, "a twentieth of all datagrams was lost");
@@ -296,7 +296,7 @@ fn withdrawn_memory_loses_no_byte_between_hosts() {
     ] {
         let mut cluster = Cluster::start_refusable(2, options);
         let mut ranks = cluster.ranks(scenario, 2);
-        all_say(&mut ranks, "ready");
+        expect_line_from_all(&mut ranks, "ready");
         for calls in [Calls::Descriptor, Calls::CrossMemory] {
             cluster.daemons[0].refuse(calls, rustix::io::Errno::FAULT.raw_os_error());
         }
@@ -367,8 +367,8 @@ fn a_host_that_was_cut_off_is_welcome_again() {
     let cut_off = cluster.daemons[2].statistics()["service_process"].as_str().expect("a name").to_owned();
     let mut ranks = cluster.ranks("a-host-dies", 2);
     let mut alone = ranks.split_off(4);
-    all_say(&mut alone, "ready");
-    all_say(&mut ranks, "posted");
+    expect_line_from_all(&mut alone, "ready");
+    expect_line_from_all(&mut ranks, "posted");
     let link = |state: &str| {
         let mut ip = cluster.lab.command("h3", "ip").expect("the host is up");
         assert!(ip.args(["link", "set", "eth0", state]).status().expect("iproute2").success());
@@ -382,7 +382,7 @@ fn a_host_that_was_cut_off_is_welcome_again() {
     let_go(ranks);
     link("up");
     let mut ranks = cluster.ranks("allgather", 2);
-    all_say(&mut ranks, "done");
+    expect_line_from_all(&mut ranks, "done");
     let_go(ranks);
 }
 
@@ -401,7 +401,7 @@ fn a_halted_rank_is_late_and_not_dead() {
     };
     signal("-STOP");
     ranks[3].go_on();
-    all_say(&mut ranks[..3], "waits");
+    expect_line_from_all(&mut ranks[..3], "waits");
     signal("-CONT");
     ranks.into_iter().for_each(Rank::finish);
 }
@@ -441,7 +441,7 @@ fn a_killed_sibling_is_named_and_others_are_unharmed() {
     let mut cluster = Cluster::with_siblings(1, 2, None, &[]);
     let victim = cluster.daemons[1].statistics()["service_process"].as_str().expect("a name").to_owned();
     let mut ranks = cluster.ranks("a-sibling-dies", 4);
-    all_say(&mut ranks, "posted");
+    expect_line_from_all(&mut ranks, "posted");
     cluster.daemons[1].kill();
     // Rank 0 has not called, and its end would be another reason.
     for rank in [1, 2, 3] {

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use crate::support::cluster::{Cluster, Test};
 use crate::support::offloaded::{LISTS, ROUNDS};
-use crate::support::{DAEMON, Daemon, Rank, all_say, kill_the_last, let_go};
+use crate::support::{DAEMON, Daemon, Rank, expect_line_from_all, kill_the_last, let_go};
 
 /// Daemons that sleep whenever possible, so that every wake-up counts.
 const ENGINE: [&str; 4] = ["--engine", "ofi-triggered", "--poll", "off"];
@@ -41,10 +41,10 @@ fn counted(daemon: &Daemon) -> [u64; 3] {
 fn bytes_are_right_and_the_conductor_sleeps() {
     let cluster = Cluster::start(4, None, &ENGINE);
     let mut ranks = cluster.ranks("offloaded", 1);
-    all_say(&mut ranks, "done");
+    expect_line_from_all(&mut ranks, "done");
     let (before, began) = (cluster.daemons.iter().map(counted).collect::<Vec<_>>(), Instant::now());
     ranks.iter_mut().for_each(Rank::go_on);
-    all_say(&mut ranks, "done");
+    expect_line_from_all(&mut ranks, "done");
     for (daemon, before) in cluster.daemons.iter().zip(before) {
         let after = counted(daemon);
         let [calls, wakeups, signs] = std::array::from_fn(|at| after[at] - before[at]);

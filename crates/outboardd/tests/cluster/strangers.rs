@@ -1,7 +1,7 @@
 //! Datagrams that strangers on the network send to the daemons of an emulated cluster, and that no daemon accepts.
 
 use crate::support::cluster::{Cluster, Test};
-use crate::support::{Rank, SCENARIO, all_say, forger, let_go};
+use crate::support::{Rank, SCENARIO, expect_line_from_all, forger, let_go};
 
 pub(crate) const TESTS: &[Test] = &[
     ("hosts_that_disagree_on_multicast_auth_make_no_group", hosts_that_disagree_on_multicast_auth_make_no_group),
@@ -19,7 +19,7 @@ fn hosts_that_disagree_on_multicast_auth_make_no_group() {
 fn captured_datagrams_change_nothing() {
     let cluster = Cluster::start(4, None, &[]);
     let mut ranks = cluster.ranks_at("replayed", &[(0, 0), (1, 0), (2, 0)]);
-    all_say(&mut ranks, "made");
+    expect_line_from_all(&mut ranks, "made");
     let mut stranger = Rank::spawn(
         cluster
             .again(3)
@@ -29,12 +29,12 @@ fn captured_datagrams_change_nothing() {
     );
     assert_eq!(stranger.line(), "listens");
     ranks.iter_mut().for_each(Rank::go_on);
-    all_say(&mut ranks, "captured");
+    expect_line_from_all(&mut ranks, "captured");
     stranger.go_on();
     let captured: u64 = stranger.line().parse().expect("a number");
     assert!(captured > 50, "{captured} datagrams of a call");
     ranks.iter_mut().for_each(Rank::go_on);
-    all_say(&mut ranks, "ready");
+    expect_line_from_all(&mut ranks, "ready");
     let refused = || cluster.daemons[0].statistics()["datagrams_refused"].as_u64().expect("a number");
     assert_eq!(refused(), captured, "they came from another address");
     ranks[0].go_on();
@@ -44,7 +44,7 @@ fn captured_datagrams_change_nothing() {
     stranger.go_on();
     assert_eq!(stranger.line(), "sent");
     ranks[1].go_on();
-    all_say(&mut ranks, "done");
+    expect_line_from_all(&mut ranks, "done");
     assert_eq!(refused(), 2 * captured);
     stranger.finish();
     let_go(ranks);

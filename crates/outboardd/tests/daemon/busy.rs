@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use outboard::{Context, Contribution};
 
 use crate::support::scenarios::LIMIT;
-use crate::support::{Daemon, all_say, group, ranks};
+use crate::support::{Daemon, expect_line_from_all, group, ranks};
 
 /// Promised bound on the time to attach; mostly attaching takes some milliseconds.
 const PROMISED: Duration = Duration::from_secs(5);
@@ -24,7 +24,7 @@ fn visit(daemon: &Daemon) -> Duration {
 fn busy_ranks_hold_up_nobody() {
     let mut daemon = Daemon::start(&[]);
     let mut busy = ranks("busy", &daemon, 2);
-    all_say(&mut busy, "busy");
+    expect_line_from_all(&mut busy, "busy");
     let visits: Vec<Duration> = (0..20).map(|_| visit(&daemon)).collect();
     println!("attached and left in {visits:?}");
     assert!(visits.iter().all(|visit| *visit < PROMISED), "{visits:?}");

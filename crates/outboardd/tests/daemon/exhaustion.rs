@@ -4,7 +4,7 @@ use std::fs::File;
 use std::process::Command;
 use std::time::Instant;
 
-use outboard::{Context, Contribution, Element, Group, Operator, Outcome, Reduction, Status};
+use outboard::{Context, Contribution, Element, Group, Operator, Reduction, ReductionOutcome, Status};
 
 use crate::support::scenarios::LIMIT;
 use crate::support::{DAEMON, Daemon, Rank, SCENARIO, again};
@@ -117,7 +117,7 @@ fn sum(groups: &[Group], bytes: usize) -> Result<(), outboard::Error> {
     let requests = groups.iter().zip(&mut buffers).map(|(group, (send, receive))| {
         let at = Contribution::At(send.as_ptr());
         let elements = bytes as u64 / 4;
-        let outcome = Outcome::Scan { count: elements, inclusive: true };
+        let outcome = ReductionOutcome::Scan { count: elements, inclusive: true };
         // SAFETY: both buffers outlive the wait for the request's end.
         unsafe { group.ireduction(outcome, reduction, at, receive.as_mut_ptr()) }.expect("posted")
     });

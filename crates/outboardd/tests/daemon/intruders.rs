@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
 use outboard::{Context, Group, Status};
-use outboard_shm::attach::{Channel, ChannelError, Hello, Reply, Request, Restaged};
+use outboard_shm::attach::{AttachChannel, AttachReply, AttachRequest, ChannelError, Hello, RestagedBuffers};
 use outboard_shm::control::LAYOUT_VERSION;
 use rustix::event::epoll;
 use rustix::fs::{FallocateFlags, Gid, MemfdFlags, SealFlags, Uid};
@@ -40,7 +40,7 @@ fn as_user<T: Send>(user: u32, act: impl FnOnce() -> T + Send) -> T {
 }
 
 /// Waits until the service process has refused this user and closed the connection.
-fn turned_away(channel: &Channel) {
+fn turned_away(channel: &AttachChannel) {
     let sentence = format!("user {} may not attach", geteuid().as_raw());
     let mut refusals = 0;
     // If bytes were sent, the kernel first reports that they were not read.
@@ -48,7 +48,9 @@ fn turned_away(channel: &Channel) {
         assert!(channel.wait(LIMIT).expect("poll"), "the connection stays open");
         match channel.receive() {
             Ok(Some(received)) => match received.message {
-                Reply::Error { status: Status::NoService, text } => refusals += u32::from(text.contains(&sentence)),
+                AttachReply::Error { status: Status::NoService, text } => {
+                    refusals += u32::from(text.contains(&sentence))
+                }
                 other => panic!("{other:?}"),
             },
             Err(ChannelError::Closed) => return true,
@@ -60,8 +62,8 @@ fn turned_away(channel: &Channel) {
 }
 
 /// Sends a request on a new connection; returns the connection once it is refused.
-fn ask_in_vain(daemon: &Daemon, request: &Request, descriptors: &[BorrowedFd<'_>]) -> Channel {
-    let channel = Channel::connect(&daemon.socket()).expect("the daemon listens");
+fn ask_in_vain(daemon: &Daemon, request: &AttachRequest, descriptors: &[BorrowedFd<'_>]) -> AttachChannel {
+    let channel = AttachChannel::connect(&daemon.socket()).expect("the daemon listens");
     match channel.send(7, request, descriptors) {
         // The refusal may precede the send.
         Ok(()) | Err(ChannelError::Closed) => {}
@@ -71,8 +73,8 @@ fn ask_in_vain(daemon: &Daemon, request: &Request, descriptors: &[BorrowedFd<'_>
     channel
 }
 
-fn hello(descriptor: bool) -> Request {
-    Request::Hello(Hello { layout_version: LAYOUT_VERSION, pid: 1, probe_address: 8, nonce: [1; 16], descriptor })
+fn hello(descriptor: bool) -> AttachRequest {
+    AttachRequest::Hello(Hello { layout_version: LAYOUT_VERSION, pid: 1, probe_address: 8, nonce: [1; 16], descriptor })
 }
 
 /// Memory with a nominal size and no pages.
@@ -183,7 +185,7 @@ fn a_refusal_that_many_entries_wait_for_holds_up_nobody() {
             }
             let address = SocketAddrUnix::new(daemon.socket()).expect("short enough");
             rustix::net::connect(&socket, &address).expect("the daemon listens");
-            turned_away(&Channel::from(socket));
+            turned_away(&AttachChannel::from(socket));
         });
         1
     });
@@ -195,14 +197,14 @@ fn a_refusal_that_many_entries_wait_for_holds_up_nobody() {
 fn whatever_another_user_asks_for_is_refused_before_it_is_read() {
     const HUGE: u64 = 1 << 40;
     let memory = sparse(HUGE);
-    let restaged = Restaged { group: 1, instance: 1, slot: 0, send: 0x5000, receive: 0x6000 };
+    let restaged = RestagedBuffers { group: 1, instance: 1, slot: 0, send: 0x5000, receive: 0x6000 };
     let requests = [
         (hello(false), &[][..]),
-        (Request::Offer, &[]),
-        (Request::Restage(restaged), &[]),
-        (Request::RegisterMemory { address: 0x10_0000, bytes: HUGE }, &[memory.as_fd()]),
-        (Request::CreateGroup { ranks: 1, rank: 0 }, &[memory.as_fd()]),
-        (Request::Record { group: 1, recording: 1, bytes: HUGE }, &[memory.as_fd()]),
+        (AttachRequest::Offer, &[]),
+        (AttachRequest::Restage(restaged), &[]),
+        (AttachRequest::RegisterMemory { address: 0x10_0000, bytes: HUGE }, &[memory.as_fd()]),
+        (AttachRequest::CreateGroup { ranks: 1, rank: 0 }, &[memory.as_fd()]),
+        (AttachRequest::Record { group: 1, recording: 1, bytes: HUGE }, &[memory.as_fd()]),
     ];
     beside_a_job(&[], |daemon| {
         let ever = || daemon.statistics()["memory_tiers_ever"].clone();

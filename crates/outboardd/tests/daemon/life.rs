@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use outboard::{Context, Status};
 use outboard_service::NamedSocket;
-use outboard_shm::attach::{ATTACH_VERSION, Channel};
+use outboard_shm::attach::{ATTACH_VERSION, AttachChannel};
 use rustix::event::{PollFd, PollFlags};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::net::SocketType;
@@ -16,7 +16,7 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::support::scenarios::LIMIT;
-use crate::support::{DAEMON, Daemon, all_say, conformance, let_go, rank_at, ranks};
+use crate::support::{DAEMON, Daemon, conformance, expect_line_from_all, let_go, rank_at, ranks};
 
 #[test]
 fn a_rank_attaches_again_when_its_daemon_is_back() {
@@ -45,7 +45,7 @@ fn a_daemon_of_another_version_is_told_with_both() {
     let daemon = std::thread::spawn(move || {
         let mut waiting = [PollFd::new(&listener, PollFlags::IN)];
         rustix::event::poll(&mut waiting, None).expect("a rank comes");
-        let channel = Channel::from(listener.accept().expect("descriptors").expect("it waits"));
+        let channel = AttachChannel::from(listener.accept().expect("descriptors").expect("it waits"));
         assert!(channel.wait(LIMIT).expect("poll"), "no greeting");
         // In messages of every release, magic number and version come first.
         let mut message = [0; 6];
@@ -129,7 +129,7 @@ fn a_daemon_that_was_stopped_for_too_long_says_so_once_and_why() {
     let (mut log, writer) = std::io::pipe().expect("descriptors");
     let mut daemon = Daemon::start_by(with_stderr(writer.into()), &["--log", "error", "--poll", "always"]);
     let mut ranks = ranks("attached", &daemon, 1);
-    all_say(&mut ranks, "ready");
+    expect_line_from_all(&mut ranks, "ready");
     let pid = Pid::from_raw(daemon.id().cast_signed()).expect("it lives");
     kill_process(pid, Signal::STOP).expect("it lives");
     // Stops the daemon for this time; the test waits for no event.

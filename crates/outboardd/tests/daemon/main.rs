@@ -1,22 +1,22 @@
 //! A daemon as a separate process, with its ranks beside it on this host.
 
+mod blocked_page_faults;
 mod busy;
 mod churn;
-mod errands;
 mod exhaustion;
+mod group_creation;
 mod hostile;
 mod intruders;
+mod job_daemon;
 mod life;
-mod making;
 mod one_host;
-mod own_daemon;
+mod rank_copies;
 mod recorded;
 mod relay;
 mod soak;
 mod sockets;
 mod survivors;
 mod system_daemon;
-mod unserved;
 mod users;
 mod withdrawn;
 

@@ -3,7 +3,7 @@
 use std::process::Command;
 
 use crate::support::conformance::{self, Service};
-use crate::support::{DAEMON, Daemon, Rank, all_say, let_go, ranks};
+use crate::support::{DAEMON, Daemon, Rank, expect_line_from_all, let_go, ranks};
 
 fn service() -> Service {
     Daemon::start(&[]).into()
@@ -29,7 +29,7 @@ fn many_calls_in_flight_end_with_the_right_bytes() {
 }
 
 #[test]
-fn ranks_hear_of_deaths_and_disagreements() {
+fn deaths_and_mismatches_are_reported_to_ranks() {
     conformance::deaths_and_disagreements(&service());
 }
 
@@ -43,7 +43,7 @@ fn ranks_learn_of_the_daemons_death() {
     let mut daemon = Daemon::start(&[]);
     let mut ranks = ranks("daemon-dies", &daemon, 3);
     assert_eq!(ranks[0].line(), "ready");
-    all_say(&mut ranks[1..], "posted");
+    expect_line_from_all(&mut ranks[1..], "posted");
     daemon.kill();
     ranks[0].go_on();
     ranks.into_iter().for_each(Rank::finish);
@@ -57,7 +57,7 @@ fn sleeps(daemon: &Daemon) -> u64 {
 fn an_idle_daemon_with_ranks_sleeps() {
     let daemon = Daemon::start(&["--poll", "auto"]);
     let mut ranks = ranks("attached", &daemon, 4);
-    all_say(&mut ranks, "ready");
+    expect_line_from_all(&mut ranks, "ready");
     let looks = |daemon: &Daemon| daemon.statistics()["datapath"]["looks"]["in_vain"].as_u64().expect("a number");
     let (looked, slept) = (looks(&daemon), sleeps(&daemon));
     // Period in which idleness is measured; the test waits for no event.
@@ -74,7 +74,7 @@ fn an_idle_daemon_with_ranks_sleeps() {
 fn a_daemon_that_always_looks_sleeps_when_the_last_rank_has_gone() {
     let daemon = Daemon::start(&["--poll", "always"]);
     let mut ranks = ranks("attached", &daemon, 2);
-    all_say(&mut ranks, "ready");
+    expect_line_from_all(&mut ranks, "ready");
     let before = sleeps(&daemon);
     assert!((0..10).all(|_| sleeps(&daemon) == before), "it sleeps while ranks are attached");
     let_go(ranks);

@@ -6,13 +6,15 @@ use std::process::Command;
 use std::time::Instant;
 
 use outboard::Context;
-use outboard_fabric::secured::{Greeting, Keys, Sealer, Step, Terms, Unsealing};
+use outboard_fabric::secured::{Handshake, HandshakeStep, HandshakeTerms, Keys, RecordReader, Sealer};
 use outboard_fabric::{Identity, SharedKey};
 
 use crate::support::conformance::{self, Moment, Service};
 use crate::support::refusable::Calls;
 use crate::support::scenarios::LIMIT;
-use crate::support::{DAEMON, Daemon, Rank, activated, again, all_say, last_words, let_go, rank_at, ranks};
+use crate::support::{
+    DAEMON, Daemon, Rank, activated, again, expect_line_from_all, last_words, let_go, rank_at, ranks,
+};
 
 fn free_address() -> String {
     format!("127.0.0.1:{}", outboard_lab::free_port().expect("a port"))
@@ -103,7 +105,7 @@ fn calls_that_do_not_end_are_lost_with_their_relay() {
 }
 
 #[test]
-fn relayed_ranks_hear_of_deaths_and_disagreements() {
+fn deaths_and_mismatches_are_reported_to_relayed_ranks() {
     conformance::deaths_and_disagreements(&service());
 }
 
@@ -131,7 +133,7 @@ fn refused(flags: &[&str]) -> String {
 }
 
 #[test]
-fn who_may_not_attach_is_told_why() {
+fn a_rank_that_may_not_attach_receives_the_reason() {
     let address = free_address();
     let said = refused(&[&address]);
     assert!(said.contains(&address) && said.contains("refused"), "{said}");
@@ -152,7 +154,7 @@ fn strangers_at_a_dock_hold_up_nobody_for_long() {
     let relay = Daemon::start_refusable(again(), &["--log", "error", "--relay", &address]);
     let service = Service { daemon, relay: Some(relay) };
     let mut attached = service.ranks("attached", 2);
-    all_say(&mut attached, "ready");
+    expect_line_from_all(&mut attached, "ready");
     let mut strangers: Vec<TcpStream> = (0..300).map(|_| TcpStream::connect(&address).expect("it listens")).collect();
     for (at, stranger) in strangers.iter_mut().enumerate() {
         // Connections that made way are closed already.
@@ -195,49 +197,49 @@ fn the_end_of_the_daemon_is_told_with_its_address() {
 }
 
 /// A relay, or a rank behind a relay, made by hand.
-struct HandMade {
+struct RawRelay {
     stream: TcpStream,
     sealer: Sealer,
-    unsealing: Unsealing,
+    unsealing: RecordReader,
     /// Opened bytes that no caller has consumed.
     plain: Vec<u8>,
 }
 
-impl HandMade {
-    fn dial(address: &str, key: SharedKey) -> HandMade {
-        HandMade::try_dial(address, key).expect("the same key")
+impl RawRelay {
+    fn dial(address: &str, key: SharedKey) -> RawRelay {
+        RawRelay::try_dial(address, key).expect("the same key")
     }
 
     /// Dials; none if nobody with this key answers.
-    fn try_dial(address: &str, key: SharedKey) -> Option<HandMade> {
+    fn try_dial(address: &str, key: SharedKey) -> Option<RawRelay> {
         let own = Identity::generate();
-        let terms = Terms { own: &own, shared: &key, purpose: b"outboard relay 1", encrypts: true };
-        let (mut greeting, hello) = Greeting::dial(&terms, Identity::of(&key).public()).expect("good keys");
+        let terms = HandshakeTerms { own: &own, shared: &key, purpose: b"outboard relay 1", encrypts: true };
+        let (mut greeting, hello) = Handshake::dial(&terms, Identity::of(&key).public()).expect("good keys");
         let mut stream = TcpStream::connect(address).expect("it listens");
         stream.write_all(&hello).expect("it reads");
         let Keys { sealer, opener } = loop {
             let taken = stream.read(greeting.room()).ok().filter(|taken| *taken > 0)?;
             greeting = match greeting.advance(taken).expect("it holds the key") {
-                Step::Wait(greeting) => greeting,
-                Step::Say(greeting, message) => {
+                HandshakeStep::Wait(greeting) => greeting,
+                HandshakeStep::Send(greeting, message) => {
                     stream.write_all(&message).expect("it reads");
                     greeting
                 }
-                Step::Welcome(keys) => break keys,
-                Step::Proven { .. } => unreachable!("we have dialled"),
+                HandshakeStep::Welcome(keys) => break keys,
+                HandshakeStep::Proven { .. } => unreachable!("we have dialled"),
             };
         };
-        Some(HandMade { stream, sealer, unsealing: Unsealing::new(opener), plain: Vec::new() })
+        Some(RawRelay { stream, sealer, unsealing: RecordReader::new(opener), plain: Vec::new() })
     }
 
-    fn say(&mut self, bytes: &[u8]) {
+    fn send_bytes(&mut self, bytes: &[u8]) {
         let mut sealed = Vec::new();
         self.sealer.seal([bytes], &mut Vec::new(), &mut sealed);
         self.stream.write_all(&sealed).expect("it reads");
     }
 
     /// Receives more bytes; false at the end. A connection that is cut off may have lost the rest.
-    fn more(&mut self) -> bool {
+    fn receive_more(&mut self) -> bool {
         let mut bytes = [0; 4096];
         let taken = self.stream.read(&mut bytes).unwrap_or(0);
         let plain = &mut self.plain;
@@ -261,13 +263,13 @@ impl HandMade {
                     return frame;
                 }
             }
-            assert!(self.more(), "the connection ends");
+            assert!(self.receive_more(), "the connection ends");
         }
     }
 
     /// All bytes until the end.
     fn rest(mut self) -> String {
-        while self.more() {}
+        while self.receive_more() {}
         String::from_utf8_lossy(&self.plain).into_owned()
     }
 }
@@ -277,9 +279,9 @@ fn open(version: u16) -> Vec<u8> {
 }
 
 /// A relay that a dock serves, with the address and key at which its ranks connect.
-fn served(address: &str) -> (HandMade, String, SharedKey) {
-    let mut relay = HandMade::dial(address, SharedKey::default());
-    relay.say(&open(5));
+fn served(address: &str) -> (RawRelay, String, SharedKey) {
+    let mut relay = RawRelay::dial(address, SharedKey::default());
+    relay.send_bytes(&open(5));
     let opened = relay.frame();
     assert_eq!((opened[0], opened.len()), (12, 35), "{:?}", String::from_utf8_lossy(&opened));
     let port = u16::from_le_bytes([opened[1], opened[2]]);
@@ -292,8 +294,8 @@ fn garbage_at_the_dock_is_refused() {
     let address = free_address();
     let daemon = Daemon::start(&["--dock", &address, "--log", "error"]);
     let said = |bytes: &[u8]| {
-        let mut relay = HandMade::dial(&address, SharedKey::default());
-        relay.say(bytes);
+        let mut relay = RawRelay::dial(&address, SharedKey::default());
+        relay.send_bytes(bytes);
         relay.rest()
     };
     assert!(said(&open(77)).contains("version 77"));
@@ -304,8 +306,8 @@ fn garbage_at_the_dock_is_refused() {
     let (relay, at, key) = served(&address);
     // Attaches, then calls in a group that the rank does not have.
     let call = [&[145u8, 0, 0, 0, 5], &[0xee; 144][..]].concat();
-    let mut rank = HandMade::dial(&at, key);
-    rank.say(&[greeting, call].concat());
+    let mut rank = RawRelay::dial(&at, key);
+    rank.send_bytes(&[greeting, call].concat());
     assert!(rank.rest().contains("bad call"));
     drop(relay);
     assert_eq!(daemon.statistics()["failed"], 0);
@@ -320,8 +322,8 @@ fn a_second_relay_at_a_busy_dock_is_refused_until_the_first_has_ended() {
     let said = refused(&[&address]);
     assert!(said.contains(&format!("serves the relay at {from}")) && said.contains("start one more dock"), "{said}");
     // Only the key of this relay's ranks is admitted; even the relay key is refused.
-    assert!(HandMade::try_dial(&at, SharedKey::default()).is_none(), "a rank of nobody's is let in");
-    drop(HandMade::dial(&at, key));
+    assert!(RawRelay::try_dial(&at, SharedKey::default()).is_none(), "a rank of nobody's is let in");
+    drop(RawRelay::dial(&at, key));
     drop(first);
     let relay = Daemon::start_refusable(again(), &["--log", "error", "--relay", &address]);
     // The dock may not have noticed the first relay's end yet.
@@ -350,10 +352,10 @@ fn a_dock_of_a_passed_connection_serves_its_relay_and_ends_with_it() {
             let dock = scope.spawn(accept);
             (ranks("allgather", &relay, 2), dock.join().expect("it starts"))
         });
-        all_say(&mut ranks, "done");
+        expect_line_from_all(&mut ranks, "done");
         assert_eq!((dock.statistics()["ranks"].as_u64(), dock.statistics()["failed"].as_u64()), (Some(2), Some(0)));
         let_go(ranks);
-        relay.tell_to_end();
+        relay.request_stop();
         assert!(relay.wait().success());
         assert!(dock.wait().success());
         assert!(!dock.socket().exists());

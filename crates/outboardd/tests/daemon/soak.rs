@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use outboard::{Context, Contribution, Group, Request};
 
 use crate::support::scenarios::LIMIT;
-use crate::support::{Daemon, Rank, all_say, let_go, make_group, ranks};
+use crate::support::{Daemon, Rank, expect_line_from_all, let_go, make_group, ranks};
 
 /// Most growth of a daemon after its warm-up, in bytes. The position of long-lived objects in its fragmented heap is
 /// luck: this much was seen to come and go. In 100,000 cycles the test finds a loss of 21 bytes each.
@@ -83,7 +83,7 @@ fn soak_100_000_attachments_that_come_and_go_leave_nothing() {
 fn soak_an_idle_daemon_takes_a_thousandth_of_a_processor() {
     let daemon = Daemon::start(&["--poll", "auto"]);
     let mut ranks = ranks("attached", &daemon, 4);
-    all_say(&mut ranks, "ready");
+    expect_line_from_all(&mut ranks, "ready");
     let (before, start) = (daemon.cpu_seconds(), Instant::now());
     // Period in which idleness is measured; the test waits for no event.
     std::thread::sleep(Duration::from_secs(3));
@@ -137,7 +137,7 @@ fn jobs(count: usize, rounds: usize) {
     let daemon = Daemon::start(&[]);
     let round = || {
         let mut ranks: Vec<Rank> = (0..count).flat_map(|_| ranks("allgather", &daemon, 2)).collect();
-        all_say(&mut ranks, "done");
+        expect_line_from_all(&mut ranks, "done");
         assert_eq!(daemon.statistics()["ranks"], 2 * count);
         let_go(ranks);
     };

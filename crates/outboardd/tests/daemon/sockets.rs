@@ -155,7 +155,7 @@ fn a_passed_socket_is_served_and_stays() {
         assert_eq!(rank.line(), "ready");
         assert_eq!(daemon.statistics()["ranks"], 1);
         rank.let_go();
-        daemon.tell_to_end();
+        daemon.request_stop();
         assert!(daemon.wait().success());
         assert!(!daemon.socket().exists(), "it has made none");
         assert!(path.exists());

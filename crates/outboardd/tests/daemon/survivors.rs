@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use crate::support::{self, AGAIN, Daemon, Rank, again, all_say, conformance, ranks, ranks_by};
+use crate::support::{self, AGAIN, Daemon, Rank, again, conformance, expect_line_from_all, ranks, ranks_by};
 
 #[test]
 fn a_program_that_follows_a_rank_is_no_rank() {
@@ -13,7 +13,7 @@ fn a_program_that_follows_a_rank_is_no_rank() {
 fn one_dies(mut ranks: Vec<Rank>) {
     let mut last = ranks.pop().expect("several");
     assert_eq!(last.line(), "ready");
-    all_say(&mut ranks, "posted");
+    expect_line_from_all(&mut ranks, "posted");
     last.go_on();
     ranks.into_iter().for_each(Rank::finish);
     last.kill();

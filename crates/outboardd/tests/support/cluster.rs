@@ -5,9 +5,9 @@ use std::path::Path;
 use std::process::{Command, ExitCode};
 
 use libtest_mimic::{Arguments, Trial};
-use outboard_lab::{Lab, LabSpec, Loss};
+use outboard_lab::{Lab, LabSpec, PacketLoss};
 
-use super::{DAEMON, Daemon, Rank, SCENARIO, all_say, let_go, run_scenario, start_ranks};
+use super::{DAEMON, Daemon, Rank, SCENARIO, expect_line_from_all, let_go, run_scenario, start_ranks};
 
 const RATE: u64 = 500_000_000;
 const PORT: u16 = 7000;
@@ -54,12 +54,12 @@ pub(crate) enum Layout {
 }
 
 impl Cluster {
-    pub(crate) fn start(hosts: u16, loss: Option<Loss>, flags: &[&str]) -> Cluster {
+    pub(crate) fn start(hosts: u16, loss: Option<PacketLoss>, flags: &[&str]) -> Cluster {
         Cluster::with_siblings(hosts, 1, loss, flags)
     }
 
     /// Starts `siblings` daemons on each host (SP-8).
-    pub(crate) fn with_siblings(hosts: u16, siblings: usize, loss: Option<Loss>, flags: &[&str]) -> Cluster {
+    pub(crate) fn with_siblings(hosts: u16, siblings: usize, loss: Option<PacketLoss>, flags: &[&str]) -> Cluster {
         Cluster::start_by((hosts, siblings), loss, flags, |lab, host, flags| {
             Daemon::start_by(lab.command(host, Path::new(DAEMON)).expect("the host is up"), flags)
         })
@@ -94,7 +94,7 @@ impl Cluster {
 
     pub(crate) fn start_by(
         (hosts, siblings): (u16, usize),
-        loss: Option<Loss>,
+        loss: Option<PacketLoss>,
         flags: &[&str],
         daemon: impl Fn(&Lab, &str, &[&str]) -> Daemon,
     ) -> Cluster {
@@ -166,7 +166,7 @@ impl Cluster {
 
     pub(crate) fn run_by(&self, layout: Layout, scenario: &str, each: usize) {
         let mut ranks = self.ranks_by(layout, scenario, each);
-        all_say(&mut ranks, "done");
+        expect_line_from_all(&mut ranks, "done");
         let_go(ranks);
         assert_eq!(self.count("failed"), 0);
     }
@@ -200,7 +200,7 @@ impl Cluster {
     /// process has ended, its own ranks that it was theirs.
     pub(crate) fn lose_a_daemon(&mut self) {
         let mut ranks = self.ranks("a-daemon-dies", 2);
-        all_say(&mut ranks, "posted");
+        expect_line_from_all(&mut ranks, "posted");
         self.daemons[1].kill();
         ranks.drain(1..).for_each(Rank::finish);
         let_go(ranks);
@@ -210,8 +210,8 @@ impl Cluster {
     pub(crate) fn lose_a_host(&mut self) -> Vec<String> {
         let mut ranks = self.ranks("a-host-dies", 2);
         let mut dead = ranks.split_off(4);
-        all_say(&mut dead, "ready");
-        all_say(&mut ranks, "posted");
+        expect_line_from_all(&mut dead, "ready");
+        expect_line_from_all(&mut ranks, "posted");
         self.kill_host(2, &mut dead);
         let said = ranks.iter_mut().map(Rank::line).collect();
         let_go(ranks);

@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::recorded::CALLS;
 use super::refusable::Calls;
-use super::{AGAIN, Daemon, Rank, SCENARIO, all_say, kill_the_last, let_go, ranks};
+use super::{AGAIN, Daemon, Rank, SCENARIO, expect_line_from_all, kill_the_last, let_go, ranks};
 
 /// Scenarios of collectives, their ranks, and the calls of each rank.
 const COLLECTIVES: [(&str, usize, u64); 9] = [
@@ -55,7 +55,7 @@ impl Service {
     pub(crate) fn run_and_count(&self, scenario: &str, count: usize) -> Value {
         let failed = self.count("failed");
         let mut ranks = self.ranks(scenario, count);
-        all_say(&mut ranks, "done");
+        expect_line_from_all(&mut ranks, "done");
         let statistics = self.daemon.statistics();
         assert_eq!(statistics["failed"], failed, "{scenario}: {statistics}");
         let_go(ranks);
@@ -103,10 +103,10 @@ pub(crate) fn starts_follow_one_another(service: &Service) {
 /// GP-5: each further call of a recording is one message to the service process.
 pub(crate) fn a_start_is_one_call(service: &Service) {
     let mut ranks = service.ranks("repeated", 4);
-    all_say(&mut ranks, "ready");
+    expect_line_from_all(&mut ranks, "ready");
     let before = service.count("submissions");
     ranks.iter_mut().for_each(Rank::go_on);
-    all_say(&mut ranks, "done");
+    expect_line_from_all(&mut ranks, "done");
     assert_eq!(service.count("submissions") - before, (4 * CALLS) as u64);
     let_go(ranks);
 }
@@ -165,10 +165,10 @@ pub(crate) fn withdraw(
         Moment::Recorded => ("recorded-withdrawn", ranks),
     };
     let mut ranks = service.ranks(scenario, ranks);
-    all_say(&mut ranks, "ready");
+    expect_line_from_all(&mut ranks, "ready");
     refusals.iter().for_each(|&(calls, errno)| service.door().refuse(calls, errno));
     ranks[..waiting].iter_mut().for_each(Rank::go_on);
-    all_say(&mut ranks, tier);
+    expect_line_from_all(&mut ranks, tier);
     let statistics = service.daemon.statistics();
     assert_eq!(statistics["failed"], 0, "{scenario}: {statistics}");
     let_go(ranks);
@@ -181,7 +181,7 @@ fn told_to_end(scenario: &str, service: &mut Service) -> [Rank; 2] {
         unreachable!("two were started")
     };
     assert_eq!((first.line(), second.line()), ("posted".to_owned(), "ready".to_owned()));
-    service.door().tell_to_end();
+    service.door().request_stop();
     [first, second]
 }
 
@@ -230,7 +230,7 @@ pub(crate) fn a_program_follows(service: &Service, scenario: &str) {
     let mut others = service.ranks(scenario, 3);
     let mut follower = others.pop().expect("several");
     assert_eq!(follower.line(), "follows");
-    all_say(&mut others, "ready");
+    expect_line_from_all(&mut others, "ready");
     let_go(others);
     follower.let_go();
 }

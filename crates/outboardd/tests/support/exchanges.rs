@@ -2,7 +2,7 @@
 
 use outboard::{BlockList, Context, Contribution, Group, Request, Status};
 
-use super::scenarios::{LIMIT, block, check, me, pause, post, say, wait_for_line};
+use super::scenarios::{LIMIT, block, check, me, pause, post, print_line, wait_for_line};
 
 /// Bytes between two blocks, which no call may touch.
 pub(super) const GAP: usize = 3;
@@ -173,7 +173,7 @@ pub(crate) fn allgatherv(group: &Group) {
 pub(crate) fn late(group: &Group) {
     let (rank, ranks) = me(group);
     let last = ranks - 1;
-    say("ready");
+    print_line("ready");
     if rank == last {
         wait_for_line();
     }

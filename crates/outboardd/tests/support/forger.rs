@@ -7,7 +7,7 @@ use outboard::Group;
 use outboard_fabric::multicast::{DEFAULT_PORT, Interface, MulticastReceiver, MulticastSettings, ReceiveBatch};
 use rustix::net::{AddressFamily, SocketType, bind, socket, sockopt};
 
-use super::scenarios::{check, me, pause, post, say};
+use super::scenarios::{check, me, pause, post, print_line};
 
 /// Names of the ranks' multicast address, and of the address of the rank whose datagrams the stranger captures.
 pub(crate) const CHANNEL: &str = "OUTBOARD_TEST_CHANNEL";
@@ -48,7 +48,7 @@ pub(super) fn stranger() {
         }
         send(&liar, datagram);
     }
-    say("sent");
+    print_line("sent");
 }
 
 /// Whether the kernel has reported to the switch that this host receives an address.

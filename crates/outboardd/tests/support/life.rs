@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use outboard::{Context, Group, Status};
 
-use super::scenarios::{check, failed, gather_alone, me, pause, post, say, wait_for_death, wait_for_line};
+use super::scenarios::{check, failed, gather_alone, me, pause, post, print_line, wait_for_death, wait_for_line};
 
 /// Longer than a host may be silent.
 const LONG: Duration = Duration::from_secs(5);
@@ -23,7 +23,7 @@ pub(super) fn reattaches() {
     drop((group, first));
     gather_alone(&second);
     second.detach().expect("no group is left");
-    say("done");
+    print_line("done");
 }
 
 /// Rank 1 calls after the daemon was ordered to end.
@@ -34,7 +34,7 @@ pub(super) fn drained(group: &Group) {
     }
     let posted = post(group, 0, 10_000, false);
     if rank == 0 {
-        say("posted");
+        print_line("posted");
     }
     check(posted, ranks);
 }
@@ -42,14 +42,14 @@ pub(super) fn drained(group: &Group) {
 /// Rank 1 never calls, and the daemon is ordered to end.
 pub(super) fn given_up(group: &Group) {
     if me(group).0 == 1 {
-        say("ready");
+        print_line("ready");
         return wait_for_line();
     }
     let posted = post(group, 0, 10_000, false);
-    say("posted");
+    print_line("posted");
     let error = failed(posted);
     assert_eq!(error.status(), Status::ServiceLost, "{error}");
-    say(&error.to_string());
+    print_line(&error.to_string());
 }
 
 /// Keeps as many calls in flight as allowed, until it is killed.
@@ -60,7 +60,7 @@ pub(super) fn busy(group: &Group) -> ! {
         in_flight.push_back(post(group, call, 8, false));
         if in_flight.len() == AT_ONCE {
             if call + 1 == AT_ONCE {
-                say("busy");
+                print_line("busy");
             }
             check(in_flight.pop_front().expect("many"), ranks);
         }
@@ -79,7 +79,7 @@ pub(super) fn halted(group: &Group) {
     if rank < ranks - 1 {
         let ended = posted.request.wait(Some(LONG));
         assert!(ended.is_none(), "a rank that is late is not an error: {ended:?}");
-        say("waits");
+        print_line("waits");
     }
     check(posted, ranks);
 }
@@ -92,7 +92,7 @@ pub(super) fn a_host_dies(group: &Group) {
         wait_for_death();
     }
     let posted = post(group, 1, 10_000, false);
-    say("posted");
+    print_line("posted");
     let error = failed(posted);
     assert_eq!(error.status(), Status::PeerLost, "{error}");
     pause(&error.to_string());

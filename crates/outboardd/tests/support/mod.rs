@@ -7,11 +7,11 @@
 
 pub(crate) mod cluster;
 pub(crate) mod conformance;
-mod errands;
 pub(crate) mod exchanges;
 pub(crate) mod forger;
 mod life;
 pub(crate) mod offloaded;
+mod rank_copies;
 pub(crate) mod recorded;
 mod reductions;
 pub(crate) mod refusable;
@@ -27,7 +27,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-use outboard::rendezvous::{TOKEN, Token};
+use outboard::bootstrap::tcp_server::{JobToken, TOKEN_VARIABLE};
 use outboard::{Context, Group};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketType};
@@ -210,7 +210,7 @@ impl Daemon {
     }
 
     /// Orders the daemon to end in good order.
-    pub(crate) fn tell_to_end(&self) {
+    pub(crate) fn request_stop(&self) {
         // Nobody has waited for the child, so its number is not reused.
         kill_process(Pid::from_child(&self.child), Signal::TERM).expect("it lives");
     }
@@ -239,7 +239,7 @@ impl Daemon {
 
     /// Ends the daemon in good order; returns its exit status.
     pub(crate) fn stop(&mut self) -> ExitStatus {
-        self.tell_to_end();
+        self.request_stop();
         self.wait()
     }
 }
@@ -335,7 +335,7 @@ pub(crate) fn last_words(mut rank: Rank) -> String {
 }
 
 /// Checks that the next line of each rank is `what`.
-pub(crate) fn all_say(ranks: &mut [Rank], what: &str) {
+pub(crate) fn expect_line_from_all(ranks: &mut [Rank], what: &str) {
     ranks.iter_mut().for_each(|rank| assert_eq!(rank.line(), what));
 }
 
@@ -349,7 +349,7 @@ pub(crate) fn let_go(mut ranks: Vec<Rank>) {
 pub(crate) fn kill_the_last(mut ranks: Vec<Rank>) {
     let mut last = ranks.pop().expect("several");
     assert_eq!(last.line(), "ready");
-    all_say(&mut ranks, "posted");
+    expect_line_from_all(&mut ranks, "posted");
     last.kill();
     ranks.into_iter().for_each(Rank::finish);
 }
@@ -369,7 +369,7 @@ pub(crate) fn start_ranks(
                     .env(SCENARIO, scenario)
                     .env("OUTBOARD_SOCKET", daemons[rank].socket())
                     .env("OUTBOARD_RENDEZVOUS", rendezvous)
-                    .env(TOKEN, SECRET)
+                    .env(TOKEN_VARIABLE, SECRET)
                     .env("OUTBOARD_RANK", rank.to_string())
                     .env("OUTBOARD_WORLD_SIZE", ranks.to_string()),
             )
@@ -414,6 +414,6 @@ pub(crate) fn make_group(contexts: &[Context]) -> Vec<Group> {
 
 pub(crate) fn serve_rendezvous(listener: &TcpListener, ranks: usize) {
     let deadline = Instant::now() + scenarios::LIMIT;
-    let token = Token::new(SECRET.as_bytes(), "");
-    outboard::rendezvous::serve(listener, ranks as u32, &token, deadline).expect("all ranks met");
+    let token = JobToken::new(SECRET.as_bytes(), "");
+    outboard::bootstrap::tcp_server::serve(listener, ranks as u32, &token, deadline).expect("all ranks met");
 }

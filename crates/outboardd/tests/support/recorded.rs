@@ -6,7 +6,7 @@ use std::sync::mpsc;
 use outboard::{Context, Group, Recorded, Request, Status};
 use outboard_plan::{Element, Operator, Reduction};
 
-use super::scenarios::{LIMIT, block, is_lost, me, pause, say, wait_for_death};
+use super::scenarios::{LIMIT, block, is_lost, me, pause, print_line, wait_for_death};
 
 /// Sizes below and above the bound for sending a payload with its announcement.
 const SIZES: [usize; 4] = [0, 100, 8 << 10, 300_000];
@@ -170,11 +170,11 @@ pub(crate) fn without_service(group: &Group) {
     recorder.receive(me(group).0 as u32, 1, buffer.as_mut_ptr(), 10).expect("a rank");
     let recorded = recorder.end().expect("recorded");
     let starts: Vec<Request> = (0..3).map(|_| call(&recorded)).collect();
-    say("posted");
+    print_line("posted");
     for mut start in starts {
         let error = start.wait(Some(LIMIT)).expect("within the limit").expect_err("nobody is left");
         assert_eq!(error.status(), Status::ServiceLost, "{error}");
-        say(&error.to_string());
+        print_line(&error.to_string());
     }
 }
 
@@ -386,7 +386,7 @@ pub(crate) fn one_dies(group: &Group) {
         wait_for_death();
     }
     let mut request = call(&exchange);
-    say("posted");
+    print_line("posted");
     let error = request.wait(Some(LIMIT)).expect("within the limit").expect_err("a rank has died");
     is_lost(&error, ranks - 1);
 }
@@ -400,7 +400,7 @@ pub(crate) fn source_dies(group: &Group) {
     }
     let mut buffer = vec![0; 100];
     let mut request = receive(group, ranks - 1, 3, &mut buffer);
-    say("posted");
+    print_line("posted");
     let error = request.wait(Some(LIMIT)).expect("within the limit").expect_err("a rank has died");
     is_lost(&error, ranks - 1);
     let (to, from) = ((rank + 1) % (ranks - 1), (rank + ranks - 2) % (ranks - 1));

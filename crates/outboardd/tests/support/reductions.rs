@@ -4,10 +4,11 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use outboard::{
-    Combination, Contribution, Element, Group, Operator, Outcome, Reduction, Request, Status, UserOperator,
+    Contribution, Element, Group, Operator, Reduction, ReductionOperator, ReductionOutcome, Request, Status,
+    UserOperator,
 };
 
-use super::scenarios::{LIMIT, me, pause, say, wait_for_death};
+use super::scenarios::{LIMIT, me, pause, print_line, wait_for_death};
 
 const UNTOUCHED: u32 = 0xeeee_eeee;
 
@@ -31,7 +32,7 @@ impl By {
         }
     }
 
-    fn combination(self) -> Combination {
+    fn combination(self) -> ReductionOperator {
         match self {
             By::Sum => sum().into(),
             By::Composition => (&composition(())).into(),
@@ -105,12 +106,12 @@ fn post(group: &Group, (result, by): (Result, By), call: usize, count: usize, in
     let from = if in_place { Contribution::InPlace } else { Contribution::At(send.as_ptr().cast()) };
     let (to, each) = (receive.as_mut_ptr().cast(), count as u64);
     let outcome = match result {
-        Result::Reduce { root } => Outcome::Reduce { root: root as u32, count: each },
-        Result::Allreduce => Outcome::Allreduce { count: each },
-        Result::Scatter => Outcome::ReduceScatter { counts: &counts },
-        Result::ScatterBlock => Outcome::ReduceScatterBlock { count: each },
-        Result::Scan => Outcome::Scan { count: each, inclusive: true },
-        Result::Exscan => Outcome::Scan { count: each, inclusive: false },
+        Result::Reduce { root } => ReductionOutcome::Reduce { root: root as u32, count: each },
+        Result::Allreduce => ReductionOutcome::Allreduce { count: each },
+        Result::Scatter => ReductionOutcome::ReduceScatter { counts: &counts },
+        Result::ScatterBlock => ReductionOutcome::ReduceScatterBlock { count: each },
+        Result::Scan => ReductionOutcome::Scan { count: each, inclusive: true },
+        Result::Exscan => ReductionOutcome::Scan { count: each, inclusive: false },
     };
     // SAFETY: the buffers live in the result and are read after the request has ended.
     let posted = unsafe { group.ireduction(outcome, by.combination(), from, to) };
@@ -173,7 +174,7 @@ pub(super) fn same_bits(group: &Group) {
         for _ in 0..5 {
             let mut receive = vec![0f32; count];
             let (from, to) = (Contribution::At(send.as_ptr().cast()), receive.as_mut_ptr().cast());
-            let outcome = Outcome::Allreduce { count: count as u64 };
+            let outcome = ReductionOutcome::Allreduce { count: count as u64 };
             // SAFETY: the buffers outlive the request.
             let mut request = unsafe { group.ireduction(outcome, sum, from, to) }.expect("posted");
             request.wait(Some(LIMIT)).expect("within the limit").expect("success");
@@ -205,10 +206,10 @@ pub(super) fn one_dies(group: &Group) {
     let mut receive = vec![UNTOUCHED; 10_000];
     let (from, to) = (Contribution::InPlace, receive.as_mut_ptr().cast());
     // SAFETY: the buffer outlives the request.
-    let posted = unsafe { group.ireduction(Outcome::Allreduce { count: 10_000 }, &operator, from, to) };
+    let posted = unsafe { group.ireduction(ReductionOutcome::Allreduce { count: 10_000 }, &operator, from, to) };
     let mut request = posted.expect("posted");
     drop(operator);
-    say("posted");
+    print_line("posted");
     let error = request.wait(Some(LIMIT)).expect("within the limit").expect_err("one has died");
     assert_eq!(error.status(), Status::RankLost, "{error}");
     assert_eq!(Arc::strong_count(&held), 1, "a request that has failed keeps nothing");
@@ -241,7 +242,7 @@ fn late_by(group: &Group, by: By) {
     let mut barrier = group.ibarrier().expect("posted");
     let sums = post(group, (Result::Allreduce, by), 2, 30_000, true);
     assert!(barrier.test().is_none(), "one has not come");
-    say("waits");
+    print_line("waits");
     barrier.wait(Some(LIMIT)).expect("within the limit").expect("success");
     check_sums(sums);
 }

@@ -12,7 +12,7 @@ use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule, TargetArch,
 };
 
-use super::scenarios::say;
+use super::scenarios::print_line;
 
 /// The scenario that runs a daemon instead of a rank.
 pub(crate) const NAME: &str = "refusable-daemon";
@@ -80,11 +80,11 @@ pub(crate) fn serve() {
                 let (calls, errno) = order.split_once(' ').expect("two words");
                 let calls = Calls::ALL.into_iter().find(|known| format!("{known:?}") == calls);
                 calls.expect("known calls").refuse(errno.parse().expect("a number"));
-                say("refused");
+                print_line("refused");
             }
             drop(stopped);
         });
-        say("ready");
+        print_line("ready");
     };
     let (settings, stop) = (&line.settings, stop.as_fd());
     let attach = outboard_service::attach_socket(settings, None).expect("a socket");

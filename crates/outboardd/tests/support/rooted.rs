@@ -5,7 +5,7 @@ use std::time::Duration;
 use outboard::{Contribution, Destination, Group, Request, Status};
 
 use super::exchanges::{Buffer, GAP, UNTOUCHED, check_exchange, content, post_uneven};
-use super::scenarios::{LIMIT, check, me, pause, post, say, wait_for_line};
+use super::scenarios::{LIMIT, check, me, pause, post, print_line, wait_for_line};
 
 /// A small call that takes this long is waiting for a rank.
 const HELD_UP: Duration = Duration::from_millis(500);
@@ -118,7 +118,7 @@ pub(crate) fn late_root(group: &Group) {
     let (rank, ranks) = me(group);
     let last = ranks - 1;
     for (call, root, kind) in [(1, last, GATHERV), (2, 0, SCATTER)] {
-        say("ready");
+        print_line("ready");
         if rank == last {
             wait_for_line();
         }
@@ -159,7 +159,7 @@ pub(crate) fn nothing_for_who_waits(group: &Group) {
 /// The root of small broadcasts continues until the last rank, which has not called, blocks it (MC-9).
 pub(crate) fn held_up(group: &Group) {
     let (rank, ranks) = me(group);
-    say("ready");
+    print_line("ready");
     if rank == ranks - 1 {
         wait_for_line();
     }
@@ -170,7 +170,7 @@ pub(crate) fn held_up(group: &Group) {
         let mut request = unsafe { group.ibroadcast(0, bytes.as_mut_ptr(), 8) }.expect("posted");
         if !told && request.wait(Some(HELD_UP)).is_none() {
             told = true;
-            say("held up");
+            print_line("held up");
         }
         request.wait(Some(LIMIT)).expect("within the limit").expect("success");
         assert_eq!(u64::from_le_bytes(bytes), call);

@@ -8,11 +8,11 @@ use std::path::Path;
 use std::time::Duration;
 
 use outboard::{Context, Contribution, Error, Group, Request, Status};
-use outboard_shm::attach::{Channel, Reply};
+use outboard_shm::attach::{AttachChannel, AttachReply};
 
-use super::errands::{self, Meanwhile};
 use super::exchanges::{self, check_exchange, post_uneven};
 use super::forger;
+use super::rank_copies::{self, Meanwhile};
 use super::reductions::{self, check_sums, post_sums};
 use super::{life, offloaded, recorded, rooted, survivors};
 
@@ -21,7 +21,7 @@ pub(crate) const LIMIT: Duration = Duration::from_secs(60);
 /// An address outside of every buffer.
 const NOWHERE: *mut u8 = 8 as *mut u8;
 
-pub(super) fn say(what: &str) {
+pub(super) fn print_line(what: &str) {
     println!("\n@{what}");
     std::io::stdout().flush().expect("the test reads");
 }
@@ -33,7 +33,7 @@ pub(super) fn wait_for_line() {
 
 /// Reports `what`, and waits until the test lets this process continue.
 pub(super) fn pause(what: &str) {
-    say(what);
+    print_line(what);
     wait_for_line();
 }
 
@@ -93,7 +93,7 @@ pub(crate) fn run(name: &str) {
         "follow-relayed" => survivors::follow(&group, true, true),
         "follow-without-a-call" => survivors::follow(&group, false, false),
         "mismatch" => mismatch(&group),
-        "never-asks" => never_asks(&context, &group),
+        "never-asks" => never_calls(&context, &group),
         "alltoall" => exchanges::alltoall(&group),
         "offloaded" => offloaded::calls(&group),
         "landing" => exchanges::landing(&context, &group),
@@ -111,10 +111,10 @@ pub(crate) fn run(name: &str) {
         "late-reduction" => reductions::late(&group),
         "late-own-operator" => reductions::late_by_ranks(&group),
         "exchange-mismatch" => exchanges::mismatch(&group),
-        "errands" => errands::calls(&group, Meanwhile::Wait),
-        "errands-looking" => errands::calls(&group, Meanwhile::Look),
-        "errands-stopped" => errands::stopped(&group),
-        "errands-one-dies" => errands::one_dies(&group),
+        "errands" => rank_copies::calls(&group, Meanwhile::Wait),
+        "errands-looking" => rank_copies::calls(&group, Meanwhile::Look),
+        "errands-stopped" => rank_copies::stopped(&group),
+        "errands-one-dies" => rank_copies::one_dies(&group),
         "recorded" => recorded::patterns(&group),
         "recorded-sums" => recorded::sums(&group),
         "repeated" => recorded::repeated(&group),
@@ -156,12 +156,12 @@ pub(crate) fn run(name: &str) {
 fn rendezvous() {
     let variable = |name| std::env::var(name).expect("set by the test");
     let listener = TcpListener::bind(variable("OUTBOARD_RENDEZVOUS")).expect("the address is free");
-    say("ready");
+    print_line("ready");
     super::serve_rendezvous(&listener, variable("OUTBOARD_WORLD_SIZE").parse().expect("a number"));
 }
 
 fn refused() {
-    say(&Context::attach(None).expect_err("no daemon can be started").to_string());
+    print_line(&Context::attach(None).expect_err("no daemon can be started").to_string());
 }
 
 /// Attaches, and later makes a group alone.
@@ -176,7 +176,7 @@ fn alone() {
 fn outlives() {
     let context = Context::attach(None).expect("a daemon answers");
     pause("ready");
-    say(&context.offer().expect_err("the daemon is gone").to_string());
+    print_line(&context.offer().expect_err("the daemon is gone").to_string());
 }
 
 /// Reports the end of a call that needs more memory than the daemon keeps.
@@ -187,19 +187,22 @@ fn beyond() {
     let ended = call.request.wait(Some(LIMIT)).expect("within the limit");
     let error = ended.expect_err("there is no room for it");
     assert_eq!(error.status(), Status::ServiceLost, "{error}");
-    say(&error.to_string());
+    print_line(&error.to_string());
 }
 
 /// Connects without the library, which would refuse, and reports the daemon's refusal.
 fn other_user() {
     let socket = std::env::var("OUTBOARD_SOCKET").expect("set by the test");
-    let channel = Channel::connect(Path::new(&socket)).expect("it listens");
+    let channel = AttachChannel::connect(Path::new(&socket)).expect("it listens");
     assert!(channel.wait(LIMIT).expect("poll"), "no answer");
-    match channel.receive::<Reply>().expect("a reply").expect("it waits").message {
-        Reply::Error { text, .. } => say(&text),
+    match channel.receive::<AttachReply>().expect("a reply").expect("it waits").message {
+        AttachReply::Error { text, .. } => print_line(&text),
         other => panic!("{other:?}"),
     }
-    assert!(channel.wait(LIMIT).expect("poll") && channel.receive::<Reply>().is_err(), "the connection stays open");
+    assert!(
+        channel.wait(LIMIT).expect("poll") && channel.receive::<AttachReply>().is_err(),
+        "the connection stays open"
+    );
 }
 
 /// Attaches where a daemon may lack disk space; reports the outcome and the files that stayed.
@@ -212,8 +215,8 @@ fn full() {
     }
     let left = std::fs::read_dir(std::env::temp_dir()).expect("there").flatten();
     let left: Vec<_> = left.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
-    say(&outcome);
-    say(&left.join(" "));
+    print_line(&outcome);
+    print_line(&left.join(" "));
 }
 
 /// Whether a process that lacks a resource has attached; otherwise checks that the error has these words.
@@ -233,8 +236,8 @@ fn attached(outcome: Result<Context, Error>, words: &[&str]) -> bool {
 }
 
 /// Reports whether an attempt was refused, and whether one succeeded.
-fn say_both(attached: &[bool]) {
-    say(&format!("{} {}", attached.contains(&false), attached.contains(&true)));
+fn print_both(attached: &[bool]) {
+    print_line(&format!("{} {}", attached.contains(&false), attached.contains(&true)));
 }
 
 /// Attaches repeatedly, each time with more free descriptors.
@@ -249,7 +252,7 @@ fn without_descriptors() {
         hoard.pop();
         outcome
     });
-    say_both(&outcomes);
+    print_both(&outcomes);
 }
 
 /// Attaches repeatedly, each time with more free address space.
@@ -267,7 +270,7 @@ fn without_memory() {
         setrlimit(Resource::As, unlimited).expect("it may be raised again");
         attached(outcome, &["check limits on memory"])
     });
-    say_both(&outcomes);
+    print_both(&outcomes);
 }
 
 pub(super) fn me(group: &Group) -> (usize, usize) {
@@ -320,7 +323,7 @@ fn no_world(why: Status) {
 }
 
 /// The last rank has exchanged its offer, and then does not make the group.
-fn never_asks(context: &Context, group: &Group) {
+fn never_calls(context: &Context, group: &Group) {
     let (rank, ranks) = me(group);
     let own = context.offer().expect("an offer");
     let mut offers = vec![0; own.len() * ranks];
@@ -375,7 +378,7 @@ fn broadcast(group: &Group) {
 /// The last rank posts only after all others have ended; SP-6.
 fn late_leaf(group: &Group) {
     let (rank, ranks) = me(group);
-    say("ready");
+    print_line("ready");
     if rank == ranks - 1 {
         wait_for_line();
     }
@@ -426,7 +429,7 @@ fn withdrawn_under_way(context: &Context, group: &Group) {
         sums.into_iter().for_each(check_sums);
     };
     round(0);
-    say("ready");
+    print_line("ready");
     (1..60).for_each(round);
     // All ranks wait for rank 0, which is notified that the moment is over.
     if rank == 0 {
@@ -453,7 +456,7 @@ fn one_dies(group: &Group) {
         wait_for_death();
     }
     let posted = post(group, 1, 10_000, false);
-    say("posted");
+    print_line("posted");
     is_lost(&failed(posted), ranks - 1);
 }
 
@@ -474,7 +477,7 @@ fn daemon_dies(group: &Group) {
         return;
     }
     let posted = post(group, 0, 10_000, false);
-    say("posted");
+    print_line("posted");
     let error = failed(posted);
     assert_eq!(error.status(), Status::ServiceLost, "{error}");
 }
@@ -484,12 +487,12 @@ fn a_daemon_dies(group: &Group, other: usize) {
     let (rank, ranks) = me(group);
     check(post(group, 0, 10_000, false), ranks);
     let posted = (rank > 0).then(|| post(group, 1, 10_000, false));
-    say("posted");
+    print_line("posted");
     if let Some(posted) = posted {
         let error = failed(posted);
         let expected = if rank == other { Status::PeerLost } else { Status::ServiceLost };
         assert_eq!(error.status(), expected, "{error}");
-        say(&error.to_string());
+        print_line(&error.to_string());
     }
     // The end of rank 0 would be another reason.
     wait_for_line();

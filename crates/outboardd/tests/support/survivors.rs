@@ -8,7 +8,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
 use rustix::process::{Signal, getpid, kill_process};
 
-use super::scenarios::{LIMIT, block, check, failed, is_lost, me, pause, post, say};
+use super::scenarios::{LIMIT, block, check, failed, is_lost, me, pause, post, print_line};
 use super::{SCENARIO, again};
 
 /// Address of the last rank's buffers, and of the memory of the program that replaces the rank.
@@ -52,7 +52,7 @@ pub(super) fn dies(group: &Group) {
         kill_process(getpid(), Signal::KILL).expect("we live");
     }
     let posted = post(group, 1, 10_000, false);
-    say("posted");
+    print_line("posted");
     is_lost(&failed(posted), ranks - 1);
 }
 

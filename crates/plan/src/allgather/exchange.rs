@@ -5,14 +5,14 @@
 //! holds adjoining blocks and is left out if they are all empty. Two ranks exchange one message a round at most, or two
 //! if the blocks wrap round the last rank.
 
-use super::Blocks;
+use super::GatheredBlocks;
 use crate::builder::ProgramBuilder;
 use crate::partition::{multiples, powers};
 use crate::program::{OpId, Rank, Span};
 
 /// In round 0 a pair of ranks shares its blocks. From then on a rank exchanges pairs of blocks with its left and its
 /// right neighbour in turns. `blocks.ranks` is even.
-pub(super) fn neighbour(builder: &mut ProgramBuilder, blocks: Blocks<'_>) {
+pub(super) fn neighbour(builder: &mut ProgramBuilder, blocks: GatheredBlocks<'_>) {
     let (ranks, rank) = (blocks.ranks, blocks.rank);
     let (pairs, even) = (ranks / 2, rank.is_multiple_of(2));
     let pair = |pair: u32| blocks.run(2 * pair, 2);
@@ -49,7 +49,7 @@ pub(super) fn neighbour(builder: &mut ProgramBuilder, blocks: Blocks<'_>) {
 
 /// In round `j` a rank sends all its blocks to the ranks that differ from it only in digit `j` to the base `ports + 1`.
 /// `blocks.ranks` is a power of that base.
-pub(super) fn standard(builder: &mut ProgramBuilder, blocks: Blocks<'_>, ports: u32) {
+pub(super) fn standard(builder: &mut ProgramBuilder, blocks: GatheredBlocks<'_>, ports: u32) {
     let (ranks, rank) = (blocks.ranks, blocks.rank);
     // In groups of more than one rank the base is at most the ranks.
     let base = ports.saturating_add(1);
@@ -85,7 +85,7 @@ struct Shift {
 }
 
 /// In round `j` a rank sends to the ranks `i * (ports + 1)^j` to its left the blocks that they miss, from its own on.
-pub(super) fn bruck(builder: &mut ProgramBuilder, blocks: Blocks<'_>, ports: u32) {
+pub(super) fn bruck(builder: &mut ProgramBuilder, blocks: GatheredBlocks<'_>, ports: u32) {
     let shifts = shifts(blocks.ranks, ports);
     let mut received: Vec<(u32, OpId)> = Vec::new();
     for &Shift { distance, count } in &shifts {
@@ -113,7 +113,7 @@ pub(super) fn bruck(builder: &mut ProgramBuilder, blocks: Blocks<'_>, ports: u32
 }
 
 /// Bruck with all blocks one behind the other in scratch, from the rank's own on, until all have arrived.
-pub(super) fn rotated_bruck(builder: &mut ProgramBuilder, blocks: Blocks<'_>, ports: u32) {
+pub(super) fn rotated_bruck(builder: &mut ProgramBuilder, blocks: GatheredBlocks<'_>, ports: u32) {
     let (ranks, rank) = (blocks.ranks, blocks.rank);
     // The offset in scratch of the block `steps` to the right; the last entry is the end of all blocks.
     let ends = (0..ranks).scan(0, |end, steps| {
@@ -169,7 +169,7 @@ fn shifts(ranks: u32, ports: u32) -> Vec<Shift> {
     powers(u64::from(ports) + 1, ranks.into()).flat_map(of_round).collect()
 }
 
-impl Blocks<'_> {
+impl GatheredBlocks<'_> {
     /// The span of `count` adjoining blocks from block `first` on. They must not extend beyond the last block.
     pub(super) fn run(self, first: u32, count: u32) -> Span {
         let (first, last) = (self.of(first), self.of(first + count - 1));

@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Blocks, Extents, program};
+use super::{Extents, GatheredBlocks, program};
 use crate::algorithm::Algorithm;
 use crate::builder::ProgramBuilder;
 use crate::partition::part_range;
@@ -16,12 +16,12 @@ use crate::topology::Topology;
 
 /// Adjoining blocks, from the block of `first` on.
 #[derive(Clone, Copy)]
-struct Run {
+struct BlockRun {
     first: u32,
     span: Span,
 }
 
-impl Run {
+impl BlockRun {
     /// Whether the run contains byte `offset` of `Output`.
     fn holds(self, offset: u64) -> bool {
         (self.span.offset..self.span.offset + self.span.len).contains(&offset)
@@ -29,7 +29,7 @@ impl Run {
 }
 
 /// Leaders of the same number, one on each host, and the blocks that they exchange.
-struct Lane {
+struct LeaderLane {
     /// Leaders, by host.
     leaders: Vec<Rank>,
     /// The non-empty blocks, by host, each with its offset in the bytes that the leaders exchange.
@@ -38,8 +38,8 @@ struct Lane {
     shares: Extents,
 }
 
-impl Lane {
-    fn new(lane: u32, lanes: u32, blocks: Blocks<'_>, topology: &Topology) -> Lane {
+impl LeaderLane {
+    fn new(lane: u32, lanes: u32, blocks: GatheredBlocks<'_>, topology: &Topology) -> LeaderLane {
         let mut leaders = Vec::new();
         let mut starts = Vec::new();
         let mut shares = Vec::new();
@@ -57,18 +57,18 @@ impl Lane {
             shares.push(at - before);
         }
         let shares = Extents::uneven(shares).expect("parts of the blocks are no more than the blocks");
-        Lane { leaders, blocks: starts, shares }
+        LeaderLane { leaders, blocks: starts, shares }
     }
 
     /// The runs of blocks in `Output` that make up `span` of the exchanged bytes.
-    fn runs(&self, span: Span, blocks: Blocks<'_>) -> Vec<Run> {
+    fn runs(&self, span: Span, blocks: GatheredBlocks<'_>) -> Vec<BlockRun> {
         let inside = |at: u64| self.blocks.partition_point(|(start, _)| *start < at);
-        let mut runs: Vec<Run> = Vec::new();
+        let mut runs: Vec<BlockRun> = Vec::new();
         for (_, rank) in &self.blocks[inside(span.offset)..inside(span.offset + span.len)] {
             let block = blocks.of(rank.0);
             match runs.last_mut() {
                 Some(run) if run.span.offset + run.span.len == block.offset => run.span.len += block.len,
-                _ => runs.push(Run { first: rank.0, span: block }),
+                _ => runs.push(BlockRun { first: rank.0, span: block }),
             }
         }
         runs
@@ -83,16 +83,16 @@ impl Lane {
 /// The program under construction.
 struct Hierarchy<'a> {
     builder: &'a mut ProgramBuilder,
-    blocks: Blocks<'a>,
+    blocks: GatheredBlocks<'a>,
     siblings: Vec<Rank>,
     /// Received runs by their first byte in `Output`, with the step that received them.
-    arrived: BTreeMap<u64, (Run, OpId)>,
+    arrived: BTreeMap<u64, (BlockRun, OpId)>,
 }
 
 /// Appends the program of `blocks.rank`.
 pub(super) fn hierarchical(
     builder: &mut ProgramBuilder,
-    blocks: Blocks<'_>,
+    blocks: GatheredBlocks<'_>,
     topology: &Topology,
     leaders: u32,
     between: Algorithm,
@@ -102,7 +102,7 @@ pub(super) fn hierarchical(
     let mut siblings = topology.ranks_of(host);
     siblings.retain(|other| *other != rank);
     let lanes = leaders.min(topology.fewest_per_host());
-    let lanes: Vec<Lane> = (0..lanes).map(|lane| Lane::new(lane, lanes, blocks, topology)).collect();
+    let lanes: Vec<LeaderLane> = (0..lanes).map(|lane| LeaderLane::new(lane, lanes, blocks, topology)).collect();
     let mut led = None;
     let mut hierarchy = Hierarchy { builder, blocks, siblings, arrived: BTreeMap::new() };
     hierarchy.receive_on_host();
@@ -125,23 +125,23 @@ impl Hierarchy<'_> {
         for from in self.siblings.clone() {
             let span = self.blocks.of(from.0);
             if !span.is_empty() {
-                self.receive(from, Run { first: from.0, span });
+                self.receive(from, BlockRun { first: from.0, span });
             }
         }
         if let Some(copy) = self.blocks.copy_own(self.builder) {
             let own = self.blocks.of(self.blocks.rank);
-            self.arrived.insert(own.offset, (Run { first: self.blocks.rank, span: own }, copy));
+            self.arrived.insert(own.offset, (BlockRun { first: self.blocks.rank, span: own }, copy));
         }
     }
 
-    fn receive(&mut self, from: Rank, run: Run) {
+    fn receive(&mut self, from: Rank, run: BlockRun) {
         let id = self.builder.recv(from, run.first, run.span, &[]);
         self.arrived.insert(run.span.offset, (run, id));
     }
 
     /// Receives the blocks that arrive on this host by `lane`: `leader` receives them from leaders of other hosts, and
     /// the other ranks receive them from `leader`.
-    fn receive_from_hosts(&mut self, lane: &Lane, exchange: &Program, leader: Rank) {
+    fn receive_from_hosts(&mut self, lane: &LeaderLane, exchange: &Program, leader: Rank) {
         for step in &exchange.steps {
             if let Op::Recv { from, span, .. } = step.op {
                 let leads = leader.0 == self.blocks.rank;
@@ -162,12 +162,12 @@ impl Hierarchy<'_> {
     }
 
     /// Sends the messages of `exchange` to other hosts, and passes received blocks on to this host.
-    fn lead(&mut self, lane: &Lane, exchange: &Program) {
+    fn lead(&mut self, lane: &LeaderLane, exchange: &Program) {
         let received = exchange.steps.iter().filter_map(|step| match step.op {
             Op::Recv { span, .. } => Some(span),
             _ => None,
         });
-        let mut to_pass_on: Vec<Run> = received.flat_map(|span| lane.runs(span, self.blocks)).collect();
+        let mut to_pass_on: Vec<BlockRun> = received.flat_map(|span| lane.runs(span, self.blocks)).collect();
         for step in &exchange.steps {
             let Op::Send { to, span, .. } = step.op else { continue };
             let runs = lane.runs(span, self.blocks);
@@ -176,7 +176,7 @@ impl Hierarchy<'_> {
                 self.builder.send(lane.leaders[to.0 as usize], run.first, run.span, &after);
             }
             // Other hosts come first: the network is slower. Blocks that are here now need not wait for the next round.
-            let sent = |passed: &Run| runs.iter().any(|run| run.holds(passed.span.offset));
+            let sent = |passed: &BlockRun| runs.iter().any(|run| run.holds(passed.span.offset));
             let (here, later) = to_pass_on.into_iter().partition(sent);
             to_pass_on = later;
             self.pass_on(here);
@@ -184,7 +184,7 @@ impl Hierarchy<'_> {
         self.pass_on(to_pass_on);
     }
 
-    fn pass_on(&mut self, runs: Vec<Run>) {
+    fn pass_on(&mut self, runs: Vec<BlockRun>) {
         for run in runs {
             let after = self.writers(run.span);
             for to in &self.siblings {

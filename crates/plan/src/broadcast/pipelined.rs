@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 
-use crate::binomial::Place;
+use crate::binomial::TreePosition;
 use crate::builder::ProgramBuilder;
 use crate::program::{OpId, Span};
 
@@ -26,14 +26,14 @@ fn segments(bytes: Range<u64>, segment: u64, first: u32) -> impl Iterator<Item =
     })
 }
 
-impl Place {
+impl TreePosition {
     fn segment(self, segment: Segment) -> Span {
         self.span(segment.offset, segment.len)
     }
 }
 
 /// Rank `v` receives from `v - 1` and passes on to `v + 1`.
-pub(super) fn chain(builder: &mut ProgramBuilder, place: Place, bytes: u64, segment: u64) {
+pub(super) fn chain(builder: &mut ProgramBuilder, place: TreePosition, bytes: u64, segment: u64) {
     let all = || segments(0..bytes, segment, 0);
     let mut receive = |segment: Segment| {
         let from = place.rank.checked_sub(1)?;
@@ -49,7 +49,7 @@ pub(super) fn chain(builder: &mut ProgramBuilder, place: Place, bytes: u64, segm
 }
 
 /// The first half goes down one tree, the second half down the other; both hang below the root.
-pub(super) fn double_tree(builder: &mut ProgramBuilder, place: Place, bytes: u64, segment: u64) {
+pub(super) fn double_tree(builder: &mut ProgramBuilder, place: TreePosition, bytes: u64, segment: u64) {
     let half = bytes.div_ceil(2);
     let first: Vec<Segment> = segments(0..half, segment, 0).collect();
     let second: Vec<Segment> = segments(half..bytes, segment, first.len() as u32).collect();

@@ -6,14 +6,14 @@
 
 use std::ops::Range;
 
-use crate::binomial::{self, Place};
+use crate::binomial::{self, TreePosition};
 use crate::builder::ProgramBuilder;
 use crate::partition::part_range;
 use crate::program::OpId;
 
 /// In round `r` of the ring rank `v` passes on block `v - r` to `v + 1`, unless `v + 1` has it.
-pub(super) fn scatter_allgather(builder: &mut ProgramBuilder, place: Place, bytes: u64) {
-    let Place { ranks, rank, .. } = place;
+pub(super) fn scatter_allgather(builder: &mut ProgramBuilder, place: TreePosition, bytes: u64) {
+    let TreePosition { ranks, rank, .. } = place;
     // The blocks that a rank has after the scatter.
     let has = |rank| binomial::subtree(rank, ranks);
     let subtree = has(rank);

@@ -3,12 +3,12 @@
 //! Every rank contributes `Input` and has `Output` of equal size.
 
 use super::Vector;
-use super::draft::{Draft, Part};
+use super::draft::{PendingSpan, ReductionDraft};
 use super::halving::halve;
-use super::hosts::Host;
-use super::pairing::{BACK, FORTH, Pairing, Role};
+use super::hosts::HostRanks;
+use super::pairing::{BACK, FORTH, Pairing, PairingRole};
 use super::reduce::binomial;
-use super::reduce_scatter::{Blocks, Cut, ring_scatter};
+use super::reduce_scatter::{BlockCut, VectorBlocks, ring_scatter};
 use crate::algorithm::Algorithm;
 use crate::arguments::PlanError;
 use crate::program::{Program, Rank, Span};
@@ -17,7 +17,7 @@ use crate::topology::Topology;
 
 pub(crate) fn program(choice: Choice, topology: &Topology, rank: Rank, vector: Vector) -> Result<Program, PlanError> {
     let (ranks, bytes) = (topology.ranks(), vector.bytes());
-    let mut draft = Draft::new(rank, ranks, bytes, bytes);
+    let mut draft = ReductionDraft::new(rank, ranks, bytes, bytes);
     match (choice.leaders(), choice.algorithm()) {
         (Some(_), between) => hierarchical(&mut draft, between, topology, rank, vector),
         (None, Algorithm::ReduceMulticast { subgroups }) => {
@@ -27,8 +27,8 @@ pub(crate) fn program(choice: Choice, topology: &Topology, rank: Rank, vector: V
         (None, Algorithm::ReduceScatterMulticast { subgroups, segment }) => {
             draft.multicast_layout(ranks, subgroups);
             let parts = vector.parts(ranks);
-            let blocks = Blocks { extents: &parts, unit: vector.element_bytes.max(1) };
-            reduce_scatter_multicast(&mut draft, blocks, Cut::new(blocks, segment), rank);
+            let blocks = VectorBlocks { extents: &parts, unit: vector.element_bytes.max(1) };
+            reduce_scatter_multicast(&mut draft, blocks, BlockCut::new(blocks, segment), rank);
         }
         (None, algorithm) => {
             by_messages(&mut draft, algorithm, ranks, rank, vector);
@@ -38,13 +38,19 @@ pub(crate) fn program(choice: Choice, topology: &Topology, rank: Rank, vector: V
 }
 
 /// The steps of all ranks, or of all leaders, without multicast. Returns the result, to be passed on.
-fn by_messages(draft: &mut Draft, algorithm: Algorithm, ranks: u32, rank: Rank, vector: Vector) -> Part {
+fn by_messages(
+    draft: &mut ReductionDraft,
+    algorithm: Algorithm,
+    ranks: u32,
+    rank: Rank,
+    vector: Vector,
+) -> PendingSpan {
     match algorithm {
         Algorithm::RecursiveDoubling => recursive_doubling(draft, ranks, rank),
         Algorithm::Ring { segment } => {
             let parts = vector.parts(ranks);
-            let blocks = Blocks { extents: &parts, unit: vector.element_bytes.max(1) };
-            ring(draft, blocks, Cut::new(blocks, segment), rank)
+            let blocks = VectorBlocks { extents: &parts, unit: vector.element_bytes.max(1) };
+            ring(draft, blocks, BlockCut::new(blocks, segment), rank)
         }
         Algorithm::Rabenseifner => rabenseifner(draft, ranks, rank, vector),
         other => unreachable!("{other:?} is no algorithm of an allreduce"),
@@ -53,16 +59,16 @@ fn by_messages(draft: &mut Draft, algorithm: Algorithm, ranks: u32, rank: Rank, 
 
 /// The ranks of a host send their vectors to the first rank, which combines them in rank order. The first ranks of all
 /// hosts combine their vectors and pass the result on.
-fn hierarchical(draft: &mut Draft, between: Algorithm, topology: &Topology, rank: Rank, vector: Vector) {
+fn hierarchical(draft: &mut ReductionDraft, between: Algorithm, topology: &Topology, rank: Rank, vector: Vector) {
     let (hosts, number) = (topology.hosts(), topology.host_of(rank));
-    let host = Host::new(topology, number, None);
+    let host = HostRanks::new(topology, number, None);
     let own = draft.input().span;
     let Some(parts) = host.combined(draft, rank, &[own], [0]) else {
         let received = draft.recv(host.leader, BACK, own.len);
         draft.deliver(&received, 0);
         return;
     };
-    let leaders = Host::all(topology, None).map(|host| host.leader).collect();
+    let leaders = HostRanks::all(topology, None).map(|host| host.leader).collect();
     // With one host there is no other leader to combine with.
     let between = if hosts == 1 { Algorithm::RecursiveDoubling } else { between };
     let result = draft.among(leaders, parts, |draft| by_messages(draft, between, hosts, Rank(number), vector));
@@ -75,7 +81,7 @@ fn hierarchical(draft: &mut Draft, between: Algorithm, topology: &Topology, rank
 ///
 /// Like [`ring`] and [`rabenseifner`] it returns the result, to be passed on. Here the result is read where it was
 /// combined, so no step waits for the copy to `Output`.
-fn recursive_doubling(draft: &mut Draft, ranks: u32, rank: Rank) -> Part {
+fn recursive_doubling(draft: &mut ReductionDraft, ranks: u32, rank: Rank) -> PendingSpan {
     let pairing = Pairing::new(ranks, None);
     let entered = pairing.enter(draft, rank);
     let result = entered.map(|(place, mut part)| {
@@ -94,24 +100,24 @@ fn recursive_doubling(draft: &mut Draft, ranks: u32, rank: Rank) -> Part {
 }
 
 /// The rank of a pair that took part sends the result to the rank that stood aside. Returns the result on this rank.
-fn leave(draft: &mut Draft, role: Role, result: Option<Part>) -> Part {
+fn leave(draft: &mut ReductionDraft, role: PairingRole, result: Option<PendingSpan>) -> PendingSpan {
     match (role, result) {
-        (Role::Both { other, .. }, Some(result)) => {
+        (PairingRole::Both { other, .. }, Some(result)) => {
             draft.send(other, BACK, &result);
             result
         }
-        (Role::Aside { other }, None) => {
+        (PairingRole::Aside { other }, None) => {
             let received = draft.recv(other, BACK, draft.input().span.len);
             draft.deliver(&received, 0);
             received
         }
-        (Role::Alone { .. }, Some(result)) => result,
+        (PairingRole::Alone { .. }, Some(result)) => result,
         (role, result) => unreachable!("{role:?} ends its rounds with {result:?}"),
     }
 }
 
 /// [`ring_scatter`], then the finished blocks go on round the same ring, each piece by itself.
-fn ring(draft: &mut Draft, blocks: Blocks<'_>, cut: Cut, rank: Rank) -> Part {
+fn ring(draft: &mut ReductionDraft, blocks: VectorBlocks<'_>, cut: BlockCut, rank: Rank) -> PendingSpan {
     let ranks = blocks.ranks();
     let whole = Span::output(0, draft.input().span.len);
     let (left, right) = (Rank((rank.0 + ranks - 1) % ranks), Rank((rank.0 + 1) % ranks));
@@ -131,11 +137,11 @@ fn ring(draft: &mut Draft, blocks: Blocks<'_>, cut: Cut, rank: Rank) -> Part {
             part = received;
         }
     }
-    Part { span: whole, after }
+    PendingSpan { span: whole, after }
 }
 
 /// [`halve`], then the way back: from the last round to the first, partners exchange their finished halves.
-fn rabenseifner(draft: &mut Draft, ranks: u32, rank: Rank, vector: Vector) -> Part {
+fn rabenseifner(draft: &mut ReductionDraft, ranks: u32, rank: Rank, vector: Vector) -> PendingSpan {
     let pairing = Pairing::new(ranks, None);
     let entered = pairing.enter(draft, rank);
     let result = entered.map(|entered| {
@@ -151,7 +157,7 @@ fn rabenseifner(draft: &mut Draft, ranks: u32, rank: Rank, vector: Vector) -> Pa
             let received = draft.recv_into(partner, BACK, of(&halves.partners(round)));
             draft.send(partner, BACK, &finished);
             after.extend(received.after);
-            finished = Part { span: of(&halves.ranges[round as usize]), after: after.clone() };
+            finished = PendingSpan { span: of(&halves.ranges[round as usize]), after: after.clone() };
         }
         finished
     });
@@ -159,7 +165,7 @@ fn rabenseifner(draft: &mut Draft, ranks: u32, rank: Rank, vector: Vector) -> Pa
 }
 
 /// [`binomial`] to rank 0, which multicasts the result.
-fn reduce_multicast(draft: &mut Draft, ranks: u32, rank: Rank, bytes: u64) {
+fn reduce_multicast(draft: &mut ReductionDraft, ranks: u32, rank: Rank, bytes: u64) {
     let result = binomial(draft, ranks, Rank(0), rank, true);
     match result {
         Some(result) if ranks > 1 => draft.multicast(&result),
@@ -169,14 +175,14 @@ fn reduce_multicast(draft: &mut Draft, ranks: u32, rank: Rank, bytes: u64) {
 }
 
 /// [`ring_scatter`], then every rank multicasts its finished block, all at once (MC-8).
-fn reduce_scatter_multicast(draft: &mut Draft, blocks: Blocks<'_>, cut: Cut, rank: Rank) {
+fn reduce_scatter_multicast(draft: &mut ReductionDraft, blocks: VectorBlocks<'_>, cut: BlockCut, rank: Rank) {
     let ranks = blocks.ranks();
     for root in (0..ranks).filter(|root| *root != rank.0) {
         let block = blocks.of(root);
         draft.multicast_recv(Rank(root), Span::output(block.offset, block.len));
     }
     let own = blocks.of(rank.0);
-    let mut whole = Part::given(Span::output(own.offset, own.len));
+    let mut whole = PendingSpan::given(Span::output(own.offset, own.len));
     for k in 0..cut.pieces {
         let part = ring_scatter(draft, (ranks, rank), k as u32 * ranks, true, |q| cut.piece(blocks.of(q), k));
         let delivered = draft.deliver(&part, cut.piece(own, k).offset);

@@ -12,26 +12,26 @@ use crate::program::{Buffer, OpId, Program, Rank, Span};
 
 /// Some bytes and the steps that must be complete before they may be read.
 #[derive(Debug, Clone)]
-pub(super) struct Part {
+pub(super) struct PendingSpan {
     pub(super) span: Span,
     pub(super) after: Vec<OpId>,
 }
 
-impl Part {
+impl PendingSpan {
     /// Bytes that are valid from the start.
     pub(super) fn given(span: Span) -> Self {
         Self { span, after: Vec::new() }
     }
 
     /// `len` bytes from `offset` of the part.
-    pub(super) fn cut(&self, offset: u64, len: u64) -> Part {
+    pub(super) fn cut(&self, offset: u64, len: u64) -> PendingSpan {
         assert!(offset + len <= self.span.len, "{len} B from {offset} of {}", self.span);
-        Part { span: Span { offset: self.span.offset + offset, len, ..self.span }, after: self.after.clone() }
+        PendingSpan { span: Span { offset: self.span.offset + offset, len, ..self.span }, after: self.after.clone() }
     }
 }
 
 /// A [`ProgramBuilder`] that allocates scratch and records the readers of `Input`.
-pub(super) struct Draft {
+pub(super) struct ReductionDraft {
     builder: ProgramBuilder,
     input: u64,
     output: u64,
@@ -41,10 +41,10 @@ pub(super) struct Draft {
     readers: Vec<(Span, OpId)>,
     /// Set while `among` runs: the ranks of the subgroup, by number, and the adjoining parts that this rank
     /// contributes for its host.
-    among: Option<(Vec<Rank>, Vec<Part>)>,
+    among: Option<(Vec<Rank>, Vec<PendingSpan>)>,
 }
 
-impl Draft {
+impl ReductionDraft {
     pub(super) fn new(rank: Rank, ranks: u32, input: u64, output: u64) -> Self {
         let builder = ProgramBuilder::new(rank, ranks);
         Self { builder, input, output, scratch: Some(0), readers: Vec::new(), among: None }
@@ -56,25 +56,30 @@ impl Draft {
     }
 
     /// The rank's whole contribution.
-    pub(super) fn input(&self) -> Part {
+    pub(super) fn input(&self) -> PendingSpan {
         let bytes = self.among.as_ref().map_or(self.input, |(_, parts)| parts.iter().map(|part| part.span.len).sum());
         self.own(0, bytes)
     }
 
     /// `len` bytes from `offset` of the rank's contribution.
-    pub(super) fn own(&self, offset: u64, len: u64) -> Part {
-        let Some((_, parts)) = &self.among else { return Part::given(Span::input(offset, len)) };
-        let Some(first) = parts.first() else { return Part::given(Span::signal()) };
+    pub(super) fn own(&self, offset: u64, len: u64) -> PendingSpan {
+        let Some((_, parts)) = &self.among else { return PendingSpan::given(Span::input(offset, len)) };
+        let Some(first) = parts.first() else { return PendingSpan::given(Span::signal()) };
         let start = first.span.offset + offset;
         let before = parts.partition_point(|part| part.span.offset + part.span.len <= start);
         let overlapping = parts[before..].iter().take_while(|part| part.span.offset < start + len);
         let after = overlapping.flat_map(|part| part.after.iter().copied()).collect();
-        Part { span: Span { offset: start, len, ..first.span }, after }
+        PendingSpan { span: Span { offset: start, len, ..first.span }, after }
     }
 
     /// Runs `steps` for the subgroup `ranks`, which `steps` names by number. This rank contributes `parts`, which lie
     /// one behind the other.
-    pub(super) fn among<T>(&mut self, ranks: Vec<Rank>, parts: Vec<Part>, steps: impl FnOnce(&mut Draft) -> T) -> T {
+    pub(super) fn among<T>(
+        &mut self,
+        ranks: Vec<Rank>,
+        parts: Vec<PendingSpan>,
+        steps: impl FnOnce(&mut ReductionDraft) -> T,
+    ) -> T {
         let before = self.among.replace((ranks, parts));
         let added = steps(self);
         self.among = before;
@@ -100,7 +105,7 @@ impl Draft {
         by
     }
 
-    pub(super) fn send(&mut self, to: Rank, index: u32, part: &Part) {
+    pub(super) fn send(&mut self, to: Rank, index: u32, part: &PendingSpan) {
         if !part.span.is_empty() {
             let to = self.rank(to);
             let sent = self.builder.send(to, index, part.span, &part.after);
@@ -109,19 +114,19 @@ impl Draft {
     }
 
     /// Receives `len` bytes into scratch.
-    pub(super) fn recv(&mut self, from: Rank, index: u32, len: u64) -> Part {
+    pub(super) fn recv(&mut self, from: Rank, index: u32, len: u64) -> PendingSpan {
         let span = self.scratch(len);
         self.recv_into(from, index, span)
     }
 
     /// Receives a result into its place, or a part of a message beside its neighbours.
-    pub(super) fn recv_into(&mut self, from: Rank, index: u32, span: Span) -> Part {
+    pub(super) fn recv_into(&mut self, from: Rank, index: u32, span: Span) -> PendingSpan {
         let from = self.rank(from);
         let received = (!span.is_empty()).then(|| self.builder.recv(from, index, span, &[]));
-        Part { span, after: received.into_iter().collect() }
+        PendingSpan { span, after: received.into_iter().collect() }
     }
 
-    pub(super) fn multicast(&mut self, part: &Part) {
+    pub(super) fn multicast(&mut self, part: &PendingSpan) {
         if !part.span.is_empty() {
             self.builder.multicast(part.span, &part.after);
         }
@@ -135,46 +140,46 @@ impl Draft {
     }
 
     /// Combines two parts: the first stays unchanged, the second becomes the result.
-    pub(super) fn combine(&mut self, stays: &Part, becomes: &Part, stays_left: bool) -> Part {
+    pub(super) fn combine(&mut self, stays: &PendingSpan, becomes: &PendingSpan, stays_left: bool) -> PendingSpan {
         if becomes.span.is_empty() {
             return becomes.clone();
         }
         let after: Vec<OpId> = becomes.after.iter().chain(&stays.after).copied().collect();
         let combined = self.builder.reduce(stays.span, becomes.span, stays_left, &after);
         self.reads(stays.span, combined);
-        Part { span: becomes.span, after: vec![combined] }
+        PendingSpan { span: becomes.span, after: vec![combined] }
     }
 
     /// Copies a part to `to`, which no other step touches before.
-    pub(super) fn copy(&mut self, part: &Part, to: Span) -> Part {
+    pub(super) fn copy(&mut self, part: &PendingSpan, to: Span) -> PendingSpan {
         if part.span.is_empty() {
-            return Part::given(to);
+            return PendingSpan::given(to);
         }
         let copied = self.builder.copy(part.span, to, &part.after);
         self.reads(part.span, copied);
-        Part { span: to, after: vec![copied] }
+        PendingSpan { span: to, after: vec![copied] }
     }
 
     /// Copies a part to scratch. The copy is sent when a result may arrive in the memory of the part.
-    pub(super) fn copy_aside(&mut self, part: &Part) -> Part {
+    pub(super) fn copy_aside(&mut self, part: &PendingSpan) -> PendingSpan {
         let span = self.scratch(part.span.len);
         self.copy(part, span)
     }
 
     /// Copies a result at `offset` of the vector to the same offset of `Output`.
-    pub(super) fn deliver(&mut self, part: &Part, offset: u64) -> Part {
+    pub(super) fn deliver(&mut self, part: &PendingSpan, offset: u64) -> PendingSpan {
         let to = Span::output(offset, part.span.len);
         let mut after = part.after.clone();
         if (part.span.buffer, part.span.offset) != (Buffer::Input, offset) {
             after.extend(self.readers(to));
             after = self.latest(after);
         }
-        self.copy(&Part { span: part.span, after }, to)
+        self.copy(&PendingSpan { span: part.span, after }, to)
     }
 
     /// Copies a piece of a result, which lies at `from` of the vector, to `to` of `Output`. The copy follows all
     /// readers of these bytes of `Input`.
-    pub(super) fn deliver_piece(&mut self, part: &Part, from: u64, to: u64) {
+    pub(super) fn deliver_piece(&mut self, part: &PendingSpan, from: u64, to: u64) {
         if from == to {
             self.deliver(part, to);
             return;
@@ -183,7 +188,7 @@ impl Draft {
         // A result made of bytes that a step reads follows that step anyway. A piece of a cut plan is not made of the
         // bytes of `Input` that it replaces, so it must follow their readers.
         let after = self.latest(part.after.clone()).into_iter().chain(self.readers(to)).collect::<BTreeSet<OpId>>();
-        self.copy(&Part { span: part.span, after: after.into_iter().collect() }, to);
+        self.copy(&PendingSpan { span: part.span, after: after.into_iter().collect() }, to);
     }
 
     /// The earlier steps that read bytes of `Input` which may share memory with `output`.

@@ -8,7 +8,7 @@
 use std::ops::Range;
 
 use super::Vector;
-use super::draft::{Draft, Part};
+use super::draft::{PendingSpan, ReductionDraft};
 use super::pairing::{FORTH, Pairing};
 use crate::program::Buffer;
 
@@ -18,7 +18,7 @@ pub(super) struct Halves {
     /// The elements that the place shared before each round, then the elements that it keeps in the end.
     pub(super) ranges: Vec<Range<u64>>,
     /// The kept elements, combined from all ranks.
-    pub(super) part: Part,
+    pub(super) part: PendingSpan,
 }
 
 impl Halves {
@@ -32,10 +32,10 @@ impl Halves {
 /// Halves `part`, the whole vector of a place. With `aside`, nothing is sent from `Input`, because the result may
 /// arrive there.
 pub(super) fn halve(
-    draft: &mut Draft,
+    draft: &mut ReductionDraft,
     vector: Vector,
     pairing: Pairing,
-    (place, mut part): (u32, Part),
+    (place, mut part): (u32, PendingSpan),
     aside: bool,
 ) -> Halves {
     let whole = 0..vector.count;

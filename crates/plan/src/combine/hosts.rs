@@ -3,28 +3,28 @@
 //! The leader of each host combines the vectors of its ranks: its own first, the others in rank order. So one vector
 //! per host crosses the network.
 
-use super::draft::{Draft, Part};
+use super::draft::{PendingSpan, ReductionDraft};
 use crate::allgather::Extents;
 use crate::program::{Buffer, Rank, Span};
 use crate::topology::Topology;
 
-pub(super) struct Host {
+pub(super) struct HostRanks {
     pub(super) leader: Rank,
     /// Ranks of the host without the leader, ascending.
     pub(super) others: Vec<Rank>,
 }
 
-impl Host {
+impl HostRanks {
     /// Host number `host`. Its lowest rank leads, or `always` if that rank lies on the host.
-    pub(super) fn new(topology: &Topology, host: u32, always: Option<Rank>) -> Host {
+    pub(super) fn new(topology: &Topology, host: u32, always: Option<Rank>) -> HostRanks {
         let mut others = topology.ranks_of(host);
         let led = always.and_then(|rank| others.iter().position(|local| *local == rank)).unwrap_or(0);
-        Host { leader: others.remove(led), others }
+        HostRanks { leader: others.remove(led), others }
     }
 
     /// All hosts, in the order of their numbers.
-    pub(super) fn all(topology: &Topology, always: Option<Rank>) -> impl Iterator<Item = Host> {
-        (0..topology.hosts()).map(move |host| Host::new(topology, host, always))
+    pub(super) fn all(topology: &Topology, always: Option<Rank>) -> impl Iterator<Item = HostRanks> {
+        (0..topology.hosts()).map(move |host| HostRanks::new(topology, host, always))
     }
 
     /// The ranks, in the order in which the leader combines.
@@ -41,17 +41,17 @@ impl Host {
     /// their pieces in the order of the numbers `first` and get `None`.
     pub(super) fn combined(
         &self,
-        draft: &mut Draft,
+        draft: &mut ReductionDraft,
         rank: Rank,
         pieces: &[Span],
         first: impl IntoIterator<Item = usize>,
-    ) -> Option<Vec<Part>> {
+    ) -> Option<Vec<PendingSpan>> {
         if rank != self.leader {
-            first.into_iter().for_each(|i| draft.send(self.leader, i as u32, &Part::given(pieces[i])));
+            first.into_iter().for_each(|i| draft.send(self.leader, i as u32, &PendingSpan::given(pieces[i])));
             return None;
         }
         let bytes = pieces.iter().map(|piece| piece.len).sum();
-        let mut parts: Vec<Part> = pieces.iter().copied().map(Part::given).collect();
+        let mut parts: Vec<PendingSpan> = pieces.iter().copied().map(PendingSpan::given).collect();
         let adjoin = |pair: &[Span]| pair[0].offset + pair[0].len == pair[1].offset;
         if self.others.is_empty() && !pieces.windows(2).all(adjoin) {
             let mut place = draft.scratch(bytes);

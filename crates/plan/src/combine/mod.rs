@@ -78,7 +78,7 @@ mod tests {
 
     /// Holds for every choice of algorithm.
     #[test]
-    fn mc_4_a_host_needs_no_more_scratch_than_its_ranks_are_told() {
+    fn mc_4_scratch_never_exceeds_the_announced_vectors() {
         let shapes = (1..=9).flat_map(|hosts| (1..=5).map(move |here| (hosts, here))).chain([(64, 1), (32, 3)]);
         for (hosts, here) in shapes {
             let topology = Topology::of_hosts((0..hosts * here).map(|rank| rank % hosts)).expect("few ranks");

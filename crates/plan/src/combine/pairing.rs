@@ -6,7 +6,7 @@
 //! Places keep the order of the ranks. (Thakur, Rabenseifner, Gropp: "Optimization of collective communication
 //! operations in MPICH", 2005.)
 
-use super::draft::{Draft, Part};
+use super::draft::{PendingSpan, ReductionDraft};
 use crate::program::Rank;
 
 /// The index of messages that carry contributions; two ranks exchange at most one each way.
@@ -16,7 +16,7 @@ pub(super) const BACK: u32 = 1;
 
 /// The part of a rank besides its rounds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Role {
+pub(super) enum PairingRole {
     /// Takes part in the rounds, alone at its place.
     Alone { place: u32 },
     /// Takes part in the rounds, and starts with the contribution of `other` included.
@@ -66,29 +66,29 @@ impl Pairing {
         if rank.0 < 2 * self.excess() { rank.0 / 2 } else { rank.0 - self.excess() }
     }
 
-    pub(super) fn role(self, rank: Rank) -> Role {
+    pub(super) fn role(self, rank: Rank) -> PairingRole {
         let place = self.place_of(rank);
         if place >= self.excess() {
-            return Role::Alone { place };
+            return PairingRole::Alone { place };
         }
         let takes_part = self.rank(place);
         if rank == takes_part {
-            Role::Both { place, other: Rank(rank.0 ^ 1) }
+            PairingRole::Both { place, other: Rank(rank.0 ^ 1) }
         } else {
-            Role::Aside { other: takes_part }
+            PairingRole::Aside { other: takes_part }
         }
     }
 
     /// The place of `rank` and its first part; `None` if `rank` stands aside, after its contribution was sent.
-    pub(super) fn enter(self, draft: &mut Draft, rank: Rank) -> Option<(u32, Part)> {
+    pub(super) fn enter(self, draft: &mut ReductionDraft, rank: Rank) -> Option<(u32, PendingSpan)> {
         let own = draft.input();
         match self.role(rank) {
-            Role::Alone { place } => Some((place, own)),
-            Role::Both { place, other } => {
+            PairingRole::Alone { place } => Some((place, own)),
+            PairingRole::Both { place, other } => {
                 let received = draft.recv(other, FORTH, own.span.len);
                 Some((place, draft.combine(&own, &received, rank < other)))
             }
-            Role::Aside { other } => {
+            PairingRole::Aside { other } => {
                 draft.send(other, FORTH, &own);
                 None
             }

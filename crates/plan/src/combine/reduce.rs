@@ -3,13 +3,13 @@
 //! Every rank contributes `Input`; only the root has `Output`.
 
 use super::Vector;
-use super::draft::{Draft, Part};
+use super::draft::{PendingSpan, ReductionDraft};
 use super::halving::{Halves, halve};
-use super::hosts::Host;
+use super::hosts::HostRanks;
 use super::pairing::{BACK, Pairing};
 use crate::algorithm::Algorithm;
 use crate::arguments::PlanError;
-use crate::binomial::{self, Place};
+use crate::binomial::{self, TreePosition};
 use crate::program::{OpId, Program, Rank, Span};
 use crate::selection::Choice;
 use crate::topology::Topology;
@@ -22,12 +22,12 @@ pub(crate) fn program(
     vector: Vector,
 ) -> Result<Program, PlanError> {
     let (ranks, bytes) = (topology.ranks(), vector.bytes());
-    let mut draft = Draft::new(rank, ranks, bytes, if rank == root { bytes } else { 0 });
+    let mut draft = ReductionDraft::new(rank, ranks, bytes, if rank == root { bytes } else { 0 });
     let segments = match choice.algorithm() {
         Algorithm::Chain { segment } => vector.segments(segment),
         _ => vec![draft.input().span],
     };
-    let steps = |draft: &mut Draft, ranks, root, rank| match choice.algorithm() {
+    let steps = |draft: &mut ReductionDraft, ranks, root, rank| match choice.algorithm() {
         Algorithm::Binomial => {
             binomial(draft, ranks, root, rank, false);
         }
@@ -37,7 +37,7 @@ pub(crate) fn program(
     };
     if choice.leaders().is_some() {
         hierarchical(&mut draft, topology, (root, rank), &segments, steps);
-    } else if choice.asks_for_hosts() {
+    } else if choice.depends_on_hosts() {
         let (order, own) = (by_host(topology), draft.input());
         let place = |rank| Rank(order.iter().zip(0..).find(|(at, _)| **at == rank).map_or(0, |(_, place)| place));
         let (root, rank) = (place(root), place(rank));
@@ -56,16 +56,16 @@ fn by_host(topology: &Topology) -> Vec<Rank> {
 /// The leaders of the hosts combine the vectors of their hosts, in segments if the algorithm passes on segments. The
 /// root is the leader of its host.
 fn hierarchical(
-    draft: &mut Draft,
+    draft: &mut ReductionDraft,
     topology: &Topology,
     (root, rank): (Rank, Rank),
     segments: &[Span],
-    steps: impl FnOnce(&mut Draft, u32, Rank, Rank),
+    steps: impl FnOnce(&mut ReductionDraft, u32, Rank, Rank),
 ) {
     let (hosts, host) = (topology.hosts(), topology.host_of(rank));
-    let locals = Host::new(topology, host, Some(root));
+    let locals = HostRanks::new(topology, host, Some(root));
     let Some(parts) = locals.combined(draft, rank, segments, 0..segments.len()) else { return };
-    let leaders = Host::all(topology, Some(root)).map(|host| host.leader).collect();
+    let leaders = HostRanks::all(topology, Some(root)).map(|host| host.leader).collect();
     draft.among(leaders, parts, |draft| steps(draft, hosts, Rank(topology.host_of(root)), Rank(host)));
 }
 
@@ -77,8 +77,8 @@ fn hierarchical(
 /// two arms that both end in the root's link, or one more transfer over that link: twice the time. The order may differ
 /// because the operators of plans commute ([`crate::Operator`]). Operators of the program, which need not commute,
 /// never run in plans.
-fn chain(draft: &mut Draft, ranks: u32, root: Rank, rank: Rank, segments: &[Span]) {
-    let place = Place::new((ranks, root), rank);
+fn chain(draft: &mut ReductionDraft, ranks: u32, root: Rank, rank: Rank, segments: &[Span]) {
+    let place = TreePosition::new((ranks, root), rank);
     for (index, segment) in (0..).zip(segments) {
         let received = (place.rank + 1 < ranks).then(|| draft.recv(place.at(place.rank + 1), index, segment.len));
         let own = draft.own(segment.offset, segment.len);
@@ -100,11 +100,17 @@ fn chain(draft: &mut Draft, ranks: u32, root: Rank, rank: Rank, segments: &[Span
 /// combined in the order of the ranks from the root round to the rank before it.
 ///
 /// Returns the result on the root. With `aside`, nothing is sent from `Input`, because the result may arrive there.
-pub(super) fn binomial(draft: &mut Draft, ranks: u32, root: Rank, rank: Rank, aside: bool) -> Option<Part> {
-    let place = Place::new((ranks, root), rank);
+pub(super) fn binomial(
+    draft: &mut ReductionDraft,
+    ranks: u32,
+    root: Rank,
+    rank: Rank,
+    aside: bool,
+) -> Option<PendingSpan> {
+    let place = TreePosition::new((ranks, root), rank);
     let mut part = draft.input();
     let bytes = part.span.len;
-    let received: Vec<Part> =
+    let received: Vec<PendingSpan> =
         binomial::children(place.rank, ranks).rev().map(|child| draft.recv(place.at(child), 0, bytes)).collect();
     let Some(parent) = binomial::parent(place.rank) else {
         let mut result = draft.deliver(&part, 0);
@@ -125,14 +131,14 @@ pub(super) fn binomial(draft: &mut Draft, ranks: u32, root: Rank, rank: Rank, as
 
 /// [`halve`], then a binomial gather on the way back: of each pair the place farther from the root sends all its
 /// elements.
-fn halving(draft: &mut Draft, ranks: u32, root: Rank, rank: Rank, vector: Vector) {
+fn halving(draft: &mut ReductionDraft, ranks: u32, root: Rank, rank: Rank, vector: Vector) {
     let pairing = Pairing::new(ranks, Some(root));
     let Some(entered) = pairing.enter(draft, rank) else { return };
     let halves = halve(draft, vector, pairing, entered, rank == root);
     gather(draft, vector, pairing, halves, root);
 }
 
-fn gather(draft: &mut Draft, vector: Vector, pairing: Pairing, halves: Halves, root: Rank) {
+fn gather(draft: &mut ReductionDraft, vector: Vector, pairing: Pairing, halves: Halves, root: Rank) {
     let differing = halves.place ^ pairing.place_of(root);
     // The last round that parts this place from the root's: its partner gets all that later rounds gathered.
     let gives = differing.checked_ilog2();
@@ -159,7 +165,7 @@ fn gather(draft: &mut Draft, vector: Vector, pairing: Pairing, halves: Halves, r
             let partner = pairing.rank(halves.place ^ 1 << round);
             after.extend(draft.recv_into(partner, BACK, span(&halves.partners(round))).after);
         }
-        Part { span: place, after }
+        PendingSpan { span: place, after }
     };
     if let Some(round) = gives {
         draft.send(pairing.rank(halves.place ^ 1 << round), BACK, &whole);

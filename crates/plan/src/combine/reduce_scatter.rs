@@ -4,9 +4,9 @@
 //! the rank's own block. Blocks hold whole elements.
 
 use super::MAX_SEGMENTS;
-use super::draft::{Draft, Part};
-use super::hosts::Host;
-use super::pairing::{BACK, FORTH, Pairing, Role};
+use super::draft::{PendingSpan, ReductionDraft};
+use super::hosts::HostRanks;
+use super::pairing::{BACK, FORTH, Pairing, PairingRole};
 use crate::algorithm::Algorithm;
 use crate::allgather::Extents;
 use crate::arguments::PlanError;
@@ -24,8 +24,8 @@ pub(crate) fn program(
     rank: Rank,
     extents: &Extents,
 ) -> Result<Program, PlanError> {
-    let blocks = Blocks { extents, unit: LARGEST_ELEMENT };
-    let mut draft = Draft::new(rank, extents.ranks(), extents.total(), blocks.of(rank.0).len);
+    let blocks = VectorBlocks { extents, unit: LARGEST_ELEMENT };
+    let mut draft = ReductionDraft::new(rank, extents.ranks(), extents.total(), blocks.of(rank.0).len);
     if choice.leaders().is_some() {
         hierarchical(&mut draft, choice.algorithm(), topology, rank, extents);
         return draft.finish();
@@ -41,15 +41,15 @@ pub(crate) fn program(
 
 /// The ranks of a host send their vectors to the first rank, which combines them. The first ranks of all hosts run a
 /// reduce-scatter whose block for a host is its ranks' blocks in a row. Then they pass the blocks on.
-fn hierarchical(draft: &mut Draft, between: Algorithm, topology: &Topology, rank: Rank, extents: &Extents) {
+fn hierarchical(draft: &mut ReductionDraft, between: Algorithm, topology: &Topology, rank: Rank, extents: &Extents) {
     let number = topology.host_of(rank);
-    let host = Host::new(topology, number, None);
-    let of_hosts: Vec<Vec<Span>> = Host::all(topology, None).map(|host| host.blocks(extents)).collect();
+    let host = HostRanks::new(topology, number, None);
+    let of_hosts: Vec<Vec<Span>> = HostRanks::all(topology, None).map(|host| host.blocks(extents)).collect();
     let sizes = of_hosts.iter().map(|blocks| blocks.iter().map(|block| block.len).sum());
     let arranged = Extents::uneven(sizes).expect("as many bytes as before, and no more hosts than ranks");
-    let blocks = Blocks { extents: &arranged, unit: LARGEST_ELEMENT };
+    let blocks = VectorBlocks { extents: &arranged, unit: LARGEST_ELEMENT };
     let (given, first) = given(between, of_hosts, number as usize);
-    let cut = Cut::of(between, blocks);
+    let cut = BlockCut::of(between, blocks);
     let own = extents.block(rank);
     // The pieces of the host's block that hold bytes of a rank's block: number, range in the piece, offset in the
     // block.
@@ -67,12 +67,12 @@ fn hierarchical(draft: &mut Draft, between: Algorithm, topology: &Topology, rank
         })
     };
     let Some(parts) = host.combined(draft, rank, &given, first) else {
-        let received: Vec<(Part, u64)> =
+        let received: Vec<(PendingSpan, u64)> =
             passed_on(rank).map(|(k, _, at)| (draft.recv(host.leader, k as u32, at.len), at.offset)).collect();
         received.iter().for_each(|(part, to)| draft.deliver_piece(part, own.offset + to, *to));
         return;
     };
-    let leaders = Host::all(topology, None).map(|host| host.leader).collect();
+    let leaders = HostRanks::all(topology, None).map(|host| host.leader).collect();
     let pieces = draft.among(leaders, parts, |draft| scattered(draft, between, blocks, Rank(number)));
     for other in &host.others {
         for (k, from, at) in passed_on(*other) {
@@ -121,10 +121,15 @@ fn merged(spans: Vec<Span>) -> Vec<Span> {
 }
 
 /// The finished pieces of the block of `rank`, one behind the other.
-fn scattered(draft: &mut Draft, algorithm: Algorithm, blocks: Blocks<'_>, rank: Rank) -> Vec<Part> {
+fn scattered(
+    draft: &mut ReductionDraft,
+    algorithm: Algorithm,
+    blocks: VectorBlocks<'_>,
+    rank: Rank,
+) -> Vec<PendingSpan> {
     let ranks = blocks.ranks();
-    let cut = Cut::of(algorithm, blocks);
-    let piece = |draft: &mut Draft, k| match algorithm {
+    let cut = BlockCut::of(algorithm, blocks);
+    let piece = |draft: &mut ReductionDraft, k| match algorithm {
         Algorithm::Ring { .. } => {
             let of = |q| cut.piece(blocks.of(q), k);
             ring_scatter(draft, (ranks, rank), k as u32 * ranks, false, of)
@@ -138,32 +143,32 @@ fn scattered(draft: &mut Draft, algorithm: Algorithm, blocks: Blocks<'_>, rank: 
 
 /// The cut of blocks into pieces, so that one piece is combined while others are under way.
 #[derive(Clone, Copy)]
-pub(super) struct Cut {
+pub(super) struct BlockCut {
     pub(super) pieces: u64,
     /// Bytes of each piece, except the last ones of a block.
     bytes: u64,
 }
 
-impl Cut {
+impl BlockCut {
     /// Pieces of `segment` bytes, longer if a vector would have more than [`MAX_SEGMENTS`].
-    pub(super) fn new(blocks: Blocks<'_>, segment: u64) -> Self {
+    pub(super) fn new(blocks: VectorBlocks<'_>, segment: u64) -> Self {
         let longest = blocks.longest();
         let least = longest.div_ceil((MAX_SEGMENTS / u64::from(blocks.ranks())).max(1));
         let bytes = segment.max(least).checked_next_multiple_of(blocks.unit);
-        let cut = |bytes| Cut { pieces: longest.div_ceil(bytes).max(1), bytes };
+        let cut = |bytes| BlockCut { pieces: longest.div_ceil(bytes).max(1), bytes };
         bytes.map_or(Self::whole(blocks), cut)
     }
 
     /// The cut that the algorithm uses.
-    fn of(algorithm: Algorithm, blocks: Blocks<'_>) -> Self {
+    fn of(algorithm: Algorithm, blocks: VectorBlocks<'_>) -> Self {
         match algorithm {
-            Algorithm::Ring { segment } | Algorithm::Pairwise { segment } => Cut::new(blocks, segment),
-            _ => Cut::whole(blocks),
+            Algorithm::Ring { segment } | Algorithm::Pairwise { segment } => BlockCut::new(blocks, segment),
+            _ => BlockCut::whole(blocks),
         }
     }
 
-    fn whole(blocks: Blocks<'_>) -> Self {
-        Cut { pieces: 1, bytes: blocks.longest() }
+    fn whole(blocks: VectorBlocks<'_>) -> Self {
+        BlockCut { pieces: 1, bytes: blocks.longest() }
     }
 
     /// Piece `k` of a block; empty if the block has fewer pieces.
@@ -175,13 +180,13 @@ impl Cut {
 
 /// The place of each rank's block in the vector.
 #[derive(Clone, Copy)]
-pub(super) struct Blocks<'a> {
+pub(super) struct VectorBlocks<'a> {
     pub(super) extents: &'a Extents,
     /// Bytes of a whole number of elements, at least 1.
     pub(super) unit: u64,
 }
 
-impl Blocks<'_> {
+impl VectorBlocks<'_> {
     pub(super) fn ranks(self) -> u32 {
         self.extents.ranks()
     }
@@ -209,13 +214,13 @@ impl Blocks<'_> {
 /// to the right of the result from its left neighbour. Messages are numbered from `first` on. With `aside`, nothing is
 /// sent from `Input`, because a result may arrive there.
 pub(super) fn ring_scatter(
-    draft: &mut Draft,
+    draft: &mut ReductionDraft,
     (ranks, rank): (u32, Rank),
     first: u32,
     aside: bool,
     of: impl Fn(u32) -> Span,
-) -> Part {
-    let own = |draft: &Draft, steps: u32| {
+) -> PendingSpan {
+    let own = |draft: &ReductionDraft, steps: u32| {
         let Span { offset, len, .. } = of((rank.0 + 2 * ranks - steps) % ranks);
         draft.own(offset, len)
     };
@@ -234,11 +239,16 @@ pub(super) fn ring_scatter(
 }
 
 /// Every rank sends each other rank its piece. Contributions are combined in ring order, the own one last.
-fn pairwise(draft: &mut Draft, (ranks, rank): (u32, Rank), index: u32, of: impl Fn(u32) -> Span) -> Part {
-    let own = |draft: &Draft, q: u32| draft.own(of(q).offset, of(q).len);
+fn pairwise(
+    draft: &mut ReductionDraft,
+    (ranks, rank): (u32, Rank),
+    index: u32,
+    of: impl Fn(u32) -> Span,
+) -> PendingSpan {
+    let own = |draft: &ReductionDraft, q: u32| draft.own(of(q).offset, of(q).len);
     let mine = own(draft, rank.0);
     let left = |steps: u32| Rank((rank.0 + ranks - steps) % ranks);
-    let received: Vec<Part> = (1..ranks).map(|steps| draft.recv(left(steps), index, mine.span.len)).collect();
+    let received: Vec<PendingSpan> = (1..ranks).map(|steps| draft.recv(left(steps), index, mine.span.len)).collect();
     for steps in 1..ranks {
         let right = (rank.0 + steps) % ranks;
         let part = own(draft, right);
@@ -249,16 +259,18 @@ fn pairwise(draft: &mut Draft, (ranks, rank): (u32, Rank), index: u32, of: impl 
 
 /// Each round halves the places with which a place still shares blocks. The place sends the blocks of the other half to
 /// the place at half the distance and keeps the rest. (Thakur, Rabenseifner, Gropp, 2005.)
-fn recursive_halving(draft: &mut Draft, blocks: Blocks<'_>, rank: Rank) -> Part {
+fn recursive_halving(draft: &mut ReductionDraft, blocks: VectorBlocks<'_>, rank: Rank) -> PendingSpan {
     let pairing = Pairing::new(blocks.ranks(), None);
     let own = blocks.of(rank.0);
     let Some((place, mut part)) = pairing.enter(draft, rank) else {
-        let Role::Aside { other } = pairing.role(rank) else { unreachable!("{rank} takes part and entered nothing") };
+        let PairingRole::Aside { other } = pairing.role(rank) else {
+            unreachable!("{rank} takes part and entered nothing")
+        };
         return draft.recv(other, BACK, own.len);
     };
     // The span of the vector that the part holds.
     let mut held = blocks.of_places(pairing, 0, pairing.places());
-    let cut = |part: &Part, held: Span, wanted: Span| part.cut(wanted.offset - held.offset, wanted.len);
+    let cut = |part: &PendingSpan, held: Span, wanted: Span| part.cut(wanted.offset - held.offset, wanted.len);
     let (mut start, mut end) = (0, pairing.places());
     while end - start > 1 {
         let half = (end - start) / 2;
@@ -275,7 +287,7 @@ fn recursive_halving(draft: &mut Draft, blocks: Blocks<'_>, rank: Rank) -> Part 
         part = draft.combine(&cut(&part, held, kept_span), &received, lower);
         ((start, end), held) = (kept, kept_span);
     }
-    if let Role::Both { other, .. } = pairing.role(rank) {
+    if let PairingRole::Both { other, .. } = pairing.role(rank) {
         draft.send(other, BACK, &cut(&part, held, blocks.of(other.0)));
     }
     cut(&part, held, own)

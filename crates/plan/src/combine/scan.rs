@@ -4,7 +4,7 @@
 //! `Output`.
 
 use super::Vector;
-use super::draft::{Draft, Part};
+use super::draft::{PendingSpan, ReductionDraft};
 use crate::algorithm::Algorithm;
 use crate::arguments::PlanError;
 use crate::program::{Program, Rank, Span};
@@ -18,7 +18,7 @@ pub(crate) fn program(
     vector: Vector,
 ) -> Result<Program, PlanError> {
     let bytes = vector.bytes();
-    let mut draft = Draft::new(rank, ranks, bytes, if exclusive && rank.0 == 0 { 0 } else { bytes });
+    let mut draft = ReductionDraft::new(rank, ranks, bytes, if exclusive && rank.0 == 0 { 0 } else { bytes });
     match algorithm {
         Algorithm::RecursiveDoubling if exclusive => exclusive_doubling(&mut draft, ranks, rank),
         Algorithm::RecursiveDoubling => doubling(&mut draft, ranks, rank),
@@ -36,7 +36,7 @@ pub(crate) fn program(
 
 /// In round `k` each rank sends its partial result to the rank `2^k` further. That result combines up to `2^k` ranks,
 /// its own the last. (Hillis, Steele: "Data parallel algorithms", 1986.)
-fn doubling(draft: &mut Draft, ranks: u32, rank: Rank) {
+fn doubling(draft: &mut ReductionDraft, ranks: u32, rank: Rank) {
     let mut part = draft.input();
     for distance in distances(ranks) {
         if let Some(to) = further(ranks, rank, distance) {
@@ -51,9 +51,9 @@ fn doubling(draft: &mut Draft, ranks: u32, rank: Rank) {
 }
 
 /// As [`doubling`], with a second combination of the received vectors alone.
-fn exclusive_doubling(draft: &mut Draft, ranks: u32, rank: Rank) {
+fn exclusive_doubling(draft: &mut ReductionDraft, ranks: u32, rank: Rank) {
     let mut part = draft.input();
-    let mut before: Option<Part> = None;
+    let mut before: Option<PendingSpan> = None;
     for distance in distances(ranks) {
         if let Some(to) = further(ranks, rank, distance) {
             draft.send(to, 0, &part);
@@ -85,8 +85,8 @@ fn further(ranks: u32, rank: Rank, distance: u32) -> Option<Rank> {
 }
 
 /// One piece: it comes from the rank before, is combined with the own one on its right, and goes to the next rank.
-fn chain(draft: &mut Draft, exclusive: bool, ranks: u32, rank: Rank, index: u32, piece: Span) {
-    let own = Part::given(piece);
+fn chain(draft: &mut ReductionDraft, exclusive: bool, ranks: u32, rank: Rank, index: u32, piece: Span) {
+    let own = PendingSpan::given(piece);
     let behind = further(ranks, rank, 1);
     let Some(before) = rank.0.checked_sub(1) else {
         if let Some(to) = behind {

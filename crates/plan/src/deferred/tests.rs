@@ -13,9 +13,11 @@ fn programs(collective: Collective, ranks: u32, bytes: u64, root: Rank) -> Vec<P
     (0..ranks).map(|rank| program(choice, &arguments, Rank(rank)).expect("a plan")).collect()
 }
 
-fn counter_of(task: &Task) -> u32 {
+fn counter_of(task: &DeferredTask) -> u32 {
     match task.action {
-        Action::Send { counts, .. } | Action::Receive { counts, .. } | Action::Add { to: counts } => counts,
+        DeferredAction::Send { counts, .. }
+        | DeferredAction::Receive { counts, .. }
+        | DeferredAction::Add { to: counts } => counts,
     }
 }
 
@@ -23,11 +25,11 @@ fn counter_of(task: &Task) -> u32 {
 /// before its receiver has cleared it, so a rank that has not called is sent none. The simulator shows that lists leave
 /// the bytes of their programs.
 #[test]
-fn lists_end_behind_every_task_and_send_what_was_cleared() {
+fn list_ends_after_all_tasks_and_sends_only_cleared_messages() {
     for (collective, ranks) in taken().flat_map(|collective| [1, 2, 5, 8, 33].map(|ranks| (collective, ranks))) {
         let bytes = if collective == Collective::Barrier { 0 } else { 7 };
         for program in programs(collective, ranks, bytes, Rank(ranks / 2)) {
-            let List { counters, tasks, end, .. } = List::lower(&program).expect("taken");
+            let DeferredList { counters, tasks, end, .. } = DeferredList::lower(&program).expect("taken");
             let awaited: Vec<Threshold> = tasks.iter().filter_map(|task| task.after).chain([end]).collect();
             for counter in 0..counters {
                 let adding = tasks.iter().filter(|task| counter_of(task) == counter).count() as u64;
@@ -38,17 +40,17 @@ fn lists_end_behind_every_task_and_send_what_was_cleared() {
                 );
             }
             for task in &tasks {
-                let Action::Send { to, index, span, .. } = task.action else { continue };
-                let clears = |other: &&Task| {
+                let DeferredAction::Send { to, index, span, .. } = task.action else { continue };
+                let clears = |other: &&DeferredTask| {
                     let name = (to, index | CLEARS);
-                    matches!(other.action, Action::Receive { from, index, .. } if (from, index) == name)
+                    matches!(other.action, DeferredAction::Receive { from, index, .. } if (from, index) == name)
                 };
                 if !span.is_empty() {
                     let cleared = counter_of(tasks.iter().find(clears).expect("it is cleared"));
                     let after = task.after.expect("it waits").counter;
-                    let joins = |task: &Task| {
+                    let joins = |task: &DeferredTask| {
                         let waits = task.after.is_some_and(|own| own.counter == cleared);
-                        waits && matches!(task.action, Action::Add { to } if to == after)
+                        waits && matches!(task.action, DeferredAction::Add { to } if to == after)
                     };
                     assert!(after == cleared || tasks.iter().any(joins), "{collective} to {to}");
                 }
@@ -62,45 +64,51 @@ fn lists_end_behind_every_task_and_send_what_was_cleared() {
 fn counters_are_bounded_by_the_ranks() {
     for collective in taken() {
         for program in programs(collective, MOST_RANKS, 1, Rank(0)) {
-            assert!(List::lower(&program).expect("taken").counters <= MOST_COUNTERS, "{collective}");
+            assert!(DeferredList::lower(&program).expect("taken").counters <= MOST_COUNTERS, "{collective}");
         }
-        assert_eq!(choice(collective, MOST_RANKS + 1, 1), Err(Refused::Ranks { ranks: MOST_RANKS + 1 }));
+        assert_eq!(choice(collective, MOST_RANKS + 1, 1), Err(DeferredError::Ranks { ranks: MOST_RANKS + 1 }));
     }
 }
 
 /// A step that several sets wait for is joined to them; a step that none waits for adds to the end.
 #[test]
-fn waits_for_several_are_joined_by_adding() {
+fn steps_of_several_waits_are_joined_by_add_tasks() {
     let mut builder = ProgramBuilder::new(Rank(0), 3);
     builder.buffers(4, 8, 0);
     let one = builder.recv(Rank(1), 0, Span::output(0, 4), &[]);
     let two = builder.recv(Rank(2), 0, Span::output(4, 4), &[]);
     builder.send(Rank(1), 0, Span::input(0, 4), &[one]);
     builder.send(Rank(2), 0, Span::output(0, 4), &[one, two]);
-    let list = List::lower(&builder.build()).expect("messages alone");
-    let adds: Vec<&Task> = list.tasks.iter().filter(|task| matches!(task.action, Action::Add { .. })).collect();
+    let list = DeferredList::lower(&builder.build()).expect("messages alone");
+    let adds: Vec<&DeferredTask> =
+        list.tasks.iter().filter(|task| matches!(task.action, DeferredAction::Add { .. })).collect();
     assert_eq!(list.end, Threshold { counter: END, value: 4 }, "two sends, and two that clear what comes");
     let waits = |rank: Rank| {
-        let sends = |task: &&Task| matches!(task.action, Action::Send { to, span, .. } if to == rank && span.len > 0);
+        let sends = |task: &&DeferredTask| match task.action {
+            DeferredAction::Send { to, span, .. } => to == rank && span.len > 0,
+            DeferredAction::Receive { .. } | DeferredAction::Add { .. } => false,
+        };
         list.tasks.iter().find(sends).expect("sent").after
     };
     assert_eq!(waits(Rank(1)).map(|after| after.value), Some(2), "it has come, and the next one is cleared");
     assert_eq!(waits(Rank(2)).map(|after| after.value), Some(3));
     let joined: Vec<u32> = [Rank(1), Rank(2)].into_iter().filter_map(|to| Some(waits(to)?.counter)).collect();
-    let added: Vec<u32> =
-        adds.iter().filter_map(|task| if let Action::Add { to } = task.action { Some(to) } else { None }).collect();
+    let added: Vec<u32> = adds
+        .iter()
+        .filter_map(|task| if let DeferredAction::Add { to } = task.action { Some(to) } else { None })
+        .collect();
     assert_eq!(added, joined, "the first receive is joined to both");
     assert_eq!((list.gathers, list.delivers.len()), (vec![Span::input(0, 4)], 2));
 }
 
 /// Steps that deferred work cannot do are rejected, and the error names the step.
 #[test]
-fn what_needs_a_processor_is_refused_by_step() {
+fn error_names_the_step_that_needs_a_processor() {
     let refused = |build: &dyn Fn(&mut ProgramBuilder)| {
         let mut builder = ProgramBuilder::new(Rank(0), 2);
         builder.buffers(8, 8, 8);
         build(&mut builder);
-        List::lower(&builder.build()).expect_err("refused").to_string()
+        DeferredList::lower(&builder.build()).expect_err("refused").to_string()
     };
     let copied = refused(&|builder| {
         let here = builder.recv(Rank(1), 0, Span::output(0, 4), &[]);

@@ -7,8 +7,8 @@ use std::fmt;
 
 use thiserror::Error;
 
-use super::collective::{Collective, Row};
-use crate::algorithm::{Algorithm, Setting, SettingError, WHOLE, least};
+use super::collective::{AlgorithmRow, Collective};
+use crate::algorithm::{Algorithm, AlgorithmSettingError, Setting, WHOLE, least};
 
 /// Names of the algorithms among leaders of hosts; in the second all leaders of all hosts meet.
 const HIERARCHICAL: &str = "hierarchical";
@@ -21,7 +21,7 @@ pub enum AlgorithmError {
     #[error("`{setting}` in `{text}`: write settings as name=value, with commas between them")]
     Form { text: String, setting: String },
     #[error("`{key}={value}` in `{text}`: {source}")]
-    Setting { text: String, key: String, value: String, source: SettingError },
+    Setting { text: String, key: String, value: String, source: AlgorithmSettingError },
 }
 
 /// An algorithm of a collective, with its settings.
@@ -101,8 +101,8 @@ impl Choice {
     }
 
     /// The row of the choice in the collective's table.
-    fn row(self) -> Option<Row> {
-        let same = |(other, _): &Row| std::mem::discriminant(other) == std::mem::discriminant(&self.algorithm);
+    fn row(self) -> Option<AlgorithmRow> {
+        let same = |(other, _): &AlgorithmRow| std::mem::discriminant(other) == std::mem::discriminant(&self.algorithm);
         match self.leaders {
             None => self.collective.table().iter().copied().find(same),
             Some(_) => self.collective.for_leaders().find(same),
@@ -126,7 +126,7 @@ impl Choice {
     }
 
     /// The first setting below its minimum, with its value and the minimum.
-    pub(crate) fn too_little(mut self) -> Option<(&'static str, u64, u64)> {
+    pub(crate) fn setting_below_minimum(mut self) -> Option<(&'static str, u64, u64)> {
         let keys = self.keys();
         let own = keys.iter().filter_map(|key| Some((*key, self.algorithm.setting(key)?.get(), least(key))));
         self.leaders
@@ -136,29 +136,29 @@ impl Choice {
             .find(|(_, is, least)| is < least)
     }
 
-    pub fn set(&mut self, key: &str, value: &str) -> Result<(), SettingError> {
+    pub fn set(&mut self, key: &str, value: &str) -> Result<(), AlgorithmSettingError> {
         let (collective, keys) = (self.collective, self.keys());
         match (&mut self.leaders, key) {
             (Some(leaders), "leaders") if collective == Collective::Allgather => Setting::Count(leaders).set(value, 1),
             (Some(_), "between") => {
                 let found = collective.for_leaders().find(|(algorithm, _)| algorithm.name() == value);
                 let names: Vec<&str> = collective.for_leaders().map(|(algorithm, _)| algorithm.name()).collect();
-                let expected = || SettingError::expected(format_args!("one of {}", names.join(", ")));
+                let expected = || AlgorithmSettingError::expected(format_args!("one of {}", names.join(", ")));
                 self.algorithm = found.ok_or_else(expected)?.0;
                 Ok(())
             }
             _ if keys.contains(&key) => {
-                self.algorithm.setting(key).ok_or(SettingError::Unknown)?.set(value, least(key))
+                self.algorithm.setting(key).ok_or(AlgorithmSettingError::Unknown)?.set(value, least(key))
             }
             (Some(_), _) => {
                 let with = collective.for_leaders().filter(|(_, keys)| keys.contains(&key));
                 let with: Vec<String> = with.map(|(other, _)| format!("between={}", other.name())).collect();
                 if with.is_empty() {
-                    return Err(SettingError::Unknown);
+                    return Err(AlgorithmSettingError::Unknown);
                 }
-                Err(SettingError::expected(format_args!("{} before it", with.join(" or "))))
+                Err(AlgorithmSettingError::expected(format_args!("{} before it", with.join(" or "))))
             }
-            (None, _) => Err(SettingError::Unknown),
+            (None, _) => Err(AlgorithmSettingError::Unknown),
         }
     }
 
@@ -206,7 +206,7 @@ impl Choice {
     }
 
     /// Whether the choice depends on which ranks share a host; other choices depend only on the number of ranks.
-    pub const fn asks_for_hosts(self) -> bool {
+    pub const fn depends_on_hosts(self) -> bool {
         self.leaders.is_some()
             || matches!((self.collective, self.algorithm), (Collective::Reduce, Algorithm::Chain { .. }))
     }
@@ -226,9 +226,9 @@ impl Choice {
         self
     }
 
-    /// The choice that a group of `ranks` ranks uses in place of this one, see [`Algorithm::carried_out`].
-    pub fn carried_out(self, ranks: u32) -> Choice {
-        let algorithm = if self.leaders.is_none() { self.algorithm.carried_out(ranks) } else { self.algorithm };
+    /// The choice that a group of `ranks` ranks uses in place of this one, see [`Algorithm::effective_for`].
+    pub fn effective_for(self, ranks: u32) -> Choice {
+        let algorithm = if self.leaders.is_none() { self.algorithm.effective_for(ranks) } else { self.algorithm };
         Choice { algorithm, ..self }
     }
 }
@@ -251,7 +251,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_shown_is_read_back() {
+    fn displayed_choice_parses_to_the_same_choice() {
         for collective in Collective::ALL {
             assert_eq!(collective.name().parse(), Ok(collective));
             for choice in collective.algorithms() {
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said() {
+    fn invalid_choice_error_says_expected_values() {
         let wrong = |text: &str| Choice::read(Collective::Allgather, text).unwrap_err().to_string();
         assert_eq!(
             wrong("rings"),
@@ -344,7 +344,7 @@ mod tests {
 
     /// Only choices that can run are offered.
     #[test]
-    fn what_only_plans_know_is_refused_with_what_runs() {
+    fn plan_only_algorithm_error_lists_runnable_ones() {
         let ports = Collective::Barrier.read("dissemination:ports=3").unwrap_err();
         assert!(ports.contains("ports=3") && ports.contains("ready barrier") && ports.ends_with("ports=1"), "{ports}");
         let uneven = "alltoallv".parse::<Collective>().unwrap_err().to_string();

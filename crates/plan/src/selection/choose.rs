@@ -10,7 +10,7 @@ use outboard_units::Size;
 
 use super::choice::{Choice, all, led};
 use super::collective::Collective;
-use super::cost::{Cost, Estimate, Links, Terms};
+use super::cost::{Cost, CostTerms, Estimate, Links};
 use super::formula::{Case, terms};
 use super::tuning::{Rule, Tuning};
 use crate::algorithm::{Algorithm, WHOLE};
@@ -41,11 +41,11 @@ const FEWEST: u32 = 4;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Chosen {
     pub choice: Choice,
-    pub because: Because,
+    pub reason: ChoiceReason,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Because {
+pub enum ChoiceReason {
     /// The tuning's choice for the collective with this index, from 0.
     Rule(usize),
     /// The cost model finds this choice fastest.
@@ -59,7 +59,7 @@ pub enum Because {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Candidate {
     pub choice: Choice,
-    pub terms: Terms,
+    pub terms: CostTerms,
     pub time: Estimate,
 }
 
@@ -130,14 +130,14 @@ impl Tuning {
         let possible = |rule: &Rule| self.candidate(case, rule.choice).is_some();
         let mut rules = self.rules.get(&case.collective).into_iter().flatten().enumerate();
         if let Some((index, rule)) = rules.find(|(_, rule)| rule.applies(case.ranks, case.bytes) && possible(rule)) {
-            return Chosen { choice: rule.choice, because: Because::Rule(index) };
+            return Chosen { choice: rule.choice, reason: ChoiceReason::Rule(index) };
         }
         let fastest = self.candidates(case).min_by_key(|candidate| candidate.time);
         let fastest = fastest.expect("every collective has an algorithm that needs no multicast");
         let pulled = self.candidates(case).find(|candidate| candidate.choice.pulls() && candidate != &fastest);
         match pulled.filter(|pulled| case.hosts == 1 || fastest.time.0.saturating_mul(WORTH) > pulled.time.0) {
-            Some(pulled) => Chosen { choice: pulled.choice, because: Because::Pulled },
-            None => Chosen { choice: fastest.choice, because: Because::Fastest },
+            Some(pulled) => Chosen { choice: pulled.choice, reason: ChoiceReason::Pulled },
+            None => Chosen { choice: fastest.choice, reason: ChoiceReason::Fastest },
         }
     }
 }
@@ -168,19 +168,19 @@ mod tests {
     }
 
     #[test]
-    fn a_choice_by_hand_counts_where_it_applies_and_can_be_carried_out() {
+    fn rule_wins_where_it_applies_and_its_algorithm_fits() {
         let text = "[[choice.allgather]]\nup-to = \"4 KiB\"\nalgorithm = \"bruck:ports=3\"\n\
                     [[choice.allgather]]\nalgorithm = \"multicast\"\n";
         let tuning: Tuning = text.parse().unwrap();
         let choose = |case| tuning.choose(&case);
         let small = choose(case(Collective::Allgather, 8, 8, 4096));
         assert_eq!(small.choice, all(Collective::Allgather, Algorithm::Bruck { ports: 3 }));
-        assert_eq!(small.because, Because::Rule(0));
-        assert_eq!(choose(case(Collective::Allgather, 8, 8, 4097)).because, Because::Rule(1));
+        assert_eq!(small.reason, ChoiceReason::Rule(0));
+        assert_eq!(choose(case(Collective::Allgather, 8, 8, 4097)).reason, ChoiceReason::Rule(1));
         let without = choose(Case { multicast: false, ..case(Collective::Allgather, 8, 8, 4097) });
-        assert_eq!(without.because, Because::Fastest);
+        assert_eq!(without.reason, ChoiceReason::Fastest);
         assert!(!without.choice.multicasts());
-        assert_eq!(choose(case(Collective::Broadcast, 8, 8, 1)).because, Because::Fastest);
+        assert_eq!(choose(case(Collective::Broadcast, 8, 8, 1)).reason, ChoiceReason::Fastest);
     }
 
     #[test]
@@ -194,7 +194,7 @@ mod tests {
                     let none = untuned.choose(&Case { multicast: false, ..all });
                     assert!(!none.choice.multicasts());
                     let ring = collective == Collective::Allgather;
-                    assert_eq!(none.because, if ring { Because::Rule(2) } else { Because::Fastest });
+                    assert_eq!(none.reason, if ring { ChoiceReason::Rule(2) } else { ChoiceReason::Fastest });
                 }
             }
         }
@@ -202,7 +202,7 @@ mod tests {
 
     /// MC-1: a multicast would have one receiver.
     #[test]
-    fn between_two_ranks_nothing_large_is_multicast() {
+    fn large_calls_of_two_ranks_are_not_multicast() {
         for links in [Links::Slow, Links::Fast] {
             for collective in [Collective::Allgather, Collective::Broadcast] {
                 let multicasts = |ranks, bytes| {
@@ -241,7 +241,7 @@ mod tests {
 
     /// SP-5: no rank waits for a barrier that does not pay, and on one host none pays.
     #[test]
-    fn blocks_are_pulled_where_a_barrier_does_not_pay() {
+    fn blocks_are_pulled_unless_a_barrier_halves_the_time() {
         let tuning = Tuning::default();
         for collective in [Collective::Alltoall, Collective::Gather, Collective::Scatter] {
             for bytes in [8, 1 << 20] {
@@ -259,7 +259,7 @@ mod tests {
         let small = tuning.choose(&case(Collective::Alltoall, 64, 64, 8));
         assert_eq!(
             small,
-            Chosen { choice: all(Collective::Alltoall, Algorithm::Bruck { ports: 1 }), because: Because::Fastest }
+            Chosen { choice: all(Collective::Alltoall, Algorithm::Bruck { ports: 1 }), reason: ChoiceReason::Fastest }
         );
     }
 

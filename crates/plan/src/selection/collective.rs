@@ -36,7 +36,7 @@ pub enum Collective {
 }
 
 /// An algorithm with default settings, and the names of the settings that can be set.
-pub(super) type Row = (Algorithm, &'static [&'static str]);
+pub(super) type AlgorithmRow = (Algorithm, &'static [&'static str]);
 
 const ALLGATHER: &[Choice] = &[
     all(Collective::Allgather, Algorithm::Multicast { chains: 0, subgroups: 1 }),
@@ -118,7 +118,7 @@ impl Collective {
 
     /// The algorithms among all ranks. Some of them also run among the leaders of hosts, if
     /// [`Collective::between_leaders`] has a default.
-    pub(super) const fn table(self) -> &'static [Row] {
+    pub(super) const fn table(self) -> &'static [AlgorithmRow] {
         match self {
             Collective::Allgather => &[
                 (Algorithm::Ring { segment: WHOLE }, &[]),
@@ -186,7 +186,7 @@ impl Collective {
     }
 
     /// The algorithms that may run among leaders: the blocks that leaders pass on lie in their places.
-    pub(super) fn for_leaders(self) -> impl Iterator<Item = Row> {
+    pub(super) fn for_leaders(self) -> impl Iterator<Item = AlgorithmRow> {
         let fits =
             |algorithm: Algorithm| !algorithm.multicasts() && !matches!(algorithm, Algorithm::RotatedBruck { .. });
         self.table().iter().copied().filter(move |(algorithm, _)| fits(*algorithm))

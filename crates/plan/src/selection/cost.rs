@@ -93,7 +93,7 @@ impl Cost {
 /// The terms on the longest path of a collective. Its time is the sum of the terms, each times its parameter in
 /// [`Cost`]. So the parameters of a cluster can be found from measured times by least squares.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub struct Terms {
+pub struct CostTerms {
     /// Messages between hosts, one after another.
     pub latencies: u64,
     /// Ends of messages that one service process handles, one after another.
@@ -108,23 +108,23 @@ pub struct Terms {
     pub reduced: u64,
 }
 
-impl std::ops::Add for Terms {
-    type Output = Terms;
+impl std::ops::Add for CostTerms {
+    type Output = CostTerms;
 
-    fn add(self, other: Terms) -> Terms {
+    fn add(self, other: CostTerms) -> CostTerms {
         self.with(other, u64::saturating_add)
     }
 }
 
-impl Terms {
+impl CostTerms {
     /// The terms of `times` repetitions, one after another.
-    pub fn repeated(self, times: u64) -> Terms {
+    pub fn repeated(self, times: u64) -> CostTerms {
         self.with(self, |each, _| each.saturating_mul(times))
     }
 
     /// Combines each term with the same term of `other`.
-    fn with(self, other: Terms, both: impl Fn(u64, u64) -> u64) -> Terms {
-        Terms {
+    fn with(self, other: CostTerms, both: impl Fn(u64, u64) -> u64) -> CostTerms {
+        CostTerms {
             latencies: both(self.latencies, other.latencies),
             messages: both(self.messages, other.messages),
             controls: both(self.controls, other.controls),
@@ -165,7 +165,7 @@ pub fn each(count: u64, each: Duration) -> u128 {
 
 impl Cost {
     /// The time of `terms`; `None` if they need multicast and there is none.
-    pub fn time(&self, terms: &Terms) -> Option<Estimate> {
+    pub fn time(&self, terms: &CostTerms) -> Option<Estimate> {
         let multicast = match (terms.multicast, self.multicast) {
             (0, _) => 0,
             (bytes, Some(rate)) => at_rate(bytes, rate),
@@ -198,8 +198,15 @@ mod tests {
             copy: Rate::bits_per_second(80_000_000_000),
             reduce: Rate::bits_per_second(16_000_000_000),
         };
-        let terms =
-            Terms { latencies: 1, messages: 2, controls: 3, sent: 1000, multicast: 1000, copied: 1000, reduced: 1000 };
+        let terms = CostTerms {
+            latencies: 1,
+            messages: 2,
+            controls: 3,
+            sent: 1000,
+            multicast: 1000,
+            copied: 1000,
+            reduced: 1000,
+        };
         assert_eq!(
             cost.time(&terms),
             Some(Estimate(1_000_000 + 200_000 + 30_000 + 1_000_000 + 2_000_000 + 100_000 + 500_000))
@@ -209,16 +216,21 @@ mod tests {
     }
 
     #[test]
-    fn without_multicast_what_needs_it_has_no_time() {
+    fn multicast_terms_have_no_time_without_multicast() {
         let cost = Cost { multicast: None, ..Cost::default() };
-        assert_eq!(cost.time(&Terms { multicast: 1, ..Terms::default() }), None);
-        assert_eq!(cost.time(&Terms::default()), Some(Estimate(0)));
+        assert_eq!(cost.time(&CostTerms { multicast: 1, ..CostTerms::default() }), None);
+        assert_eq!(cost.time(&CostTerms::default()), Some(Estimate(0)));
     }
 
     #[test]
     fn the_largest_terms_do_not_overflow() {
-        let most =
-            Terms { latencies: u64::MAX, messages: u64::MAX, sent: u64::MAX, copied: u64::MAX, ..Terms::default() };
+        let most = CostTerms {
+            latencies: u64::MAX,
+            messages: u64::MAX,
+            sent: u64::MAX,
+            copied: u64::MAX,
+            ..CostTerms::default()
+        };
         assert!(Cost::default().time(&(most + most).repeated(u64::MAX)).is_some());
     }
 }

@@ -47,7 +47,7 @@
 
 use super::choice::Choice;
 use super::collective::Collective;
-use super::cost::{Cost, Links, Terms};
+use super::cost::{Cost, CostTerms, Links};
 use crate::algorithm::Algorithm;
 use crate::combine::MAX_SEGMENTS;
 use crate::partition::powers;
@@ -77,25 +77,25 @@ pub fn rounds_of(count: u64) -> u64 {
 }
 
 /// The terms of `choice` for a call of its collective. `cost` determines whether link or processor is the limit.
-pub fn terms(cost: &Cost, case: &Case, choice: Choice) -> Terms {
+pub fn terms(cost: &Cost, case: &Case, choice: Choice) -> CostTerms {
     let Case { ranks, hosts, bytes, .. } = *case;
-    let shape = Spread::new(cost, ranks, hosts);
+    let shape = RankSpread::new(cost, ranks, hosts);
     let spent = match choice.leaders() {
-        None => among(shape, choice.collective(), choice.algorithm().carried_out(ranks), bytes),
+        None => among(shape, choice.collective(), choice.algorithm().effective_for(ranks), bytes),
         // Each leader counts as a host. The exchange among the leaders of one host is ignored.
         Some(leaders) if choice.all_leaders_meet() => {
-            by_host(Spread::new(cost, ranks, hosts.saturating_mul(leaders)), choice, bytes)
+            by_host(RankSpread::new(cost, ranks, hosts.saturating_mul(leaders)), choice, bytes)
         }
         Some(_) => by_host(shape, choice, bytes),
     };
     let handshake = u64::from(spent.multicast > 0);
     let barrier = if choice.pulls() { 0 } else { rounds_of(shape.hosts) };
-    spent + Terms { controls: barrier + handshake, ..Terms::default() }
+    spent + CostTerms { controls: barrier + handshake, ..CostTerms::default() }
 }
 
 /// The placement of ranks on hosts.
 #[derive(Debug, Clone, Copy)]
-struct Spread<'a> {
+struct RankSpread<'a> {
     cost: &'a Cost,
     ranks: u64,
     hosts: u64,
@@ -105,37 +105,37 @@ struct Spread<'a> {
     aligned: bool,
 }
 
-impl<'a> Spread<'a> {
+impl<'a> RankSpread<'a> {
     fn new(cost: &'a Cost, ranks: u32, hosts: u32) -> Self {
         let ranks = u64::from(ranks.max(1));
         let hosts = u64::from(hosts).clamp(1, ranks);
-        Spread { cost, ranks, hosts, here: ranks.div_ceil(hosts), aligned: true }
+        RankSpread { cost, ranks, hosts, here: ranks.div_ceil(hosts), aligned: true }
     }
 
     /// One rank of each host.
-    fn leaders(self) -> Spread<'a> {
-        Spread { ranks: self.hosts, hosts: self.hosts, here: 1, ..self }
+    fn leaders(self) -> RankSpread<'a> {
+        RankSpread { ranks: self.hosts, hosts: self.hosts, here: 1, ..self }
     }
 
     /// The ranks that take part when the ranks beyond the largest power of two stand aside.
-    fn power_of_two(self) -> Spread<'a> {
+    fn power_of_two(self) -> RankSpread<'a> {
         let ranks = 1 << self.ranks.ilog2();
-        Spread { ranks, here: self.here.min(ranks), aligned: ranks == self.ranks, ..self }
+        RankSpread { ranks, here: self.here.min(ranks), aligned: ranks == self.ranks, ..self }
     }
 
     /// The longer of two terms that go on side by side.
-    fn longer(self, link: Terms, processor: Terms) -> Terms {
+    fn longer(self, link: CostTerms, processor: CostTerms) -> CostTerms {
         if self.cost.time(&link) >= self.cost.time(&processor) { link } else { processor }
     }
 
     /// Every rank sends `bytes` to the rank `distance` further and reduces `reduced`.
-    fn round(self, distance: u64, bytes: u64, reduced: u64) -> Terms {
+    fn round(self, distance: u64, bytes: u64, reduced: u64) -> CostTerms {
         self.crossing(if self.hosts == 1 { 0 } else { distance.min(self.here) }, bytes, reduced)
     }
 
     /// A round among ranks that differ only in the digit of weight `power` to the `base`. If a host has whole groups of
     /// such ranks, no message leaves it.
-    fn digit(self, base: u64, power: u64, bytes: u64, reduced: u64) -> Terms {
+    fn digit(self, base: u64, power: u64, bytes: u64, reduced: u64) -> CostTerms {
         if self.aligned && self.here.is_multiple_of(power.saturating_mul(base)) {
             return self.crossing(0, bytes, reduced);
         }
@@ -143,38 +143,38 @@ impl<'a> Spread<'a> {
     }
 
     /// Every rank sends `bytes` and reduces `reduced`; `out` ranks of a host send to other hosts.
-    fn crossing(self, out: u64, bytes: u64, reduced: u64) -> Terms {
+    fn crossing(self, out: u64, bytes: u64, reduced: u64) -> CostTerms {
         self.messages(out, self.here - out, bytes, reduced)
     }
 
     /// Every rank sends `bytes` to every other rank at once and reduces `reduced` of each.
-    fn straight(self, bytes: u64, reduced: u64) -> Terms {
+    fn straight(self, bytes: u64, reduced: u64) -> CostTerms {
         self.messages(self.here * (self.ranks - self.here), self.here * (self.here - 1), bytes, reduced)
     }
 
     /// A host sends `out` messages at once to other hosts and `stays` within, of `bytes` each. It reduces `reduced` for
     /// each message.
-    fn messages(self, out: u64, stays: u64, bytes: u64, reduced: u64) -> Terms {
-        Terms {
+    fn messages(self, out: u64, stays: u64, bytes: u64, reduced: u64) -> CostTerms {
+        CostTerms {
             latencies: u64::from(out > 0),
             messages: 2 * out + stays,
             sent: out.saturating_mul(bytes),
             copied: stays.saturating_mul(bytes),
             reduced: (out + stays).saturating_mul(reduced),
-            ..Terms::default()
+            ..CostTerms::default()
         }
     }
 
     /// `count` rounds between neighbours. Ranks of a host pass blocks on to each other while the link waits, so the
     /// latency counts once for all blocks of a host.
-    fn ring(self, count: u64, bytes: u64, reduced: u64) -> Terms {
+    fn ring(self, count: u64, bytes: u64, reduced: u64) -> CostTerms {
         let rounds = self.round(1, bytes, reduced).repeated(count);
         let latencies = rounds.latencies.div_ceil(self.here);
         if self.here == 1 {
             return rounds;
         }
-        let link = Terms { latencies, copied: 0, reduced: 0, ..rounds };
-        self.longer(link, Terms { latencies, sent: 0, ..rounds })
+        let link = CostTerms { latencies, copied: 0, reduced: 0, ..rounds };
+        self.longer(link, CostTerms { latencies, sent: 0, ..rounds })
     }
 
     /// Pieces of a block of a vector, and the bytes of each piece.
@@ -184,7 +184,7 @@ impl<'a> Spread<'a> {
     }
 
     /// A whole ring of segments that do not wait for each other: while one segment is handled, others are under way.
-    fn pipelined_ring(self, block: u64, segment: u64, reduces: bool) -> Terms {
+    fn pipelined_ring(self, block: u64, segment: u64, reduces: bool) -> CostTerms {
         let count = self.ranks - 1;
         let (pieces, bytes) = self.cut(block, segment);
         let reduced = if reduces { bytes } else { 0 };
@@ -193,20 +193,20 @@ impl<'a> Spread<'a> {
         }
         let round = self.round(1, bytes, reduced);
         let latencies = (round.latencies * count).div_ceil(pieces.saturating_mul(self.here));
-        self.pipelined(Terms { latencies, ..round.repeated(count) }, pieces, reduced)
+        self.pipelined(CostTerms { latencies, ..round.repeated(count) }, pieces, reduced)
     }
 
     /// Pipelined processing of `pieces` pieces, each costing `of_one` and reduced in pieces of `bytes`. The total is
     /// the limit, link or processor, plus the reduction after the last piece arrives.
-    fn pipelined(self, of_one: Terms, pieces: u64, bytes: u64) -> Terms {
-        let all = Terms { latencies: of_one.latencies, ..of_one.repeated(pieces) };
-        let link = Terms { messages: of_one.messages, copied: 0, reduced: 0, ..all };
-        self.longer(link, Terms { sent: 0, ..all }) + Terms { reduced: bytes, ..Terms::default() }
+    fn pipelined(self, of_one: CostTerms, pieces: u64, bytes: u64) -> CostTerms {
+        let all = CostTerms { latencies: of_one.latencies, ..of_one.repeated(pieces) };
+        let link = CostTerms { messages: of_one.messages, copied: 0, reduced: 0, ..all };
+        self.longer(link, CostTerms { sent: 0, ..all }) + CostTerms { reduced: bytes, ..CostTerms::default() }
     }
 
     /// Rounds among ranks that differ in one bit; `each` returns sent and reduced bytes by the value of the bit.
-    fn doubling(self, each: impl Fn(u64) -> (u64, u64)) -> Terms {
-        powers(2, self.ranks).fold(Terms::default(), |sum, power| {
+    fn doubling(self, each: impl Fn(u64) -> (u64, u64)) -> CostTerms {
+        powers(2, self.ranks).fold(CostTerms::default(), |sum, power| {
             let (sent, reduced) = each(power);
             sum + self.digit(2, power, sent, reduced)
         })
@@ -214,65 +214,65 @@ impl<'a> Spread<'a> {
 
     /// Rounds with `base - 1` messages at once, to ranks that differ in one digit; `bytes` returns the bytes of a
     /// message by the value of the digit.
-    fn digits(self, base: u64, bytes: impl Fn(u64) -> u64) -> Terms {
-        powers(base, self.ranks).fold(Terms::default(), |sum, power| {
+    fn digits(self, base: u64, bytes: impl Fn(u64) -> u64) -> CostTerms {
+        powers(base, self.ranks).fold(CostTerms::default(), |sum, power| {
             let round = self.digit(base, power, bytes(power), 0).repeated(base - 1);
-            sum + Terms { latencies: round.latencies.min(1), ..round }
+            sum + CostTerms { latencies: round.latencies.min(1), ..round }
         })
     }
 
     /// Rounds with `base - 1` messages at once, to all multiples of 1, `base`, `base^2`, ...; `each` returns sent and
     /// reduced bytes by the distance. At most as many transfers between hosts follow one another as there are hosts.
-    fn growing(self, base: u64, each: impl Fn(u64) -> (u64, u64)) -> Terms {
-        let all = powers(base, self.ranks).fold(Terms::default(), |sum, power| {
+    fn growing(self, base: u64, each: impl Fn(u64) -> (u64, u64)) -> CostTerms {
+        let all = powers(base, self.ranks).fold(CostTerms::default(), |sum, power| {
             let distances = (1..base).map(|i| power.saturating_mul(i)).take_while(|distance| *distance < self.ranks);
             let messages = distances.map(|d| self.round(d.min(self.ranks - d), each(d).0, each(d).1));
-            let round = messages.fold(Terms::default(), std::ops::Add::add);
-            sum + Terms { latencies: round.latencies.min(1), ..round }
+            let round = messages.fold(CostTerms::default(), std::ops::Add::add);
+            sum + CostTerms { latencies: round.latencies.min(1), ..round }
         });
-        Terms { latencies: all.latencies.min(self.hosts), ..all }
+        CostTerms { latencies: all.latencies.min(self.hosts), ..all }
     }
 
     /// One rank's whole vector to or from all others along a tree of `base - 1` children a round, first between hosts,
     /// then within.
-    fn tree(self, base: u64, bytes: u64, reduced: u64) -> Terms {
+    fn tree(self, base: u64, bytes: u64, reduced: u64) -> CostTerms {
         let (rounds, stays) = (powers(base, self.hosts).count() as u64, self.here - 1);
         // If a host is no whole subtree, some of its ranks have children on other hosts too.
         let astray = u64::from(self.hosts > 1 && powers(base, self.here + 1).all(|power| power != self.here));
         let sends = rounds.saturating_mul(base.min(self.hosts).max(2) - 1) + astray;
-        Terms {
+        CostTerms {
             latencies: rounds,
             messages: sends + rounds + stays,
             sent: sends.saturating_mul(bytes),
             copied: stays.saturating_mul(bytes),
             reduced: (sends + stays).saturating_mul(reduced),
-            ..Terms::default()
+            ..CostTerms::default()
         }
     }
 
     /// From rank to rank, `pieces` pieces of `bytes` one behind the other, each reduced on the way. A processor handles
     /// arrivals in turn: the last rank of a host gets its pieces when the others have theirs, so hosts wait for each
     /// other.
-    fn chain(self, pieces: u64, bytes: u64, reduced: u64) -> Terms {
+    fn chain(self, pieces: u64, bytes: u64, reduced: u64) -> CostTerms {
         if self.ranks == 1 || pieces == 0 {
-            return Terms::default();
+            return CostTerms::default();
         }
         let (crossing, within) = (self.hosts - 1, self.ranks - self.hosts);
-        let first = Terms {
+        let first = CostTerms {
             latencies: crossing,
             messages: 2 * crossing + within,
             sent: crossing.saturating_mul(bytes),
             copied: within.saturating_mul(bytes),
             reduced: (self.ranks - 1).saturating_mul(reduced),
-            ..Terms::default()
+            ..CostTerms::default()
         };
         let out = u64::from(self.hosts > 1);
-        let link = Terms { sent: out.saturating_mul(bytes), ..Terms::default() }.repeated(pieces - 1);
-        let processor = Terms {
+        let link = CostTerms { sent: out.saturating_mul(bytes), ..CostTerms::default() }.repeated(pieces - 1);
+        let processor = CostTerms {
             messages: 2 * out + self.here - 1,
             copied: (self.here - 1).saturating_mul(bytes),
             reduced: self.here.saturating_mul(reduced),
-            ..Terms::default()
+            ..CostTerms::default()
         };
         let in_turn = if self.here > 1 { self.hosts.div_ceil(2) } else { 1 };
         first + self.longer(link, processor.repeated(pieces - 1).repeated(in_turn))
@@ -280,43 +280,43 @@ impl<'a> Spread<'a> {
 
     /// Halves down two binary trees, in `pieces` pieces of `bytes` each. On a host with several ranks about two ranks
     /// have children on other hosts in either tree.
-    fn two_trees(self, n: u64, pieces: u64, bytes: u64) -> Terms {
+    fn two_trees(self, n: u64, pieces: u64, bytes: u64) -> CostTerms {
         if self.ranks == 1 || pieces == 0 {
-            return Terms::default();
+            return CostTerms::default();
         }
         let out = if self.hosts == 1 { 0 } else { self.here.min(2) };
         let (depth, stays) = (rounds_of(self.hosts) + u64::from(out > 0 && self.here > 2), self.here - 1);
-        let first = Terms {
+        let first = CostTerms {
             latencies: depth,
             messages: 3 * depth,
             sent: (2 * depth).saturating_mul(bytes),
-            ..Terms::default()
+            ..CostTerms::default()
         };
         let sent = if out > 0 { n.saturating_add(n / 2 * (out - 1)) } else { 0 };
-        let link = Terms { sent, ..Terms::default() };
+        let link = CostTerms { sent, ..CostTerms::default() };
         let messages = (stays + 2 * out).saturating_mul(pieces).saturating_mul(2);
-        let processor = Terms { messages, copied: stays.saturating_mul(n), ..Terms::default() };
+        let processor = CostTerms { messages, copied: stays.saturating_mul(n), ..CostTerms::default() };
         first + self.longer(link, processor)
     }
 
     /// Ranks beyond the largest power of two send their vectors to neighbours before, and get the result afterwards.
-    fn folded(self, bytes: u64, back: bool) -> Terms {
+    fn folded(self, bytes: u64, back: bool) -> CostTerms {
         let pairs = (self.ranks - self.power_of_two().ranks).min(self.here.div_ceil(2));
         let out = if self.hosts > 1 { pairs.min(self.here % 2) } else { 0 };
-        let fold = |reduced| Terms {
+        let fold = |reduced| CostTerms {
             latencies: out,
             messages: pairs + out,
             sent: out.saturating_mul(bytes),
             copied: (pairs - out).saturating_mul(bytes),
             reduced: pairs.saturating_mul(reduced),
-            ..Terms::default()
+            ..CostTerms::default()
         };
         if back { fold(bytes) + fold(0) } else { fold(bytes) }
     }
 
     /// Half of the vector with the nearest partner, a quarter with the one twice as far, and so on; reduced at once if
     /// `reduce`. Also the way back.
-    fn halving(self, n: u64, reduce: bool) -> Terms {
+    fn halving(self, n: u64, reduce: bool) -> CostTerms {
         self.power_of_two().doubling(|distance| {
             let part = n / (2 * distance);
             (part, if reduce { part } else { 0 })
@@ -324,79 +324,79 @@ impl<'a> Spread<'a> {
     }
 
     /// Gathers the parts that halving leaves with each rank on one rank, the farthest first.
-    fn gathered(self, n: u64) -> Terms {
+    fn gathered(self, n: u64) -> CostTerms {
         let (rounds, elsewhere) = (rounds_of(self.hosts), n - n / self.hosts);
-        Terms {
+        CostTerms {
             latencies: rounds,
             messages: self.here.saturating_mul(rounds) + self.here - 1,
             sent: elsewhere,
             copied: if self.here > 1 { n } else { 0 },
-            ..Terms::default()
+            ..CostTerms::default()
         }
     }
 
     /// Blocks of all ranks to or from one rank along a binomial tree. Within a host half of the blocks move on in each
     /// round, and blocks of inner ranks are copied once more.
-    fn blocks_of_a_tree(self, n: u64) -> Terms {
+    fn blocks_of_a_tree(self, n: u64) -> CostTerms {
         let elsewhere = (self.ranks - self.here).saturating_mul(n);
         let copied = (self.here * (rounds_of(self.here) + 1)).div_ceil(2);
-        Terms { sent: elsewhere, copied: copied.saturating_mul(n), ..self.tree(2, 0, 0) }
+        CostTerms { sent: elsewhere, copied: copied.saturating_mul(n), ..self.tree(2, 0, 0) }
     }
 
     /// Every rank's block to one rank, which requests the blocks of other hosts as they are announced. Or a block of
     /// one rank for every rank; each other host requests its blocks together.
-    fn pulled(self, to_one: bool, n: u64) -> Terms {
+    fn pulled(self, to_one: bool, n: u64) -> CostTerms {
         let elsewhere = self.ranks - self.here;
         let asked = if to_one { elsewhere } else { self.hosts - 1 };
-        Terms {
+        CostTerms {
             latencies: 3 * elsewhere.min(1),
             messages: 2 * asked + elsewhere + self.here - 1,
             sent: elsewhere.saturating_mul(n),
             copied: self.here.saturating_mul(n),
-            ..Terms::default()
+            ..CostTerms::default()
         }
     }
 
     /// Vectors of all ranks of a host, in `pieces` pieces, to the leader, which combines them.
-    fn brought_to_leaders(self, pieces: u64, n: u64) -> Terms {
+    fn brought_to_leaders(self, pieces: u64, n: u64) -> CostTerms {
         let others = self.here - 1;
-        Terms {
+        CostTerms {
             messages: others.saturating_mul(pieces),
             copied: others.saturating_mul(n),
             reduced: others.saturating_mul(n),
-            ..Terms::default()
+            ..CostTerms::default()
         }
     }
 
     /// A copy of this many bytes by every rank.
-    fn copies(self, bytes: u64) -> Terms {
-        Terms { copied: self.here.saturating_mul(bytes), ..Terms::default() }
+    fn copies(self, bytes: u64) -> CostTerms {
+        CostTerms { copied: self.here.saturating_mul(bytes), ..CostTerms::default() }
     }
 
     /// All ranks multicast `bytes`, or one rank does.
-    fn multicast(self, all: bool, bytes: u64) -> Terms {
+    fn multicast(self, all: bool, bytes: u64) -> CostTerms {
         let roots = if all { self.ranks } else { u64::from(self.ranks > 1) };
         let mine = roots.min(self.here);
         let arriving = if self.hosts == 1 { 0 } else { (roots - mine).max(1) };
-        Terms {
+        CostTerms {
             latencies: u64::from(arriving > 0),
             messages: if self.ranks > 1 { mine + arriving } else { 0 },
             multicast: arriving.saturating_mul(bytes),
             copied: roots.saturating_mul(self.here - 1).saturating_mul(bytes),
-            ..Terms::default()
+            ..CostTerms::default()
         }
     }
 }
 
 /// The terms among all ranks, or among all leaders.
-fn among(shape: Spread<'_>, collective: Collective, algorithm: Algorithm, n: u64) -> Terms {
+fn among(shape: RankSpread<'_>, collective: Collective, algorithm: Algorithm, n: u64) -> CostTerms {
     match collective {
         Collective::Allgather => allgather(shape, algorithm, n),
         Collective::Broadcast => broadcast(shape, algorithm, n),
         Collective::Alltoall => alltoall(shape, algorithm, n),
         Collective::Gather | Collective::Scatter if algorithm == Algorithm::Binomial => shape.blocks_of_a_tree(n),
         Collective::Gather | Collective::Scatter => shape.pulled(collective == Collective::Gather, n),
-        Collective::Barrier => Terms::default(),
+        Collective::Barrier => CostTerms::default(),
         Collective::Reduce => reduce(shape, algorithm, n),
         Collective::Allreduce => allreduce(shape, algorithm, n),
         Collective::ReduceScatter => reduce_scatter(shape, algorithm, n),
@@ -405,18 +405,18 @@ fn among(shape: Spread<'_>, collective: Collective, algorithm: Algorithm, n: u64
 }
 
 /// The terms in three steps: within each host, among the leaders, and from the leaders back to their hosts.
-fn by_host(shape: Spread<'_>, choice: Choice, n: u64) -> Terms {
+fn by_host(shape: RankSpread<'_>, choice: Choice, n: u64) -> CostTerms {
     let (collective, algorithm) = (choice.collective(), choice.algorithm());
     let (ranks, others, leaders) = (shape.ranks, shape.here - 1, shape.leaders());
-    let between = |n| among(leaders, collective, algorithm.carried_out(shape.hosts as u32), n);
+    let between = |n| among(leaders, collective, algorithm.effective_for(shape.hosts as u32), n);
     // From the leader back to the ranks and into place.
-    let back = |n: u64| Terms { messages: others, copied: (2 * others).saturating_mul(n), ..Terms::default() };
+    let back = |n: u64| CostTerms { messages: others, copied: (2 * others).saturating_mul(n), ..CostTerms::default() };
     match collective {
         Collective::Allgather => {
-            let local = Terms {
+            let local = CostTerms {
                 messages: others.saturating_mul(shape.here + shape.hosts - 1),
                 copied: others.saturating_mul(ranks).saturating_mul(n),
-                ..Terms::default()
+                ..CostTerms::default()
             };
             between(n.saturating_mul(shape.here)) + local
         }
@@ -432,7 +432,7 @@ fn by_host(shape: Spread<'_>, choice: Choice, n: u64) -> Terms {
     }
 }
 
-fn allgather(shape: Spread<'_>, algorithm: Algorithm, n: u64) -> Terms {
+fn allgather(shape: RankSpread<'_>, algorithm: Algorithm, n: u64) -> CostTerms {
     let ranks = shape.ranks;
     let moved = match algorithm {
         Algorithm::Ring { .. } => shape.ring(ranks - 1, n, 0),
@@ -454,7 +454,7 @@ fn allgather(shape: Spread<'_>, algorithm: Algorithm, n: u64) -> Terms {
     moved + shape.copies(n)
 }
 
-fn alltoall(shape: Spread<'_>, algorithm: Algorithm, n: u64) -> Terms {
+fn alltoall(shape: RankSpread<'_>, algorithm: Algorithm, n: u64) -> CostTerms {
     let ranks = shape.ranks;
     let straight = shape.straight(n, 0);
     let moved = match algorithm {
@@ -462,7 +462,7 @@ fn alltoall(shape: Spread<'_>, algorithm: Algorithm, n: u64) -> Terms {
         // Requests are as many.
         Algorithm::Pull => {
             let told = 2 * (ranks - shape.here + shape.here * (shape.hosts - 1));
-            straight + Terms { latencies: 2 * straight.latencies, messages: told, ..Terms::default() }
+            straight + CostTerms { latencies: 2 * straight.latencies, messages: told, ..CostTerms::default() }
         }
         Algorithm::Pairwise { .. } => {
             // If ranks and ranks per host are powers of two, partners that differ in low bits share a host.
@@ -470,7 +470,7 @@ fn alltoall(shape: Spread<'_>, algorithm: Algorithm, n: u64) -> Terms {
             // Ranks of a full host drift into different rounds: about half of each rank's waiting overlaps the sending
             // of others.
             let waits = if shape.here < FULL { 1 } else { 2 };
-            Terms { latencies: straight.latencies * (ranks - within) / waits, ..straight }
+            CostTerms { latencies: straight.latencies * (ranks - within) / waits, ..straight }
         }
         Algorithm::ScatterDestination { .. } => straight,
         Algorithm::Bruck { .. } => {
@@ -485,7 +485,7 @@ fn alltoall(shape: Spread<'_>, algorithm: Algorithm, n: u64) -> Terms {
     moved + shape.copies(n)
 }
 
-fn broadcast(shape: Spread<'_>, algorithm: Algorithm, n: u64) -> Terms {
+fn broadcast(shape: RankSpread<'_>, algorithm: Algorithm, n: u64) -> CostTerms {
     match algorithm {
         Algorithm::Binomial => shape.tree(2, n, 0),
         Algorithm::KNomial { radix } => shape.tree(radix.into(), n, 0),
@@ -501,20 +501,20 @@ fn broadcast(shape: Spread<'_>, algorithm: Algorithm, n: u64) -> Terms {
         Algorithm::ScatterAllgather => {
             let elsewhere = n - n.div_ceil(shape.hosts);
             let scattered =
-                Terms { sent: elsewhere, copied: if shape.here > 1 { n } else { 0 }, ..shape.tree(2, 0, 0) };
+                CostTerms { sent: elsewhere, copied: if shape.here > 1 { n } else { 0 }, ..shape.tree(2, 0, 0) };
             let gathered = shape.ring(shape.ranks - 1, n.div_ceil(shape.ranks), 0);
             if shape.ranks == 1 {
-                return Terms::default();
+                return CostTerms::default();
             }
             // Ranks that have a subtree's blocks already pass them on at once.
-            scattered + Terms { latencies: shape.hosts / 2, ..gathered }
+            scattered + CostTerms { latencies: shape.hosts / 2, ..gathered }
         }
         Algorithm::Multicast { .. } => shape.multicast(false, n),
         other => unreachable!("{other:?} is no algorithm of a broadcast"),
     }
 }
 
-fn reduce(shape: Spread<'_>, algorithm: Algorithm, n: u64) -> Terms {
+fn reduce(shape: RankSpread<'_>, algorithm: Algorithm, n: u64) -> CostTerms {
     let moved = match algorithm {
         Algorithm::Binomial => shape.tree(2, n, n),
         Algorithm::Halving => shape.folded(n, false) + shape.halving(n, true) + shape.gathered(n),
@@ -533,7 +533,7 @@ fn segments(n: u64, segment: u64) -> (u64, u64) {
     (count, n.div_ceil(count))
 }
 
-fn allreduce(shape: Spread<'_>, algorithm: Algorithm, n: u64) -> Terms {
+fn allreduce(shape: RankSpread<'_>, algorithm: Algorithm, n: u64) -> CostTerms {
     let block = n.div_ceil(shape.ranks);
     let moved = match algorithm {
         Algorithm::RecursiveDoubling => shape.folded(n, true) + shape.power_of_two().doubling(|_| (n, n)),
@@ -550,7 +550,7 @@ fn allreduce(shape: Spread<'_>, algorithm: Algorithm, n: u64) -> Terms {
     shape.copies(n) + moved
 }
 
-fn reduce_scatter(shape: Spread<'_>, algorithm: Algorithm, n: u64) -> Terms {
+fn reduce_scatter(shape: RankSpread<'_>, algorithm: Algorithm, n: u64) -> CostTerms {
     let block = n.div_ceil(shape.ranks);
     let moved = match algorithm {
         Algorithm::Ring { segment } => shape.pipelined_ring(block, segment, true),
@@ -570,7 +570,7 @@ fn reduce_scatter(shape: Spread<'_>, algorithm: Algorithm, n: u64) -> Terms {
     shape.copies(block) + moved
 }
 
-fn scan(shape: Spread<'_>, algorithm: Algorithm, n: u64) -> Terms {
+fn scan(shape: RankSpread<'_>, algorithm: Algorithm, n: u64) -> CostTerms {
     let moved = match algorithm {
         // The last ranks have no rank this far behind them.
         Algorithm::RecursiveDoubling => shape.growing(2, |distance| {

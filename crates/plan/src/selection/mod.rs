@@ -15,9 +15,9 @@ mod small;
 mod tuning;
 
 pub use choice::{AlgorithmError, Choice};
-pub use choose::{Because, Candidate, Chosen, WORTH};
+pub use choose::{Candidate, ChoiceReason, Chosen, WORTH};
 pub use collective::{Collective, UnknownCollective};
-pub use cost::{Cost, Estimate, Links, Terms, at_rate, each};
+pub use cost::{Cost, CostTerms, Estimate, Links, at_rate, each};
 pub use formula::{Case, rounds_of, terms};
 pub use outboard_units::{Duration, Rate, Size, UnitError};
 pub use small::chosen;

@@ -3,7 +3,7 @@
 use std::sync::LazyLock;
 
 use super::choice::all;
-use super::{Because, Candidate, Case, Choice, Chosen, Collective, Cost, Links, Tuning};
+use super::{Candidate, Case, Choice, ChoiceReason, Chosen, Collective, Cost, Links, Tuning};
 use crate::algorithm::Algorithm;
 
 /// The tunings of groups that have none.
@@ -52,7 +52,7 @@ pub fn chosen(tuning: Option<&Tuning>, case: &Case, eager_bytes: u64, uneven: bo
         None => (&Untuned::on(case.links).large, *case),
     };
     let choice = match tuning.choose(&case) {
-        Chosen { choice, because: Because::Rule(_) } => choice,
+        Chosen { choice, reason: ChoiceReason::Rule(_) } => choice,
         _ if few && case.collective == Collective::Alltoall => exchanged(tuning, &case),
         Chosen { choice, .. } => choice,
     };
@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn small_calls_are_those_that_move_little_in_all_and_go_the_fastest_way() {
+    fn calls_up_to_the_eager_size_are_small_and_take_the_fastest_algorithm() {
         let case =
             |collective, bytes| Case { collective, ranks: 8, hosts: 8, bytes, multicast: true, links: Links::Slow };
         let name = |case: &Case| {
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn small_exchanges_go_at_once_unless_somebody_has_tuned_them() {
+    fn small_alltoalls_send_at_once_unless_tuned() {
         let case = |ranks, bytes| Case {
             collective: Collective::Alltoall,
             ranks,

@@ -218,7 +218,7 @@ algorithm = "ring"
     }
 
     #[test]
-    fn the_digest_tells_meanings_not_spellings() {
+    fn digest_depends_on_the_meaning_of_a_tuning_alone() {
         let tuning: Tuning = TEXT.parse().unwrap();
         let shown: Tuning = tuning.to_string().parse().unwrap();
         assert_eq!(shown, tuning);

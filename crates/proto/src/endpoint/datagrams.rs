@@ -62,7 +62,7 @@ impl Endpoint {
             .map_err(|_| "a datagram with a wrong tag")?;
         let ended = group.has_ended(instance);
         let (mut cx, found) = group.parts((&self.node.config, &mut self.node.out), instance);
-        if found.as_ref().map_or(ended, |found| !found.alive()) {
+        if found.as_ref().map_or(ended, |found| !found.is_active()) {
             cx.out.counters.datagrams_stale += 1;
             return Ok(None);
         }

@@ -7,14 +7,14 @@
 use crate::endpoint::Endpoint;
 use crate::endpoint::groups::Group;
 use crate::ids::SpId;
-use crate::interface::{MemRef, Payload};
+use crate::interface::{FramePayload, MemRef};
 use crate::wire::{FrameHeader, GroupMessage, Message, TransferMessage};
 
 impl Endpoint {
     /// The destination of the payload of a frame whose `header` alone has come, piece after piece. Empty if there is no
     /// place for the payload yet, or the frame is not the next of its link. Then the driver keeps the payload until all
     /// of it has come. The answer holds until the next call into the machine.
-    pub fn destination(&self, from: SpId, header: &[u8], payload_len: u32) -> Payload {
+    pub fn destination(&self, from: SpId, header: &[u8], payload_len: u32) -> FramePayload {
         let found = || {
             let (frame, body) = FrameHeader::decode(header, payload_len).ok()?;
             if payload_len == 0 || !self.node.peers.is_next(from, &frame) {
@@ -29,10 +29,10 @@ impl Endpoint {
 }
 
 impl Group {
-    fn destination(&self, from: SpId, message: &TransferMessage, payload_len: u32) -> Option<Payload> {
+    fn destination(&self, from: SpId, message: &TransferMessage, payload_len: u32) -> Option<FramePayload> {
         let pieces: Vec<MemRef> = match message {
             TransferMessage::Expected(fragment) => {
-                let gone = self.has_ended(fragment.instance) || self.doom(fragment.instance).is_some();
+                let gone = self.has_ended(fragment.instance) || self.failure_of(fragment.instance).is_some();
                 let comes = !gone && self.members.sp_of_member(fragment.source) == Some(from);
                 self.transfer.place_of_fragment(fragment, payload_len).filter(|_| comes).into_iter().collect()
             }

@@ -19,29 +19,29 @@ use outboard_call::MOST_IN_FLIGHT;
 use outboard_plan::Rank;
 
 use crate::config::Config;
+use crate::effects::Effects;
 use crate::error::{CollectiveError, GroupError};
 use crate::group::barrier::Barrier;
-use crate::group::lateness::Watch;
+use crate::group::lateness::LatenessWatch;
 use crate::group::members::Members;
 use crate::ids::{CallId, GroupHandle, InstanceId, Instant, OfferId, SpId};
 use crate::instance::tagged::{TAGGED, TaggedCalls};
-use crate::instance::{Batch, Context, Instance};
-use crate::interface::{Event, GroupSpec, Signature, Step};
+use crate::instance::{ChunkBatch, Context, Instance};
+use crate::interface::{Event, GroupSpec, Milestone, Signature};
 use crate::link::serial::expand16;
 use crate::multicast::pacing::{Contention, Pace};
-use crate::outbox::Outbox;
 use crate::transfer::{Site, Transfer};
 use crate::wire::{GroupMessage, InstanceMessage, Message};
 
-mod anew;
 mod calls;
 mod losses;
 mod making;
+mod reconnect;
 mod watching;
 
 use self::losses::Lost;
-use super::turns::Standing;
-use super::{Node, SentBatch};
+use super::turns::InstanceSummary;
+use super::{NodeState, SentBatch};
 
 /// Open instances at a service process, counted from the first that has not ended at its own ranks. Others may be this
 /// far ahead of a late rank.
@@ -54,8 +54,8 @@ const MAX_OPEN: usize = MOST_IN_FLIGHT as usize;
 const MAX_ENDED: usize = 256;
 
 #[derive(Debug)]
-enum State {
-    Creating { barrier: Barrier, askers: Vec<Rank> },
+enum GroupState {
+    Creating { barrier: Barrier, requesters: Vec<Rank> },
     Ready,
     Broken(CollectiveError),
 }
@@ -78,7 +78,7 @@ pub(super) struct Group {
     addresses: Addresses,
     /// Offers of all members, by rank.
     offers: Vec<OfferId>,
-    state: State,
+    state: GroupState,
     /// When a local rank first requested the group.
     since: Instant,
     instances: BTreeMap<InstanceId, Instance>,
@@ -92,35 +92,35 @@ pub(super) struct Group {
     ended: u64,
     ended_early: BTreeSet<u64>,
     /// Ended exchanges, each with a rank that called it.
-    exchanged: VecDeque<(InstanceId, Rank, Signature)>,
+    ended_exchanges: VecDeque<(InstanceId, Rank, Signature)>,
     /// The watch of each instance in flight.
-    pub(super) watches: BTreeMap<InstanceId, Watch>,
+    pub(super) watches: BTreeMap<InstanceId, LatenessWatch>,
     /// By local rank: the number of its calls, and the signature of the last.
     pub(super) calls: Vec<(u64, Option<Signature>)>,
     /// The peers that this group watches.
     watched: BTreeSet<SpId>,
     /// Members that were lost with their links: the group does not continue over later links.
-    cut_off: BTreeSet<SpId>,
+    lost_members: BTreeSet<SpId>,
     /// When to examine the group, and the oldest instance and call in flight at the last examination.
-    look_at: Option<Instant>,
-    seen: (Option<InstanceId>, Option<CallId>),
+    check_at: Option<Instant>,
+    oldest_at_check: (Option<InstanceId>, Option<CallId>),
     /// Members whose silence was forgiven once.
-    forgiven: BTreeSet<SpId>,
+    silence_excused: BTreeSet<SpId>,
     /// Members that learn of the group over another link: messages over the former link may be lost.
-    renewed: BTreeSet<SpId>,
+    reconnected: BTreeSet<SpId>,
     /// By service process: whether a message of a call has come from it.
-    heard_calls: Vec<bool>,
+    has_sent_call: Vec<bool>,
     /// Steps round the ring, right and left, to the nearest service processes that still serve a rank.
     nearest: [usize; 2],
     /// Local ranks that have requested the group, and those that have left it.
-    asked: BTreeSet<Rank>,
+    requested: BTreeSet<Rank>,
     left: BTreeSet<Rank>,
     /// Ranks that take part in nothing after an instance.
     lost: BTreeMap<Rank, Lost>,
     /// The instances after this one fail, because of this rank: the earliest known loss.
     failing: Option<(InstanceId, Rank)>,
     /// By service process: the number of its ranks that are not lost, and the last instance of a lost one.
-    staying: Vec<u32>,
+    remaining_ranks: Vec<u32>,
     last: Vec<InstanceId>,
 }
 
@@ -130,14 +130,14 @@ impl Group {
         let addresses = making::addresses(spec);
         let offers = spec.members.iter().map(|member| member.offer).collect();
         let barrier = Barrier::new(members.me, members.sps.len() as u32);
-        let mut staying = vec![0; members.sps.len()];
-        members.of_rank.iter().for_each(|at| staying[*at as usize] += 1);
+        let mut remaining_ranks = vec![0; members.sps.len()];
+        members.of_rank.iter().for_each(|at| remaining_ranks[*at as usize] += 1);
         let calls = vec![(0, None); members.locals.len()];
         Group {
             members,
             addresses,
             offers,
-            state: State::Creating { barrier, askers: Vec::new() },
+            state: GroupState::Creating { barrier, requesters: Vec::new() },
             since,
             instances: BTreeMap::new(),
             tagged: TaggedCalls::default(),
@@ -145,23 +145,23 @@ impl Group {
             messages: 0,
             ended: 0,
             ended_early: BTreeSet::new(),
-            exchanged: VecDeque::new(),
+            ended_exchanges: VecDeque::new(),
             watches: BTreeMap::new(),
             calls,
             watched: BTreeSet::new(),
-            cut_off: BTreeSet::new(),
-            forgiven: BTreeSet::new(),
-            renewed: BTreeSet::new(),
-            heard_calls: vec![false; staying.len()],
-            look_at: None,
-            seen: (None, None),
+            lost_members: BTreeSet::new(),
+            silence_excused: BTreeSet::new(),
+            reconnected: BTreeSet::new(),
+            has_sent_call: vec![false; remaining_ranks.len()],
+            check_at: None,
+            oldest_at_check: (None, None),
             nearest: [1; 2],
-            asked: BTreeSet::new(),
+            requested: BTreeSet::new(),
             left: BTreeSet::new(),
             lost: BTreeMap::new(),
             failing: None,
-            last: vec![InstanceId(0); staying.len()],
-            staying,
+            last: vec![InstanceId(0); remaining_ranks.len()],
+            remaining_ranks,
         }
     }
 
@@ -176,10 +176,10 @@ impl Group {
     /// An instance that an event changes, and its context.
     pub(super) fn parts<'a>(
         &'a mut self,
-        (config, out): (&'a Config, &'a mut Outbox),
+        (config, out): (&'a Config, &'a mut Effects),
         instance: InstanceId,
     ) -> (Context<'a>, Option<&'a mut Instance>) {
-        out.touch(self.members.handle, instance);
+        out.mark_changed(self.members.handle, instance);
         let (cx, instances, _) = self.all((config, out));
         (cx, instances.get_mut(&instance))
     }
@@ -187,27 +187,27 @@ impl Group {
     /// All instances and the tagged calls, and their context.
     pub(super) fn all<'a>(
         &'a mut self,
-        (config, out): (&'a Config, &'a mut Outbox),
+        (config, out): (&'a Config, &'a mut Effects),
     ) -> (Context<'a>, &'a mut BTreeMap<InstanceId, Instance>, &'a mut TaggedCalls) {
         let cx = Context { config, members: &mut self.members, out, transfer: &mut self.transfer };
         (cx, &mut self.instances, &mut self.tagged)
     }
 
     /// The messages from rank to rank, and their context.
-    pub(super) fn transfer<'a>(&'a mut self, node: &'a mut Node) -> (&'a mut Transfer, Site<'a>) {
+    pub(super) fn transfer<'a>(&'a mut self, node: &'a mut NodeState) -> (&'a mut Transfer, Site<'a>) {
         let site = Site { config: &node.config, members: &self.members, out: &mut node.out };
         (&mut self.transfer, site)
     }
 
     /// The part of an instance, or of the messages, in the totals over all instances.
-    pub(super) fn standing(&self, instance: InstanceId) -> Option<Standing> {
+    pub(super) fn summary(&self, instance: InstanceId) -> Option<InstanceSummary> {
         if instance == TAGGED {
-            return Some(Standing::default());
+            return Some(InstanceSummary::default());
         }
         let found = self.instances.get(&instance)?;
         let timers = [found.poll_timeout(), self.watch_due(instance)];
         let deadline = timers.into_iter().flatten().min();
-        Some(Standing { deadline, multicasts: found.has_batch(), repairs: found.has_repair() })
+        Some(InstanceSummary { deadline, multicasts: found.has_batch(), repairs: found.has_repair() })
     }
 
     /// The instance that a datagram's 16 bits stand for: the nearest to the newest known.
@@ -234,31 +234,31 @@ impl Group {
 
     /// Whether this rank is local, has requested the group and has not left it.
     pub(super) fn is_member(&self, rank: Rank) -> bool {
-        self.asked.contains(&rank) && !self.left.contains(&rank)
+        self.requested.contains(&rank) && !self.left.contains(&rank)
     }
 
     pub(super) fn is_ready(&self) -> bool {
-        matches!(self.state, State::Ready)
+        matches!(self.state, GroupState::Ready)
     }
 
     /// Whether this service process has not entered the barrier that makes the group.
     fn has_not_entered(&self) -> bool {
-        matches!(&self.state, State::Creating { barrier, .. } if barrier.round().is_none())
+        matches!(&self.state, GroupState::Creating { barrier, .. } if barrier.round().is_none())
     }
 
     /// The error that broke the group.
     pub(super) fn broken(&self) -> Option<&CollectiveError> {
         match &self.state {
-            State::Broken(error) => Some(error),
-            State::Creating { .. } | State::Ready => None,
+            GroupState::Broken(error) => Some(error),
+            GroupState::Creating { .. } | GroupState::Ready => None,
         }
     }
 
     /// Why an instance cannot succeed.
-    pub(super) fn doom(&self, instance: InstanceId) -> Option<CollectiveError> {
+    pub(super) fn failure_of(&self, instance: InstanceId) -> Option<CollectiveError> {
         match &self.state {
-            State::Broken(e) => Some(e.clone()),
-            State::Creating { .. } | State::Ready => {
+            GroupState::Broken(e) => Some(e.clone()),
+            GroupState::Creating { .. } | GroupState::Ready => {
                 let failing = self.failing.filter(|(after, _)| *after < instance);
                 failing.map(|(_, cause)| CollectiveError::RankLost(cause))
             }
@@ -270,7 +270,7 @@ impl Group {
     /// Handles a message of a member. False when it cannot come now.
     fn handle_message(
         &mut self,
-        node: &mut Node,
+        node: &mut NodeState,
         (from, from_index): (SpId, u32),
         body: GroupMessage,
         payload_len: u32,
@@ -278,25 +278,27 @@ impl Group {
         let known = match body {
             // A call cannot precede the barrier that makes the group.
             GroupMessage::Instance { .. } | GroupMessage::Transfer(_) if self.has_not_entered() => false,
-            GroupMessage::Ask { .. } => {
-                self.handle_ask(node, from_index);
+            GroupMessage::RequestStep { .. } => {
+                self.handle_step_request(node, from_index);
                 true
             }
             GroupMessage::Refuse { error, .. } => self.handle_refuse(node, from, error),
             GroupMessage::Create { step, digest, .. } => self.handle_create(node, (from, from_index, step), digest),
             GroupMessage::Lost { rank, after, cause } => self.handle_lost(node, from, rank, Lost { after, cause }),
-            GroupMessage::Waits { newest, oldest, .. } => self.handle_waits(node, from, newest, oldest),
-            GroupMessage::Fails { after, cause, .. } => self.handle_fails(node, after, cause),
+            GroupMessage::QueryFailures { newest, oldest, .. } => {
+                self.handle_query_failures(node, from, newest, oldest)
+            }
+            GroupMessage::Failures { after, cause, .. } => self.handle_failures(node, after, cause),
             GroupMessage::Abort { error, .. } => {
                 self.handle_abort(node, error);
                 true
             }
             GroupMessage::Instance { instance, body } => {
-                self.heard_calls[from_index as usize] = true;
+                self.has_sent_call[from_index as usize] = true;
                 self.handle_instance_message(node, instance, (from, from_index), body, payload_len)
             }
             GroupMessage::Transfer(transfer) => {
-                self.heard_calls[from_index as usize] = true;
+                self.has_sent_call[from_index as usize] = true;
                 self.handle_transfer(node, from, transfer, payload_len)
             }
         };
@@ -306,7 +308,7 @@ impl Group {
 
     fn handle_instance_message(
         &mut self,
-        node: &mut Node,
+        node: &mut NodeState,
         instance: InstanceId,
         (from, from_index): (SpId, u32),
         body: InstanceMessage,
@@ -322,32 +324,32 @@ impl Group {
                 self.handle_ready(node, instance, (from_index, step), (signature, rank))
             }
             InstanceMessage::Sizes { first, sizes } => self.handle_sizes(node, instance, (from, first), &sizes),
-            InstanceMessage::AskSizes => self.with_known(node, instance, |i, cx| i.tell_sizes(cx, from)),
+            InstanceMessage::RequestSizes => self.with_known_instance(node, instance, |i, cx| i.send_sizes(cx, from)),
             InstanceMessage::Multicast(multicast) => {
-                self.with_known(node, instance, |i, cx| i.handle_multicast(cx, from, &multicast, payload_len))
+                self.with_known_instance(node, instance, |i, cx| i.handle_multicast(cx, from, &multicast, payload_len))
             }
         }
     }
 
     /// One more local rank requests the group; the last one lets the service process enter the barrier.
-    fn join(&mut self, node: &mut Node, rank: Rank) -> Result<(), GroupError> {
-        self.asked.insert(rank);
+    fn join(&mut self, node: &mut NodeState, rank: Rank) -> Result<(), GroupError> {
+        self.requested.insert(rank);
         match &mut self.state {
-            State::Creating { askers, .. } if askers.contains(&rank) => {
+            GroupState::Creating { requesters, .. } if requesters.contains(&rank) => {
                 return Err(GroupError::Invalid("the rank has asked for it already"));
             }
-            State::Creating { barrier, askers, .. } => {
-                askers.push(rank);
-                if askers.len() == self.members.locals.len() {
+            GroupState::Creating { barrier, requesters, .. } => {
+                requesters.push(rank);
+                if requesters.len() == self.members.locals.len() {
                     let mut steps = Vec::new();
                     barrier.enter(&mut steps);
                     self.send_create(node, steps);
                 }
             }
-            State::Ready => {
+            GroupState::Ready => {
                 node.out.events.push_back(Event::GroupReady { group: self.members.handle, rank, result: Ok(()) });
             }
-            State::Broken(error) => {
+            GroupState::Broken(error) => {
                 self.left.insert(rank);
                 node.left.push(self.members.handle);
                 return Err(GroupError::Failed(error.clone()));
@@ -356,58 +358,60 @@ impl Group {
         Ok(())
     }
 
-    fn send_create(&mut self, node: &mut Node, steps: Vec<(u32, u8)>) {
+    fn send_create(&mut self, node: &mut NodeState, steps: Vec<(u32, u8)>) {
         let (group, fingerprint) = (self.members.handle, self.members.fingerprint);
         let digest = node.config.digest();
         for (to, step) in steps {
             let body = GroupMessage::Create { step, digest, fingerprint };
             node.out.messages.push_back((self.members.sps[to as usize], Message::Group { group, body }));
         }
-        if let State::Creating { barrier, askers, .. } = &mut self.state
+        if let GroupState::Creating { barrier, requesters, .. } = &mut self.state
             && barrier.done()
         {
-            for rank in std::mem::take(askers) {
+            for rank in std::mem::take(requesters) {
                 node.out.events.push_back(Event::GroupReady { group, rank, result: Ok(()) });
             }
-            self.state = State::Ready;
+            self.state = GroupState::Ready;
             self.members.others().for_each(|sp| node.peers.expect_answer(node.out.now, sp));
-            self.mind_peers(node);
-            self.move_window(node);
+            self.rearm_watches(node);
+            self.advance_window(node);
         }
     }
 
-    fn handle_create(&mut self, node: &mut Node, (sp, from, step): (SpId, u32, u8), theirs: u64) -> bool {
+    fn handle_create(&mut self, node: &mut NodeState, (sp, from, step): (SpId, u32, u8), peer_digest: u64) -> bool {
         let digest = node.config.digest();
-        if theirs != digest {
-            let error = CollectiveError::Configuration { a: node.id, a_digest: digest, b: sp, b_digest: theirs };
+        if peer_digest != digest {
+            let error = CollectiveError::Configuration { a: node.id, a_digest: digest, b: sp, b_digest: peer_digest };
             self.break_up(node, error, true);
             return true;
         }
         let mut steps = Vec::new();
         let known = match &mut self.state {
-            State::Creating { barrier, .. } => barrier.handle(from, step, &mut steps),
-            State::Broken(_) => {
-                self.handle_ask(node, from);
+            GroupState::Creating { barrier, .. } => barrier.handle(from, step, &mut steps),
+            GroupState::Broken(_) => {
+                self.handle_step_request(node, from);
                 true
             }
             // The step was sent again because we requested it while it was on its way.
-            State::Ready => Barrier::round_between(self.members.sps.len() as u32, from, self.members.me) == Some(step),
+            GroupState::Ready => {
+                Barrier::round_between(self.members.sps.len() as u32, from, self.members.me) == Some(step)
+            }
         };
         self.send_create(node, steps);
         known
     }
 
     /// Fails the instances after this one; all of them, after 0.
-    fn fail_instances(&mut self, node: &mut Node, after: InstanceId, error: &CollectiveError) {
+    fn fail_instances(&mut self, node: &mut NodeState, after: InstanceId, error: &CollectiveError) {
         let (mut cx, instances, _) = self.all((&node.config, &mut node.out));
         for (id, instance) in instances.range_mut((Bound::Excluded(after), Bound::Unbounded)) {
-            cx.out.touch(cx.members.handle, *id);
+            cx.out.mark_changed(cx.members.handle, *id);
             instance.fail(&mut cx, error.clone());
         }
     }
 
     /// The next multicast batch of a collective that has one, and its pace.
-    pub(super) fn next_batch(&mut self, node: &mut Node, instance: InstanceId) -> Option<(Pace, Batch)> {
+    pub(super) fn next_batch(&mut self, node: &mut NodeState, instance: InstanceId) -> Option<(Pace, ChunkBatch)> {
         let contention = node.out.contention;
         let (mut cx, found) = self.parts((&node.config, &mut node.out), instance);
         let found = found?;
@@ -420,13 +424,13 @@ impl Group {
     }
 
     /// A multicast batch has left. `None` if this service process cannot have sent it.
-    pub(super) fn handle_sent(&mut self, node: &mut Node, batch: SentBatch) -> Option<()> {
+    pub(super) fn handle_sent(&mut self, node: &mut NodeState, batch: SentBatch) -> Option<()> {
         self.with_instance(node, batch.instance, |i, cx| i.handle_sent(cx, batch.source, batch.run))
     }
 
-    fn leave(&mut self, node: &mut Node, rank: Rank) {
+    fn leave(&mut self, node: &mut NodeState, rank: Rank) {
         let Some(local) = self.members.local(rank) else { return };
-        if !self.asked.contains(&rank) || !self.left.insert(rank) {
+        if !self.requested.contains(&rank) || !self.left.insert(rank) {
             return;
         }
         let open = self.instances.iter().find(|(_, c)| c.in_flight(rank)).map(|(i, _)| *i);
@@ -438,46 +442,48 @@ impl Group {
         let earlier = self.failing.filter(|(lost, _)| *lost <= after);
         let cause = earlier.map_or(rank, |(_, cause)| cause);
         let body = match &mut self.state {
-            State::Creating { askers, .. } => {
-                askers.retain(|asker| *asker != rank);
+            GroupState::Creating { requesters, .. } => {
+                requesters.retain(|requester| *requester != rank);
                 return self.break_up(node, CollectiveError::RankLost(rank), true);
             }
             // A member that does not know yet why the group broke must not take the leaving for the reason.
-            State::Broken(error) => GroupMessage::Abort { fingerprint: self.members.fingerprint, error: error.clone() },
-            State::Ready => GroupMessage::Lost { rank, after, cause },
+            GroupState::Broken(error) => {
+                GroupMessage::Abort { fingerprint: self.members.fingerprint, error: error.clone() }
+            }
+            GroupState::Ready => GroupMessage::Lost { rank, after, cause },
         };
-        self.tell_others(node, body);
+        self.send_to_others(node, body);
         self.lose_rank(node, rank, Lost { after, cause });
         node.left.push(self.members.handle);
     }
 
     /// Whether a member serves a rank that has not left, or owes something for an open instance.
-    fn is_concerned(&self, at: usize) -> bool {
-        self.staying[at] > 0 || self.owes(at)
+    fn is_active_member(&self, at: usize) -> bool {
+        self.remaining_ranks[at] > 0 || self.owes(at)
     }
 
     /// The other members that are concerned.
-    pub(super) fn concerned(&self) -> impl Iterator<Item = usize> + '_ {
-        let concerned = |at: &usize| *at != self.members.me as usize && self.is_concerned(*at);
-        (0..self.members.sps.len()).filter(concerned)
+    pub(super) fn active_members(&self) -> impl Iterator<Item = usize> + '_ {
+        let active_members = |at: &usize| *at != self.members.me as usize && self.is_active_member(*at);
+        (0..self.members.sps.len()).filter(active_members)
     }
 
-    fn tell_others(&self, node: &mut Node, body: GroupMessage) {
+    fn send_to_others(&self, node: &mut NodeState, body: GroupMessage) {
         let message = Message::Group { group: self.members.handle, body };
-        node.out.messages.extend(self.concerned().map(|at| (self.members.sps[at], message.clone())));
+        node.out.messages.extend(self.active_members().map(|at| (self.members.sps[at], message.clone())));
     }
 
     /// Fails every collective of the group, in flight or to come.
-    pub(super) fn break_up(&mut self, node: &mut Node, error: CollectiveError, tell: bool) {
-        let askers = match &mut self.state {
-            State::Broken(_) => return,
-            State::Creating { askers, .. } => std::mem::take(askers),
-            State::Ready => Vec::new(),
+    pub(super) fn break_up(&mut self, node: &mut NodeState, error: CollectiveError, notify: bool) {
+        let requesters = match &mut self.state {
+            GroupState::Broken(_) => return,
+            GroupState::Creating { requesters, .. } => std::mem::take(requesters),
+            GroupState::Ready => Vec::new(),
         };
         let group = self.members.handle;
-        self.state = State::Broken(error.clone());
-        for rank in askers {
-            let result = if error.comes_of_a_call() {
+        self.state = GroupState::Broken(error.clone());
+        for rank in requesters {
+            let result = if error.is_from_call() {
                 // A rank could call, so the group is made, though this is not known here: the local calls will fail.
                 Ok(())
             } else {
@@ -489,46 +495,46 @@ impl Group {
         self.fail_instances(node, InstanceId(0), &error);
         let (mut cx, _, tagged) = self.all((&node.config, &mut node.out));
         tagged.fail_all(&mut cx, &error);
-        self.mind_turns(node);
-        if tell {
-            self.tell_others(node, GroupMessage::Abort { fingerprint: self.members.fingerprint, error });
+        self.update_turns(node);
+        if notify {
+            self.send_to_others(node, GroupMessage::Abort { fingerprint: self.members.fingerprint, error });
         }
         node.left.push(group);
     }
 
-    pub(super) fn end_collective(&mut self, node: &mut Node, instance: InstanceId) {
+    pub(super) fn end_collective(&mut self, node: &mut NodeState, instance: InstanceId) {
         let i = self.instances.remove(&instance).expect("a collective ends once");
         self.watches.remove(&instance);
-        node.out.step(self.members.handle, instance, Step::Ended);
+        node.out.step(self.members.handle, instance, Milestone::Ended);
         assert!(i.ended(), "only what has ended is cleared away");
         self.note_ended(instance);
         let (rank, signature) = i.signature();
-        if i.ends_alone() {
-            if self.exchanged.len() >= MAX_ENDED {
-                self.exchanged.pop_front();
+        if i.may_end_alone() {
+            if self.ended_exchanges.len() >= MAX_ENDED {
+                self.ended_exchanges.pop_front();
             }
-            self.exchanged.push_back((instance, rank, signature));
+            self.ended_exchanges.push_back((instance, rank, signature));
         }
         let someone_left = !self.lost.is_empty();
-        self.move_window(node);
+        self.advance_window(node);
         if someone_left {
-            self.mind_peers(node);
+            self.rearm_watches(node);
         }
         node.left.push(self.members.handle);
     }
 
     /// Continues the instances that waited for earlier ones, or for the group to be made.
-    fn move_window(&mut self, node: &mut Node) {
+    fn advance_window(&mut self, node: &mut NodeState) {
         let opened = self.members.window_end + 1..=self.ended + WINDOW;
         self.members.window_end = self.ended + WINDOW;
         for instance in opened {
             self.with_instance_or_break(node, InstanceId(instance), Instance::try_enter);
-            self.compare_with_left(node, InstanceId(instance));
+            self.check_against_departed(node, InstanceId(instance));
         }
     }
 
     /// Whether all local ranks that requested the group have left, and nothing is in flight.
-    fn is_left(&self) -> bool {
-        self.left.len() == self.asked.len() && self.in_flight() == 0
+    fn may_retire(&self) -> bool {
+        self.left.len() == self.requested.len() && self.in_flight() == 0
     }
 }

@@ -5,14 +5,14 @@ use std::collections::BTreeSet;
 
 use outboard_plan::Rank;
 
+use crate::effects::Effects;
 use crate::error::CollectiveError;
-use crate::group::lateness::{Absentee, Absentees, DeadlineMissed, Found, Overdue, Turn};
+use crate::group::lateness::{Absentee, Absentees, DeadlineMissed, LatenessFindings, Overdue, WatchAction};
 use crate::ids::{InstanceId, Instant, SpId};
 use crate::interface::Event;
-use crate::outbox::Outbox;
 use crate::wire::{InstanceMessage, Message};
 
-use super::Node;
+use super::NodeState;
 use super::groups::Group;
 
 impl Group {
@@ -27,50 +27,53 @@ impl Group {
         absent
     }
 
-    /// When [`Group::watch_over`] is due.
+    /// When [`Group::handle_watch_timeout`] is due.
     pub(super) fn watch_due(&self, instance: InstanceId) -> Option<Instant> {
-        self.instance(instance).filter(|i| i.alive())?;
+        self.instance(instance).filter(|i| i.is_active())?;
         self.watches.get(&instance)?.poll_timeout()
     }
 
-    pub(super) fn handle_inquiry(&self, out: &mut Outbox, instance: InstanceId, from: SpId) -> bool {
+    pub(super) fn handle_inquiry(&self, out: &mut Effects, instance: InstanceId, from: SpId) -> bool {
         let (group, ranks) = (self.members.handle, self.absent(instance));
         out.messages.push_back((from, Message::instance(group, instance, InstanceMessage::Absent(ranks))));
         true
     }
 
-    pub(super) fn handle_absent(&mut self, out: &mut Outbox, instance: InstanceId, from: SpId, ranks: &Absentees) {
+    pub(super) fn handle_absent(&mut self, out: &mut Effects, instance: InstanceId, from: SpId, ranks: &Absentees) {
         if let Some(watch) = self.watches.get_mut(&instance) {
-            watch.answer(out.now, from, ranks);
-            out.touch(self.members.handle, instance);
+            watch.handle_answer(out.now, from, ranks);
+            out.mark_changed(self.members.handle, instance);
         }
     }
 
     /// Handles the watch timer of a collective.
-    pub(super) fn watch_over(&mut self, node: &mut Node, instance: InstanceId) {
+    pub(super) fn handle_watch_timeout(&mut self, node: &mut NodeState, instance: InstanceId) {
         let now = node.out.now;
         // A query without receivers is answered at once, so two rounds are enough.
         for _ in 0..2 {
-            let Some(i) = self.instance(instance).filter(|i| i.alive()) else { return };
+            let Some(i) = self.instance(instance).filter(|i| i.is_active()) else { return };
             let wanted = self.members.locals.iter().any(|rank| i.in_flight(*rank));
             match self.watches.get_mut(&instance).and_then(|watch| watch.handle_timeout(now, wanted)) {
                 None => return,
-                Some(Turn::Ask) => {
-                    let others: BTreeSet<SpId> = self.concerned().map(|at| self.members.sps[at]).collect();
+                Some(WatchAction::Query) => {
+                    let others: BTreeSet<SpId> = self.active_members().map(|at| self.members.sps[at]).collect();
                     let message = Message::instance(self.members.handle, instance, InstanceMessage::Inquire);
                     node.out.messages.extend(others.iter().map(|sp| (*sp, message.clone())));
                     let local = self.absent(instance);
-                    self.watches.get_mut(&instance).into_iter().for_each(|w| w.ask(now, others.clone(), local.clone()));
+                    self.watches
+                        .get_mut(&instance)
+                        .into_iter()
+                        .for_each(|w| w.start_query(now, others.clone(), local.clone()));
                 }
-                Some(Turn::Tell(found)) => return self.tell_overdue(node, instance, found),
+                Some(WatchAction::Report(found)) => return self.report_overdue(node, instance, found),
             }
         }
     }
 
-    fn tell_overdue(&mut self, node: &mut Node, instance: InstanceId, found: Found) {
+    fn report_overdue(&mut self, node: &mut NodeState, instance: InstanceId, found: LatenessFindings) {
         let Some(i) = self.instance(instance) else { return };
         let flight = i.in_flight_now(node.out.now, &self.members, &self.transfer);
-        let Found { missing, silent, deadline } = found;
+        let LatenessFindings { missing, silent, deadline } = found;
         match deadline {
             Some(after) => {
                 let after_ms = u64::try_from(after.as_millis()).unwrap_or(u64::MAX);

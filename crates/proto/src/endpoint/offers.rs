@@ -18,17 +18,17 @@ use std::time::Duration;
 
 use outboard_plan::Rank;
 
-use crate::error::{CollectiveError, Refusal};
+use crate::error::{CollectiveError, GroupRefusal};
 use crate::ids::{GroupHandle, Instant, OfferId, SpId};
 
 /// Most askers remembered per offer. Usually only the left neighbour asks; an asker that is not remembered asks again.
-const MOST_ASKERS: usize = 4;
+const MAX_WAITERS: usize = 4;
 /// Withdrawn offers that are remembered.
-const MOST_WITHDRAWN: usize = 1 << 14;
+const MAX_WITHDRAWN: usize = 1 << 14;
 
 /// A service process that waits for the rank of an offer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Asker {
+pub(super) struct OfferWaiter {
     pub(super) sp: SpId,
     pub(super) group: GroupHandle,
     pub(super) fingerprint: u64,
@@ -39,7 +39,7 @@ pub(super) struct Asker {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Withdrawn {
     Gone,
-    Refused(Refusal),
+    Refused(GroupRefusal),
 }
 
 impl Withdrawn {
@@ -52,9 +52,9 @@ impl Withdrawn {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Offers {
+pub(super) struct RankOffers {
     /// Open offers with their askers.
-    open: BTreeMap<OfferId, Vec<Asker>>,
+    open: BTreeMap<OfferId, Vec<OfferWaiter>>,
     withdrawn: BTreeMap<OfferId, Withdrawn>,
     /// When offers were withdrawn, oldest first.
     since: VecDeque<(Instant, OfferId)>,
@@ -62,18 +62,18 @@ pub(super) struct Offers {
     awaited: BTreeSet<(OfferId, GroupHandle, Rank)>,
 }
 
-impl Offers {
+impl RankOffers {
     pub(super) fn open(&mut self, offer: OfferId) {
         self.open.insert(offer, Vec::new());
     }
 
     /// The rank has requested its group.
-    pub(super) fn take_up(&mut self, offer: OfferId) {
+    pub(super) fn redeem(&mut self, offer: OfferId) {
         self.open.remove(&offer);
     }
 
     /// Notes whether a group waits for this local rank.
-    pub(super) fn await_rank(&mut self, offer: OfferId, group: GroupHandle, rank: Rank, awaits: bool) {
+    pub(super) fn set_awaited(&mut self, offer: OfferId, group: GroupHandle, rank: Rank, awaits: bool) {
         match awaits {
             true => self.awaited.insert((offer, group, rank)),
             false => self.awaited.remove(&(offer, group, rank)),
@@ -81,22 +81,22 @@ impl Offers {
     }
 
     /// The groups that wait for the rank of this offer.
-    pub(super) fn awaiting(&self, offer: OfferId) -> Vec<GroupHandle> {
+    pub(super) fn groups_awaiting(&self, offer: OfferId) -> Vec<GroupHandle> {
         let all = (offer, GroupHandle(0), Rank(0))..=(offer, GroupHandle(u32::MAX), Rank(u32::MAX));
         self.awaited.range(all).map(|(_, group, _)| *group).collect()
     }
 
     /// Withdraws an offer and returns its askers.
-    pub(super) fn withdraw(&mut self, now: Instant, offer: OfferId, why: Withdrawn) -> Vec<Asker> {
-        let Some(askers) = self.open.remove(&offer) else { return Vec::new() };
-        if self.since.len() >= MOST_WITHDRAWN
+    pub(super) fn withdraw(&mut self, now: Instant, offer: OfferId, why: Withdrawn) -> Vec<OfferWaiter> {
+        let Some(waiters) = self.open.remove(&offer) else { return Vec::new() };
+        if self.since.len() >= MAX_WITHDRAWN
             && let Some((_, oldest)) = self.since.pop_front()
         {
             self.withdrawn.remove(&oldest);
         }
         self.withdrawn.insert(offer, why);
         self.since.push_back((now, offer));
-        askers
+        waiters
     }
 
     /// Why the rank of this offer does not request its group any more.
@@ -105,16 +105,16 @@ impl Offers {
     }
 
     /// Notes a service process that waits for the rank of this offer. False if no local rank has made the offer.
-    pub(super) fn note_asker(&mut self, offer: OfferId, asker: Asker) -> bool {
-        let Some(askers) = self.open.get_mut(&offer) else { return self.withdrawn.contains_key(&offer) };
-        if askers.len() < MOST_ASKERS && !askers.contains(&asker) {
-            askers.push(asker);
+    pub(super) fn add_waiter(&mut self, offer: OfferId, waiter: OfferWaiter) -> bool {
+        let Some(waiters) = self.open.get_mut(&offer) else { return self.withdrawn.contains_key(&offer) };
+        if waiters.len() < MAX_WAITERS && !waiters.contains(&waiter) {
+            waiters.push(waiter);
         }
         true
     }
 
     /// Forgets offers that were withdrawn longer ago than `limit`.
-    pub(super) fn age(&mut self, now: Instant, limit: Duration) {
+    pub(super) fn expire(&mut self, now: Instant, limit: Duration) {
         while self.since.front().is_some_and(|(at, _)| now.since(*at) > limit)
             && let Some((_, offer)) = self.since.pop_front()
         {

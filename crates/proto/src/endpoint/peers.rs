@@ -5,12 +5,14 @@
 //! A peer that sends but acknowledges nothing new may be silent a second longer. So the end of a one-way cut that
 //! receives nothing reports first. The link stays for groups that were requested recently; otherwise it is lost, too.
 //! When packets flow again, the first new group makes a new link; an end that has not noticed the silence learns of it
-//! by the new number. `groups/anew.rs` decides which groups continue. Neighbours in the ring of a group are watched:
-//! when they are silent, they get a message to acknowledge. A peer need not know who watches it. A peer that has never
-//! sent may not know of the group yet. It may be silent until it has received an `Ask` with the offers of its ranks and
-//! our address, or until the group is made. The last peers without a group are remembered (`past.rs`); a forgotten one gets a new link.
+//! by the new number. `groups/reconnect.rs` decides which groups continue.
 //!
-//! Invariant: totals over all peers ([`Standing`]) are updated when a peer changes, so that no event costs more with
+//! Neighbours in the ring of a group are watched: when they are silent, they get a message to acknowledge. A peer need
+//! not know who watches it. A peer that has never sent may not know of the group yet. It may be silent until it has
+//! received a `RequestStep` with the offers of its ranks and our address, or until the group is made. The last peers
+//! without a group are remembered (`idle_peers.rs`); a forgotten one gets a new link.
+//!
+//! Invariant: totals over all peers ([`PeerSummary`]) are updated when a peer changes, so that no event costs more with
 //! more peers.
 
 use std::cmp::Reverse;
@@ -24,26 +26,26 @@ use smallvec::SmallVec;
 use crate::config::Config;
 use crate::ids::{GroupHandle, InstanceId, Instant, SpId};
 use crate::instance::tagged::TAGGED;
-use crate::interface::{Event, MemRef, Payload, Region, Transmit, payload_bytes};
-use crate::link::{Acked, Link, Owner, Place, Received, Tag, Tagged};
+use crate::interface::{Event, FramePayload, MemRef, MemRegion, Transmit, payload_bytes};
+use crate::link::{AckTag, Acked, AckedKind, FrameAge, Link, MessageOwner, ReceivedFrame};
 use crate::multicast::pacing::Quantum;
 use crate::transfer::Target;
 use crate::wire::{FrameHeader, GroupMessage, Message};
 
-use super::past::PastPeers;
-use super::{Endpoint, Node};
+use super::idle_peers::IdlePeers;
+use super::{Endpoint, NodeState};
 use crate::deadlines::Deadlines;
 
 mod peer;
 
 pub(super) use peer::Peer;
-use peer::Standing;
+use peer::PeerSummary;
 
 /// Messages that may wait for one peer's acknowledgement. A peer that causes more and acknowledges nothing is lost.
 const MAX_BACKLOG: usize = 1 << 16;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Loss {
+pub(super) enum LossCause {
     /// The peer owed an acknowledgement for too long, whether it sent or not.
     Silent,
     /// The peer has given up the link and made another.
@@ -70,15 +72,15 @@ pub(super) struct Peers {
     acks_due: Deadlines<SpId>,
     beats_due: Deadlines<SpId>,
     timers: Deadlines<SpId>,
-    past: PastPeers,
+    idle: IdlePeers,
     backlog: usize,
     /// Bytes of payload in messages that wait for sending or acknowledgement.
     payload: u64,
     retransmissions: u64,
     /// Peers to which frames may still be needed.
-    met: usize,
+    connected: usize,
     /// Number of messages of an owner on a link.
-    owned: BTreeMap<(Owner, SpId), usize>,
+    owned: BTreeMap<(MessageOwner, SpId), usize>,
 }
 
 impl Peers {
@@ -98,29 +100,29 @@ impl Peers {
 
     /// The oldest peer without a group beyond the limit, once silent for `dead_after`: else it would have sent again.
     fn excess(&self, (now, config): (Instant, &Config)) -> Option<SpId> {
-        let is_quiet = |peer: &SpId| self.all[peer].link.last_owed() + config.dead_after <= now;
-        self.past.excess(config.past_peers).filter(is_quiet)
+        let is_quiet = |peer: &SpId| self.all[peer].link.silent_since() + config.dead_after <= now;
+        self.idle.excess(config.idle_peers).filter(is_quiet)
     }
 
     /// Whether a group with these peers may be made: see [`Config::peers`].
     pub(super) fn has_room(&self, others: impl Iterator<Item = SpId>, config: &Config) -> bool {
-        let new = others.filter(|id| self.all.get(id).is_none_or(|peer| !peer.standing.met)).count();
-        new == 0 || self.met + new <= config.peers
+        let new = others.filter(|id| self.all.get(id).is_none_or(|peer| !peer.summary.connected)).count();
+        new == 0 || self.connected + new <= config.peers
     }
 
     /// Notes whether a peer waits for a local rank to request a group.
-    pub(super) fn note_asking(&mut self, peer: SpId, asks: bool) {
-        self.change(peer, |peer| peer.asks = asks);
+    pub(super) fn set_awaits_rank(&mut self, peer: SpId, awaits_rank: bool) {
+        self.change(peer, |peer| peer.awaits_rank = awaits_rank);
     }
 
     pub(super) fn retransmissions(&self) -> u64 {
         self.retransmissions
     }
 
-    /// When [`Endpoint::time_peers`] is due.
+    /// When [`Endpoint::handle_peer_timeout`] is due.
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
         let first = self.timers.first();
-        debug_assert_eq!(first, self.all.values().filter_map(|peer| peer.stands().timer).min(), "kept as it changes");
+        debug_assert_eq!(first, self.all.values().filter_map(|peer| peer.summary().timer).min(), "kept as it changes");
         first
     }
 
@@ -133,15 +135,15 @@ impl Peers {
     fn change<T>(&mut self, id: SpId, change: impl FnOnce(&mut Peer) -> T) -> Option<T> {
         let peer = self.all.get_mut(&id)?;
         let result = change(peer);
-        let (before, after) = (peer.standing, peer.stands());
-        peer.standing = after;
+        let (before, after) = (peer.summary, peer.summary());
+        peer.summary = after;
         if before != after {
             self.note(id, before, after);
         }
         Some(result)
     }
 
-    fn note(&mut self, id: SpId, before: Standing, after: Standing) {
+    fn note(&mut self, id: SpId, before: PeerSummary, after: PeerSummary) {
         if before.message != after.message {
             _ = if after.message { self.messages.insert(id) } else { self.messages.remove(&id) };
         }
@@ -149,30 +151,30 @@ impl Peers {
         self.acks_due.change(id, before.ack, after.ack);
         self.beats_due.change(id, before.beat, after.beat);
         self.timers.change(id, before.timer, after.timer);
-        if before.past != after.past {
-            self.past.note(id, after.past);
+        if before.idle != after.idle {
+            self.idle.note(id, after.idle);
         }
-        self.met = self.met - usize::from(before.met) + usize::from(after.met);
+        self.connected = self.connected - usize::from(before.connected) + usize::from(after.connected);
         self.backlog = self.backlog - before.backlog + after.backlog;
         self.payload = self.payload - before.payload + after.payload;
         self.retransmissions += after.retransmissions - before.retransmissions;
     }
 
     /// Marks acknowledgements and signs of life that have become due for sending.
-    fn take_due(&mut self, now: Instant) {
+    fn mark_due(&mut self, now: Instant) {
         while let Some(id) = self.acks_due.pop_due(now) {
             self.acks.insert(id);
-            self.all.get_mut(&id).into_iter().for_each(|peer| peer.standing.ack = None);
+            self.all.get_mut(&id).into_iter().for_each(|peer| peer.summary.ack = None);
         }
         while let Some(id) = self.beats_due.pop_due(now) {
             self.messages.insert(id);
-            let standing = self.all.get_mut(&id).map(|peer| &mut peer.standing);
-            standing.into_iter().for_each(|standing| (standing.beat, standing.message) = (None, true));
+            let summary = self.all.get_mut(&id).map(|peer| &mut peer.summary);
+            summary.into_iter().for_each(|summary| (summary.beat, summary.message) = (None, true));
         }
     }
 
     /// Makes this end of the link with a peer, if it does not exist.
-    fn make(&mut self, (now, config): (Instant, &Config), id: SpId) {
+    fn make_link(&mut self, (now, config): (Instant, &Config), id: SpId) {
         self.all.entry(id).or_insert_with(|| {
             self.links = self.links.checked_add(1).unwrap_or(1); // never 0
             Box::new(Peer::unknown(self.links, now, config))
@@ -185,26 +187,26 @@ impl Peers {
 
     /// A peer was silent for too long. Its link stays for the groups that continue, which must be counted and watched
     /// again. The peer may be silent for `patience` until its next frame. Returns its address.
-    pub(super) fn stay(&mut self, now: Instant, id: SpId, patience: Duration) -> Option<Arc<[u8]>> {
-        let stay = |peer: &mut Peer| {
+    pub(super) fn keep_link(&mut self, now: Instant, id: SpId, patience: Duration) -> Option<Arc<[u8]>> {
+        let keep_link = |peer: &mut Peer| {
             (peer.groups, peer.watched_by) = (0, 0);
             (peer.knows_us, peer.dead_after, peer.deaf_for) = (true, patience, Duration::ZERO);
             peer.link.set_heartbeat(None);
             peer.link.resume(now);
             peer.address.clone()
         };
-        self.change(id, stay)?
+        self.change(id, keep_link)?
     }
 
     /// Makes a new link over which groups continue. The peer may be silent for `patience` until its first frame.
-    pub(super) fn renew(
+    pub(super) fn renew_link(
         &mut self,
         (now, config): (Instant, &Config),
         id: SpId,
         address: Option<Arc<[u8]>>,
         patience: Duration,
     ) {
-        self.make((now, config), id);
+        self.make_link((now, config), id);
         self.change(id, |peer| {
             peer.address = address;
             peer.knows_us = true;
@@ -213,8 +215,8 @@ impl Peers {
     }
 
     /// The other end of a link is a new one. Returns whether this end stays.
-    pub(super) fn follow(&mut self, id: SpId) -> bool {
-        self.change(id, |peer| peer.link.follow()).unwrap_or(false)
+    pub(super) fn adopt_new_end(&mut self, id: SpId) -> bool {
+        self.change(id, |peer| peer.link.adopt_new_end()).unwrap_or(false)
     }
 
     /// Handles a frame of a link before the present one.
@@ -223,9 +225,9 @@ impl Peers {
     }
 
     /// Which link a frame of a peer belongs to. A frame to a link that does not exist belongs to a former one.
-    pub(super) fn place(&self, from: SpId, frame: &FrameHeader) -> Place {
-        let without_link = if frame.to == 0 { Place::This } else { Place::Before };
-        self.all.get(&from).map_or(without_link, |peer| peer.link.place(frame))
+    pub(super) fn frame_age(&self, from: SpId, frame: &FrameHeader) -> FrameAge {
+        let without_link = if frame.to == 0 { FrameAge::Current } else { FrameAge::Stale };
+        self.all.get(&from).map_or(without_link, |peer| peer.link.frame_age(frame))
     }
 
     /// Whether a frame carries the next message of a peer's link.
@@ -240,16 +242,16 @@ impl Peers {
         from: SpId,
         (frame, body): (&FrameHeader, &'a [u8]),
         acked: &mut Vec<Acked>,
-    ) -> Received<'a> {
-        self.make((now, config), from);
-        let received = self.change(from, |peer| peer.hear((now, config), (frame, body), acked));
+    ) -> ReceivedFrame<'a> {
+        self.make_link((now, config), from);
+        let received = self.change(from, |peer| peer.handle_frame((now, config), (frame, body), acked));
         acked.iter().for_each(|acked| self.disown(acked.owner, from, 1));
-        received.unwrap_or(Received::Nothing)
+        received.unwrap_or(ReceivedFrame::Nothing)
     }
 
     /// Queues a message. A lost peer has no link, or no address if it has sent again since. Its groups are broken, so
     /// nothing waits for the message.
-    pub(super) fn push(&mut self, now: Instant, to: SpId, (message, payload): (&Message, Payload), tags: Acked) {
+    pub(super) fn push(&mut self, now: Instant, to: SpId, (message, payload): (&Message, FramePayload), tags: Acked) {
         let backlog = self.change(to, |peer| {
             peer.address.as_ref()?;
             peer.link.push(now, message, payload, tags.owner, tags.tag);
@@ -261,7 +263,7 @@ impl Peers {
         }
     }
 
-    fn disown(&mut self, owner: Option<Owner>, at: SpId, count: usize) {
+    fn disown(&mut self, owner: Option<MessageOwner>, at: SpId, count: usize) {
         let Some(owner) = owner else { return };
         if let Some(held) = self.owned.get_mut(&(owner, at)) {
             *held -= count;
@@ -272,22 +274,22 @@ impl Peers {
     }
 
     /// The owner has ended: links send nothing of it any more.
-    pub(super) fn forget(&mut self, owner: Owner) {
+    pub(super) fn void_owner(&mut self, owner: MessageOwner) {
         for at in self.holders(owner) {
-            self.change(at, |peer| peer.link.forget(owner));
+            self.change(at, |peer| peer.link.void_owner(owner));
             self.owned.remove(&(owner, at));
         }
     }
 
     /// Memory of the owner is freed: it must not be read any more.
-    pub(super) fn forget_memory(&mut self, owner: Owner, region: Region) {
+    pub(super) fn void_memory(&mut self, owner: MessageOwner, region: MemRegion) {
         for at in self.holders(owner) {
-            let forgotten = self.change(at, |peer| peer.link.forget_memory(region));
+            let forgotten = self.change(at, |peer| peer.link.void_memory(region));
             self.disown(Some(owner), at, forgotten.unwrap_or(0));
         }
     }
 
-    fn holders(&self, owner: Owner) -> Vec<SpId> {
+    fn holders(&self, owner: MessageOwner) -> Vec<SpId> {
         self.owned.range((owner, SpId(0))..=(owner, SpId(u64::MAX))).map(|((_, at), _)| *at).collect()
     }
 
@@ -299,7 +301,7 @@ impl Peers {
     pub(super) fn count_group(&mut self, now: Instant, peer: SpId, there: bool) {
         self.change(peer, |peer| {
             peer.groups = if there { peer.groups + 1 } else { peer.groups - 1 };
-            peer.asks &= !there;
+            peer.awaits_rank &= !there;
             peer.has_address &= there || peer.groups > 0;
             if peer.groups == 0 {
                 peer.link.expect_answer(now);
@@ -318,7 +320,8 @@ impl Peers {
         });
     }
 
-    /// A peer has our address, from an `Ask` or a group that is made. From now on its silence means that it is dead.
+    /// A peer has our address, from a `RequestStep` or a group that is made. From now on its silence means that it is
+    /// dead.
     pub(super) fn expect_answer(&mut self, now: Instant, peer: SpId) {
         self.change(peer, |peer| {
             if !std::mem::replace(&mut peer.has_address, true) {
@@ -333,7 +336,7 @@ impl Peers {
         let due: Vec<SpId> = std::iter::from_fn(|| self.timers.pop_due(now)).collect();
         for id in due {
             let dies = self.change(id, |peer| {
-                peer.standing.timer = None;
+                peer.summary.timer = None;
                 peer.link.handle_timeout(now);
                 peer.dies_at().is_some_and(|at| at <= now)
             });
@@ -350,10 +353,10 @@ impl Peers {
         self.all.get(&peer).is_some_and(|peer| peer.is_deaf())
     }
 
-    pub(super) fn lose(&mut self, peer: SpId) -> Option<Peer> {
+    pub(super) fn remove_peer(&mut self, peer: SpId) -> Option<Peer> {
         let lost = *self.all.remove(&peer)?;
-        let retransmissions = lost.standing.retransmissions;
-        self.note(peer, lost.standing, Standing { retransmissions, ..Standing::default() });
+        let retransmissions = lost.summary.retransmissions;
+        self.note(peer, lost.summary, PeerSummary { retransmissions, ..PeerSummary::default() });
         self.owned.retain(|(_, at), _| *at != peer);
         self.overfull.remove(&peer);
         Some(lost)
@@ -366,7 +369,7 @@ impl Peers {
     /// The next frame with a message; if `bare`, also an acknowledgement.
     fn poll_frame(&mut self, now: Instant, bare: bool) -> Option<Transmit> {
         loop {
-            self.take_due(now);
+            self.mark_due(now);
             // Service processes begin with different peers: in one common order peers would wait for each other.
             let last = self.sent_to;
             let next = |ids: &BTreeSet<SpId>| {
@@ -389,16 +392,16 @@ impl Peers {
     }
 }
 
-impl Node {
+impl NodeState {
     /// A local rank requests a group with `peer`, or the peer must learn that there is none.
-    pub(super) fn meet_peer(&mut self, peer: SpId, address: &Arc<[u8]>) {
-        self.peers.make((self.out.now, &self.config), peer);
-        let met = self.peers.change(peer, |peer| {
-            let met = peer.address.is_none();
+    pub(super) fn connect_peer(&mut self, peer: SpId, address: &Arc<[u8]>) {
+        self.peers.make_link((self.out.now, &self.config), peer);
+        let connected = self.peers.change(peer, |peer| {
+            let connected = peer.address.is_none();
             peer.address.get_or_insert_with(|| Arc::clone(address));
-            met
+            connected
         });
-        if met == Some(true) {
+        if connected == Some(true) {
             self.out.events.push_back(Event::Connect { peer, address: Arc::clone(address) });
         }
     }
@@ -410,26 +413,26 @@ impl Node {
             }
             Message::Group { .. } | Message::Void => None,
         };
-        let owner = ask.map(|(group, instance)| Owner::Instance(group, instance));
-        let tag = ask.map(|(group, instance)| Tag { group, instance, what: Tagged::Nak, urgent: true });
-        self.peers.push(self.out.now, to, (message, Payload::Empty), Acked { owner, tag });
+        let owner = ask.map(|(group, instance)| MessageOwner::Instance(group, instance));
+        let tag = ask.map(|(group, instance)| AckTag { group, instance, kind: AckedKind::Nak, urgent: true });
+        self.peers.push(self.out.now, to, (message, FramePayload::Empty), Acked { owner, tag });
     }
 }
 
 impl Endpoint {
-    pub(super) fn time_peers(&mut self) {
+    pub(super) fn handle_peer_timeout(&mut self) {
         for peer in self.node.peers.handle_timeout(self.node.out.now) {
             if self.node.peers.is_deaf(peer) {
                 self.node.out.violation(Some(peer), "the peer sends and acknowledges nothing: it is lost");
             }
-            self.lose_peer(peer, Loss::Silent);
+            self.lose_peer(peer, LossCause::Silent);
         }
     }
 
     /// Forgets the oldest peers without a group beyond the limit, with their links.
-    pub(super) fn forget_past(&mut self) {
+    pub(super) fn evict_idle_peers(&mut self) {
         while let Some(peer) = self.node.peers.excess((self.node.out.now, &self.node.config)) {
-            let address = self.node.peers.lose(peer).and_then(|lost| lost.address);
+            let address = self.node.peers.remove_peer(peer).and_then(|lost| lost.address);
             self.node.out.events.extend(address.map(|_| Event::Disconnect { peer }));
         }
     }
@@ -499,12 +502,12 @@ impl Endpoint {
 }
 
 /// The owner whose end makes a bulk frame void: the instance, or for a tagged message the call of the buffer.
-fn owner_of(group: GroupHandle, instance: InstanceId, payload: &[MemRef]) -> Option<Owner> {
+fn owner_of(group: GroupHandle, instance: InstanceId, payload: &[MemRef]) -> Option<MessageOwner> {
     if instance != TAGGED {
-        return Some(Owner::Instance(group, instance));
+        return Some(MessageOwner::Instance(group, instance));
     }
     payload.first().and_then(|piece| match piece.region {
-        Region::Input(call) | Region::Output(call) => Some(Owner::Call(call)),
-        Region::Staging(_) => None,
+        MemRegion::Input(call) | MemRegion::Output(call) => Some(MessageOwner::Call(call)),
+        MemRegion::Staging(_) => None,
     })
 }

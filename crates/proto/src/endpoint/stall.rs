@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use super::{Endpoint, Node};
+use super::{Endpoint, NodeState};
 use crate::ids::Instant;
 
 /// Others may take this many times their silence limit to show that they gave this service process up.
@@ -18,7 +18,7 @@ pub(super) struct Stall {
     lasted: Duration,
 }
 
-impl Node {
+impl NodeState {
     /// How long this service process was stopped, if the stall may cost a group made at `since`.
     pub(super) fn stalled(&self, since: Instant) -> Option<Duration> {
         let shown_until = |stall: &Stall| stall.over + self.config.dead_after * SHOWN_WITHIN;

@@ -6,24 +6,24 @@ use std::sync::Arc;
 
 use outboard_plan::Rank;
 
-use super::Node;
+use super::NodeState;
 use super::groups::Group;
-use super::turns::Load;
+use super::turns::CallLoad;
+use crate::effects::Effects;
 use crate::error::CollectiveError;
 use crate::ids::{InstanceId, Instant};
 use crate::instance::recording::{RecordError, Recording};
 use crate::instance::tagged::{TAGGED, TaggedCalls};
 use crate::instance::{Context, Instance};
-use crate::interface::{InFlight, PostedCall};
-use crate::outbox::Outbox;
+use crate::interface::{InFlightInstance, PostedCall};
 
 impl Group {
-    pub(super) fn tagged_in_flight(&self, now: Instant) -> Option<InFlight> {
+    pub(super) fn tagged_in_flight(&self, now: Instant) -> Option<InFlightInstance> {
         self.tagged.in_flight_now(now, &self.members, &self.transfer)
     }
 
     /// Runs `f` on the tagged calls, then advances them.
-    pub(super) fn with_tagged(&mut self, node: &mut Node, f: impl FnOnce(&mut TaggedCalls, &mut Context<'_>)) {
+    pub(super) fn with_tagged(&mut self, node: &mut NodeState, f: impl FnOnce(&mut TaggedCalls, &mut Context<'_>)) {
         let (mut cx, _, tagged) = self.all((&node.config, &mut node.out));
         f(tagged, &mut cx);
         tagged.advance(&mut cx);
@@ -31,19 +31,19 @@ impl Group {
     }
 
     /// Continues a collective, or recordings, whose allowance was used up.
-    pub(super) fn go_on(&mut self, node: &mut Node, instance: InstanceId) {
+    pub(super) fn resume(&mut self, node: &mut NodeState, instance: InstanceId) {
         match instance {
-            TAGGED => self.with_tagged(node, |tagged, _| tagged.go_on()),
-            instance => _ = self.with_instance(node, instance, Instance::go_on),
+            TAGGED => self.with_tagged(node, |tagged, _| tagged.resume()),
+            instance => _ = self.with_instance(node, instance, Instance::resume),
         }
     }
 
     /// Messages take turns while a call is in flight.
-    pub(super) fn mind_turns(&mut self, node: &mut Node) {
+    pub(super) fn update_turns(&mut self, node: &mut NodeState) {
         let (group, calls) = (self.members.handle, self.tagged.in_flight());
         let before = std::mem::replace(&mut self.messages, calls);
         node.messages = node.messages - before + calls;
-        node.out.touch(group, TAGGED);
+        node.out.mark_changed(group, TAGGED);
         match (before > 0, calls > 0) {
             (false, true) => {
                 node.tagged_groups += 1;
@@ -59,7 +59,7 @@ impl Group {
 
     pub(super) fn record(
         &mut self,
-        out: &mut Outbox,
+        out: &mut Effects,
         rank: Rank,
         number: u32,
         recording: Arc<Recording>,
@@ -70,7 +70,7 @@ impl Group {
         self.tagged.record(out, (rank, &self.members), number, recording)
     }
 
-    pub(super) fn try_tagged_call(&mut self, node: &mut Node, call: PostedCall) -> Result<(), CollectiveError> {
+    pub(super) fn try_tagged_call(&mut self, node: &mut NodeState, call: PostedCall) -> Result<(), CollectiveError> {
         if let Some(error) = self.broken() {
             return Err(error.clone());
         }
@@ -78,7 +78,7 @@ impl Group {
         if !sound || !self.is_ready() || !self.is_member(call.rank) || !self.tagged.accepts(&call, &self.members) {
             return Err(CollectiveError::Protocol(node.id));
         }
-        let load = Load::of(&call, self.members.ranks());
+        let load = CallLoad::of(&call, self.members.ranks());
         self.with_tagged(node, |tagged, cx| tagged.handle_call(cx, call));
         node.note_load(self.members.handle, TAGGED, load);
         Ok(())

@@ -18,7 +18,7 @@ use outboard_plan::Span;
 use smallvec::SmallVec;
 
 use crate::ids::{GroupHandle, InstanceId, Instant};
-use crate::interface::{Moves, Pairs, PostedCall, Sizes};
+use crate::interface::{BlockSizes, CallMovement, ExchangePairs, PostedCall};
 use crate::multicast::pacing::{Contention, SmallCalls};
 
 use crate::deadlines::Deadlines;
@@ -28,7 +28,7 @@ const AFTERWARDS: Duration = Duration::from_millis(100);
 
 /// The bytes that a rank's call moves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Load {
+pub(super) enum CallLoad {
     /// Bytes that the calls of the other local ranks move, too.
     Shared(u64),
     /// Blocks of its own, beside the blocks of the other local ranks.
@@ -37,7 +37,7 @@ pub(super) enum Load {
     Single(u64),
 }
 
-impl Load {
+impl CallLoad {
     /// The load of a call in a group of `ranks`, or an estimate.
     pub(super) fn of(call: &PostedCall, ranks: u32) -> Self {
         let bytes = call.signature.bytes;
@@ -48,14 +48,16 @@ impl Load {
         };
         let class = call.signature.kind.class();
         match (class.moves, &call.blocks) {
-            (Moves::Nothing, _) => Load::Shared(0),
-            (Moves::Messages(_), _) => Load::Single(bytes),
-            (Moves::Blocks(_), Some(blocks)) => Load::Own(all(&blocks.send).max(all(&blocks.receive))),
-            (Moves::Blocks(Pairs::To(root) | Pairs::From(root)), None) if root != call.rank => Load::Own(bytes),
-            (Moves::Blocks(_), None) => Load::Own(others),
-            (Moves::ToAll | Moves::Combined(_), _) => match class.sizes {
-                Sizes::Even => Load::Shared(others),
-                Sizes::Whole | Sizes::Agreed(_) | Sizes::Paired => Load::Shared(bytes),
+            (CallMovement::Nothing, _) => CallLoad::Shared(0),
+            (CallMovement::Messages(_), _) => CallLoad::Single(bytes),
+            (CallMovement::Blocks(_), Some(blocks)) => CallLoad::Own(all(&blocks.send).max(all(&blocks.receive))),
+            (CallMovement::Blocks(ExchangePairs::To(root) | ExchangePairs::From(root)), None) if root != call.rank => {
+                CallLoad::Own(bytes)
+            }
+            (CallMovement::Blocks(_), None) => CallLoad::Own(others),
+            (CallMovement::ToAll | CallMovement::Combined(_), _) => match class.sizes {
+                BlockSizes::Even => CallLoad::Shared(others),
+                BlockSizes::Whole | BlockSizes::Agreed(_) | BlockSizes::Paired => CallLoad::Shared(bytes),
             },
         }
     }
@@ -63,30 +65,30 @@ impl Load {
 
 /// The bytes that the calls of one collective, or all messages of a group, move.
 #[derive(Debug, Clone, Copy)]
-struct Moved {
+struct MovedBytes {
     /// Bytes of the smallest unit that a rank waits for.
     least: u64,
     all: u64,
 }
 
-impl Moved {
-    const NOTHING: Moved = Moved { least: u64::MAX, all: 0 };
+impl MovedBytes {
+    const NOTHING: MovedBytes = MovedBytes { least: u64::MAX, all: 0 };
 
-    fn and(self, load: Load) -> Self {
+    fn and(self, load: CallLoad) -> Self {
         match load {
-            Load::Shared(bytes) => Moved { least: bytes.max(self.all), all: bytes.max(self.all) },
-            Load::Own(bytes) => {
+            CallLoad::Shared(bytes) => MovedBytes { least: bytes.max(self.all), all: bytes.max(self.all) },
+            CallLoad::Own(bytes) => {
                 let all = self.all.saturating_add(bytes);
-                Moved { least: all, all }
+                MovedBytes { least: all, all }
             }
-            Load::Single(bytes) => Moved { least: self.least.min(bytes), all: self.all.saturating_add(bytes) },
+            CallLoad::Single(bytes) => MovedBytes { least: self.least.min(bytes), all: self.all.saturating_add(bytes) },
         }
     }
 }
 
 /// One instance's part in the totals over all instances: the next deadline, and what it has to send.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) struct Standing {
+pub(super) struct InstanceSummary {
     /// When its timer is due.
     pub(super) deadline: Option<Instant>,
     /// It has chunks to multicast.
@@ -97,16 +99,16 @@ pub(super) struct Standing {
 
 /// A collective in flight, or all messages of a group.
 #[derive(Debug, Clone, Copy)]
-struct InFlight {
+struct TurnEntry {
     /// Its place among the instances of its group.
     turn: u64,
-    standing: Standing,
+    summary: InstanceSummary,
     /// The bytes that local ranks wait for, once one has called it.
-    moved: Option<Moved>,
+    moved: Option<MovedBytes>,
 }
 
 #[derive(Debug, Default)]
-struct Group {
+struct GroupTraffic {
     instances: usize,
     /// Bytes of all instances.
     all: u128,
@@ -114,12 +116,12 @@ struct Group {
     least: BTreeSet<(u64, InstanceId)>,
 }
 
-impl Group {
+impl GroupTraffic {
     fn least(&self) -> Option<u64> {
         self.least.first().map(|(least, _)| *least)
     }
 
-    fn change(&mut self, instance: InstanceId, before: Option<Moved>, after: Option<Moved>) {
+    fn change(&mut self, instance: InstanceId, before: Option<MovedBytes>, after: Option<MovedBytes>) {
         if let Some(before) = before {
             self.least.remove(&(before.least, instance));
             self.all -= u128::from(before.all);
@@ -134,21 +136,21 @@ impl Group {
 }
 
 /// A collective, sorted by turns.
-type Turn = (GroupHandle, u64, InstanceId);
+type TurnKey = (GroupHandle, u64, InstanceId);
 
 /// The collectives in flight at one service process.
 #[derive(Debug)]
-pub(super) struct Turns {
-    instances: BTreeMap<(GroupHandle, InstanceId), InFlight>,
-    groups: BTreeMap<GroupHandle, Group>,
+pub(super) struct TurnScheduler {
+    instances: BTreeMap<(GroupHandle, InstanceId), TurnEntry>,
+    groups: BTreeMap<GroupHandle, GroupTraffic>,
     /// A group with nothing in flight, kept to reuse its memory.
-    spare: Group,
+    spare: GroupTraffic,
     /// Groups by their bytes, and by the smallest unit that a rank waits for.
     by_all: BTreeSet<(u64, GroupHandle)>,
     by_least: BTreeSet<(u64, GroupHandle)>,
     last_turn: u64,
-    multicasting: BTreeSet<Turn>,
-    repairs: BTreeSet<Turn>,
+    multicasting: BTreeSet<TurnKey>,
+    repairs: BTreeSet<TurnKey>,
     /// Groups whose messages from rank to rank have bulk for links.
     transfers: BTreeSet<GroupHandle>,
     deadlines: Deadlines<(GroupHandle, InstanceId)>,
@@ -160,12 +162,12 @@ pub(super) struct Turns {
     small_until: Instant,
 }
 
-impl Turns {
+impl TurnScheduler {
     pub(super) fn new(small_calls: SmallCalls) -> Self {
-        Turns {
+        TurnScheduler {
             instances: BTreeMap::new(),
             groups: BTreeMap::new(),
-            spare: Group::default(),
+            spare: GroupTraffic::default(),
             by_all: BTreeSet::new(),
             by_least: BTreeSet::new(),
             last_turn: 0,
@@ -182,16 +184,16 @@ impl Turns {
 
     pub(super) fn insert(&mut self, group: GroupHandle, instance: InstanceId) {
         self.last_turn += 1;
-        let new = InFlight { turn: self.last_turn, standing: Standing::default(), moved: None };
+        let new = TurnEntry { turn: self.last_turn, summary: InstanceSummary::default(), moved: None };
         self.instances.insert((group, instance), new);
         self.change_group(group, |g| g.instances += 1);
     }
 
     /// A local rank has called a collective, or messages, with turns; other calls are ignored.
-    pub(super) fn load(&mut self, group: GroupHandle, instance: InstanceId, load: Load) {
+    pub(super) fn load(&mut self, group: GroupHandle, instance: InstanceId, load: CallLoad) {
         let Some(found) = self.instances.get_mut(&(group, instance)) else { return };
         let before = found.moved;
-        let after = before.unwrap_or(Moved::NOTHING).and(load);
+        let after = before.unwrap_or(MovedBytes::NOTHING).and(load);
         found.moved = Some(after);
         self.change_group(group, |g| g.change(instance, before, Some(after)));
         self.small = self.has_small();
@@ -201,7 +203,7 @@ impl Turns {
         if self.small {
             self.small_until = now + AFTERWARDS;
         }
-        self.note(group, instance, Standing::default());
+        self.note(group, instance, InstanceSummary::default());
         if let Some(found) = self.instances.remove(&(group, instance)) {
             self.change_group(group, |g| {
                 g.instances -= 1;
@@ -211,7 +213,7 @@ impl Turns {
         self.small = self.has_small();
     }
 
-    fn change_group(&mut self, group: GroupHandle, change: impl FnOnce(&mut Group)) {
+    fn change_group(&mut self, group: GroupHandle, change: impl FnOnce(&mut GroupTraffic)) {
         let g = self.groups.entry(group).or_insert_with(|| std::mem::take(&mut self.spare));
         self.by_all.remove(&(g.all(), group));
         g.least().into_iter().for_each(|least| _ = self.by_least.remove(&(least, group)));
@@ -224,18 +226,18 @@ impl Turns {
         }
     }
 
-    pub(super) fn note(&mut self, group: GroupHandle, instance: InstanceId, standing: Standing) {
+    pub(super) fn note(&mut self, group: GroupHandle, instance: InstanceId, summary: InstanceSummary) {
         let Some(found) = self.instances.get_mut(&(group, instance)) else { return };
-        let before = std::mem::replace(&mut found.standing, standing);
+        let before = std::mem::replace(&mut found.summary, summary);
         let turn = (group, found.turn, instance);
-        let set = |all: &mut BTreeSet<Turn>, there| if there { all.insert(turn) } else { all.remove(&turn) };
-        if before.multicasts != standing.multicasts {
-            set(&mut self.multicasting, standing.multicasts);
+        let set = |all: &mut BTreeSet<TurnKey>, there| if there { all.insert(turn) } else { all.remove(&turn) };
+        if before.multicasts != summary.multicasts {
+            set(&mut self.multicasting, summary.multicasts);
         }
-        if before.repairs != standing.repairs {
-            set(&mut self.repairs, standing.repairs);
+        if before.repairs != summary.repairs {
+            set(&mut self.repairs, summary.repairs);
         }
-        self.deadlines.change((group, instance), before.deadline, standing.deadline);
+        self.deadlines.change((group, instance), before.deadline, summary.deadline);
     }
 
     /// When [`Self::pop_due`] has something.
@@ -246,7 +248,7 @@ impl Turns {
     /// The next instance whose timer is due. Its next deadline must be [noted](Self::note) afterwards.
     pub(super) fn pop_due(&mut self, now: Instant) -> Option<(GroupHandle, InstanceId)> {
         let due = self.deadlines.pop_due(now)?;
-        self.instances.get_mut(&due).into_iter().for_each(|found| found.standing.deadline = None);
+        self.instances.get_mut(&due).into_iter().for_each(|found| found.summary.deadline = None);
         Some(due)
     }
 
@@ -321,10 +323,10 @@ impl Turns {
         let (group, _, instance) = after(&self.multicasting, self.last).next()?;
         self.last = Some(group);
         let found = self.instances.get_mut(&(group, instance))?;
-        let (before, standing) = (found.turn, found.standing);
+        let (before, summary) = (found.turn, found.summary);
         self.last_turn += 1;
         found.turn = self.last_turn;
-        for (all, there) in [(&mut self.multicasting, standing.multicasts), (&mut self.repairs, standing.repairs)] {
+        for (all, there) in [(&mut self.multicasting, summary.multicasts), (&mut self.repairs, summary.repairs)] {
             if there {
                 all.remove(&(group, before, instance));
                 all.insert((group, found.turn, instance));
@@ -335,7 +337,7 @@ impl Turns {
 }
 
 /// Turns from the group after `last` on, round to `last` itself.
-fn after(turns: &BTreeSet<Turn>, last: Option<GroupHandle>) -> impl Iterator<Item = Turn> + '_ {
+fn after(turns: &BTreeSet<TurnKey>, last: Option<GroupHandle>) -> impl Iterator<Item = TurnKey> + '_ {
     let end = last.map(|last| (last, u64::MAX, InstanceId(u64::MAX)));
     let rest = end.into_iter().flat_map(|end| turns.range(..=end));
     let next = end.map_or(Bound::Unbounded, Bound::Excluded);
@@ -349,13 +351,17 @@ mod tests {
 
     #[test]
     fn mc_13_groups_take_turns_however_many_collectives_they_have() {
-        let mut turns = Turns::new(SmallCalls::new(&Config::default()));
+        let mut turns = TurnScheduler::new(SmallCalls::new(&Config::default()));
         for (group, instance) in [(1, 1), (1, 2), (1, 3), (2, 1), (3, 7)] {
             turns.insert(GroupHandle(group), InstanceId(instance));
         }
         let mut took = |wants: fn(u32) -> bool| {
             for (group, instance) in turns.iter().collect::<Vec<_>>() {
-                turns.note(group, instance, Standing { multicasts: wants(group.0), ..Standing::default() });
+                turns.note(
+                    group,
+                    instance,
+                    InstanceSummary { multicasts: wants(group.0), ..InstanceSummary::default() },
+                );
             }
             turns.next_multicast().map(|(group, instance)| (group.0, instance.0))
         };
@@ -368,8 +374,8 @@ mod tests {
     const LARGE: u64 = 4 << 20;
 
     /// Groups in flight by what their calls move, each with one collective.
-    fn in_flight(loads: &[Load]) -> Turns {
-        let mut turns = Turns::new(SmallCalls::new(&Config::default()));
+    fn in_flight(loads: &[CallLoad]) -> TurnScheduler {
+        let mut turns = TurnScheduler::new(SmallCalls::new(&Config::default()));
         for (load, group) in loads.iter().zip(1..) {
             turns.insert(GroupHandle(group), InstanceId(1));
             turns.load(GroupHandle(group), InstanceId(1), *load);
@@ -379,26 +385,26 @@ mod tests {
 
     #[test]
     fn mc_13_contention_is_small_as_long_as_a_small_call_is_beside_large_ones() {
-        let contention = |loads: &[Load]| in_flight(loads).contention(Instant(5));
-        let (large, small) = (Load::Own(LARGE), Load::Shared(4096));
+        let contention = |loads: &[CallLoad]| in_flight(loads).contention(Instant(5));
+        let (large, small) = (CallLoad::Own(LARGE), CallLoad::Shared(4096));
         assert_eq!(contention(&[large]), Contention::None);
         assert_eq!(contention(&[small]), Contention::None);
-        assert_eq!(contention(&[large, Load::Shared(LARGE / 4)]), Contention::Large);
+        assert_eq!(contention(&[large, CallLoad::Shared(LARGE / 4)]), Contention::Large);
         assert_eq!(contention(&[large; 3]), Contention::Large);
-        assert_eq!(contention(&[Load::Own(64 << 10); 40]), Contention::Large, "alike, however many");
-        let ascending = [Load::Own(LARGE / 16), Load::Own(LARGE / 4), large];
+        assert_eq!(contention(&[CallLoad::Own(64 << 10); 40]), Contention::Large, "alike, however many");
+        let ascending = [CallLoad::Own(LARGE / 16), CallLoad::Own(LARGE / 4), large];
         assert_eq!(contention(&ascending), Contention::Large);
-        assert_eq!(contention(&[small, Load::Shared(8192)]), Contention::Large, "neither is in the other's way");
-        for small in [small, Load::Own(4096), Load::Single(4096), Load::Shared(0)] {
+        assert_eq!(contention(&[small, CallLoad::Shared(8192)]), Contention::Large, "neither is in the other's way");
+        for small in [small, CallLoad::Own(4096), CallLoad::Single(4096), CallLoad::Shared(0)] {
             assert_eq!(contention(&[large, small]), Contention::Small);
             assert_eq!(contention(&[small, large, large]), Contention::Small);
         }
     }
 
     #[test]
-    fn mc_13_loads_of_one_collective_are_counted_as_it_moves_them() {
-        let mut turns = in_flight(&[Load::Own(LARGE)]);
-        let mut contention = |group, loads: &[Load]| {
+    fn mc_13_loads_of_one_collective_add_up_by_kind() {
+        let mut turns = in_flight(&[CallLoad::Own(LARGE)]);
+        let mut contention = |group, loads: &[CallLoad]| {
             turns.insert(GroupHandle(group), InstanceId(7));
             loads.iter().for_each(|load| turns.load(GroupHandle(group), InstanceId(7), *load));
             let contention = turns.contention(Instant(5));
@@ -407,20 +413,24 @@ mod tests {
         };
         assert_eq!(contention(2, &[]), Contention::Large, "nobody here waits for it");
         assert_eq!(
-            contention(2, &[Load::Own(4096), Load::Own(LARGE)]),
+            contention(2, &[CallLoad::Own(4096), CallLoad::Own(LARGE)]),
             Contention::Large,
             "blocks of all ranks together"
         );
-        assert_eq!(contention(2, &[Load::Single(LARGE), Load::Single(LARGE)]), Contention::Large);
-        assert_eq!(contention(2, &[Load::Shared(4096); 100]), Contention::Small, "however many ranks take part in it");
-        let mut turns = in_flight(&[Load::Own(LARGE), Load::Single(LARGE)]);
-        turns.load(GroupHandle(2), InstanceId(1), Load::Single(4096));
+        assert_eq!(contention(2, &[CallLoad::Single(LARGE), CallLoad::Single(LARGE)]), Contention::Large);
+        assert_eq!(
+            contention(2, &[CallLoad::Shared(4096); 100]),
+            Contention::Small,
+            "however many ranks take part in it"
+        );
+        let mut turns = in_flight(&[CallLoad::Own(LARGE), CallLoad::Single(LARGE)]);
+        turns.load(GroupHandle(2), InstanceId(1), CallLoad::Single(4096));
         assert_eq!(turns.contention(Instant(5)), Contention::Small, "each message is waited for");
     }
 
     #[test]
     fn mc_13_small_calls_count_for_a_while() {
-        let mut turns = in_flight(&[Load::Own(LARGE), Load::Shared(4096)]);
+        let mut turns = in_flight(&[CallLoad::Own(LARGE), CallLoad::Shared(4096)]);
         turns.remove(Instant(9), GroupHandle(2), InstanceId(1));
         assert_eq!(turns.contention(Instant(10)), Contention::Small, "the next call may come at any time");
         assert_eq!(turns.contention(Instant(9) + AFTERWARDS), Contention::None);

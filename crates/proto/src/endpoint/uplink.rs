@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn sp_5_what_is_acknowledged_has_left() {
+    fn sp_5_acknowledged_bytes_have_left_the_link() {
         let (config, mut uplink) = link();
         uplink.sent(micros(0), &config, 3000);
         assert!(uplink.is_shut(micros(0), &config, &[], 1501) && !uplink.is_shut(micros(0), &config, &[], 1500));
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn sp_5_a_link_that_is_faster_than_it_says_is_known_to_be() {
+    fn sp_5_rate_doubles_when_acknowledgements_come_too_early() {
         let (config, mut uplink) = link();
         uplink.sent(micros(0), &config, 3200);
         assert!(!uplink.is_shut(micros(100), &config, &[], 0));

@@ -13,7 +13,7 @@
 //! Never does IO; messages are (member index, round) pairs.
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
+enum BarrierState {
     Outside,
     Round(u8),
     Done,
@@ -24,8 +24,8 @@ enum State {
 pub struct Barrier {
     me: u32,
     n: u32,
-    state: State,
-    heard: u32,
+    state: BarrierState,
+    received_rounds: u32,
 }
 
 impl Barrier {
@@ -35,27 +35,27 @@ impl Barrier {
     /// When there is no such member.
     pub fn new(me: u32, n: u32) -> Self {
         assert!(me < n, "a member is one of the members");
-        Barrier { me, n, state: State::Outside, heard: 0 }
+        Barrier { me, n, state: BarrierState::Outside, received_rounds: 0 }
     }
 
     /// Whether all members have entered.
     pub fn done(&self) -> bool {
-        self.state == State::Done
+        self.state == BarrierState::Done
     }
 
     /// The member whose message is waited for.
     pub(crate) fn awaited(&self) -> Option<u32> {
         match self.state {
-            State::Round(k) => Some((self.me + self.n - (1 << k)) % self.n),
-            State::Outside | State::Done => None,
+            BarrierState::Round(k) => Some((self.me + self.n - (1 << k)) % self.n),
+            BarrierState::Outside | BarrierState::Done => None,
         }
     }
 
     /// The round that waits for a message.
     pub(crate) fn round(&self) -> Option<u8> {
         match self.state {
-            State::Round(k) => Some(k),
-            State::Outside | State::Done => None,
+            BarrierState::Round(k) => Some(k),
+            BarrierState::Outside | BarrierState::Done => None,
         }
     }
 
@@ -68,9 +68,9 @@ impl Barrier {
     /// The round whose message was sent to `member`, if one was.
     pub(crate) fn sent_to(&self, member: u32) -> Option<u8> {
         let begun = match self.state {
-            State::Outside => 0,
-            State::Round(k) => u32::from(k) + 1,
-            State::Done => self.rounds(),
+            BarrierState::Outside => 0,
+            BarrierState::Round(k) => u32::from(k) + 1,
+            BarrierState::Done => self.rounds(),
         };
         Barrier::round_between(self.n, self.me, member).filter(|round| u32::from(*round) < begun)
     }
@@ -84,7 +84,7 @@ impl Barrier {
     /// # Panics
     /// When it has entered before.
     pub fn enter(&mut self, out: &mut Vec<(u32, u8)>) {
-        assert!(self.state == State::Outside, "a member enters once");
+        assert!(self.state == BarrierState::Outside, "a member enters once");
         self.start_round(0, out);
         self.advance(out);
     }
@@ -94,14 +94,14 @@ impl Barrier {
         if from >= self.n || Barrier::round_between(self.n, from, self.me) != Some(round) {
             return false;
         }
-        self.heard |= 1 << round;
+        self.received_rounds |= 1 << round;
         self.advance(out);
         true
     }
 
     fn advance(&mut self, out: &mut Vec<(u32, u8)>) {
-        while let State::Round(k) = self.state
-            && self.heard >> k & 1 == 1
+        while let BarrierState::Round(k) = self.state
+            && self.received_rounds >> k & 1 == 1
         {
             self.start_round(k + 1, out);
         }
@@ -109,10 +109,10 @@ impl Barrier {
 
     fn start_round(&mut self, k: u8, out: &mut Vec<(u32, u8)>) {
         if u32::from(k) == self.rounds() {
-            self.state = State::Done;
+            self.state = BarrierState::Done;
         } else {
             out.push(((self.me + (1 << k)) % self.n, k));
-            self.state = State::Round(k);
+            self.state = BarrierState::Round(k);
         }
     }
 }
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_that_cannot_be_are_refused() {
+    fn invalid_messages_are_rejected() {
         let mut b = Barrier::new(0, 5);
         let mut out = Vec::new();
         assert!(!b.handle(3, 0, &mut out));
@@ -163,7 +163,7 @@ mod tests {
 
     /// SP-6: a member that has not entered receives messages of members that have.
     #[test]
-    fn a_missing_member_hears_of_the_others() {
+    fn missing_member_still_receives_the_steps_of_others() {
         for n in 2..=33u32 {
             for missing in 0..n {
                 let mut members: Vec<_> = (0..n).map(|i| Barrier::new(i, n)).collect();

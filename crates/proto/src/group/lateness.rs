@@ -9,7 +9,7 @@
 //! |---|---|---|
 //! | resting | watchdog or deadline due, and there are others to query | asking |
 //! | resting | watchdog or deadline due, and there are no others | resting, with the findings |
-//! | asking | all have answered, or [`ANSWERS`] has passed | resting, with the findings |
+//! | asking | all have answered, or [`ANSWER_TIMEOUT`] has passed | resting, with the findings |
 //!
 //! Invariant: at most [`MAX_ABSENT`] ranks are named; the others are counted.
 
@@ -20,12 +20,12 @@ use std::time::Duration;
 use outboard_plan::Rank;
 
 use crate::ids::{InstanceId, Instant, SpId};
-use crate::interface::{InFlight, Signature};
+use crate::interface::{InFlightInstance, Signature};
 
 /// Most absent ranks that are named in a message, a report or an error.
 pub const MAX_ABSENT: usize = 12;
 /// Timeout for the answers of others. Dead peers are detected elsewhere.
-const ANSWERS: Duration = Duration::from_millis(500);
+const ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// A rank that has not called, and the last call that it made in the group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -86,7 +86,7 @@ impl fmt::Display for Absentees {
 /// A collective that takes longer than the watchdog's time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Overdue {
-    pub flight: InFlight,
+    pub flight: InFlightInstance,
     pub missing: Absentees,
     /// The lowest rank of each service process that did not answer.
     pub silent: Vec<Rank>,
@@ -118,7 +118,7 @@ impl fmt::Display for DeadlineMissed {
 }
 
 #[derive(Debug)]
-pub(crate) struct Found {
+pub(crate) struct LatenessFindings {
     pub(crate) missing: Absentees,
     pub(crate) silent: BTreeSet<SpId>,
     /// The deadline, if it has passed.
@@ -127,9 +127,9 @@ pub(crate) struct Found {
 
 /// The action that is due.
 #[derive(Debug)]
-pub(crate) enum Turn {
-    Ask,
-    Tell(Found),
+pub(crate) enum WatchAction {
+    Query,
+    Report(LatenessFindings),
 }
 
 #[derive(Debug)]
@@ -141,16 +141,16 @@ struct Inquiry {
 
 /// The clocks of one collective. See the module.
 #[derive(Debug)]
-pub(crate) struct Watch {
+pub(crate) struct LatenessWatch {
     since: Instant,
     report_at: Option<Instant>,
     deadline: Option<(Instant, Duration)>,
     inquiry: Option<Inquiry>,
 }
 
-impl Watch {
+impl LatenessWatch {
     pub(crate) fn new(now: Instant, watchdog: Option<Duration>) -> Self {
-        Watch { since: now, report_at: watchdog.map(|after| now + after), deadline: None, inquiry: None }
+        LatenessWatch { since: now, report_at: watchdog.map(|after| now + after), deadline: None, inquiry: None }
     }
 
     /// A rank sets a deadline of `after` from now. The nearest deadline counts.
@@ -169,26 +169,26 @@ impl Watch {
     }
 
     /// The action that is due. `wanted`: a local rank waits for the collective.
-    pub(crate) fn handle_timeout(&mut self, now: Instant, wanted: bool) -> Option<Turn> {
+    pub(crate) fn handle_timeout(&mut self, now: Instant, wanted: bool) -> Option<WatchAction> {
         let due = |at: Option<Instant>| at.is_some_and(|at| at <= now);
         let deadline = self.deadline.filter(|(at, _)| *at <= now).map(|(_, after)| after);
         if self.inquiry.as_ref().is_some_and(|inquiry| inquiry.until <= now) {
             let Inquiry { unanswered, missing, .. } = self.inquiry.take()?;
-            self.rest(now);
-            return wanted.then_some(Turn::Tell(Found { missing, silent: unanswered, deadline }));
+            self.rearm(now);
+            return wanted.then_some(WatchAction::Report(LatenessFindings { missing, silent: unanswered, deadline }));
         }
         if self.inquiry.is_some() || !(due(self.report_at) || deadline.is_some()) {
             return None;
         }
         if !wanted {
-            self.rest(now);
+            self.rearm(now);
             return None;
         }
-        Some(Turn::Ask)
+        Some(WatchAction::Query)
     }
 
     /// The next report is due at twice the age; a deadline counts once.
-    fn rest(&mut self, now: Instant) {
+    fn rearm(&mut self, now: Instant) {
         self.deadline = self.deadline.filter(|(at, _)| *at > now);
         if let Some(at) = self.report_at.filter(|at| *at <= now) {
             self.report_at = Some(at.max(now) + now.since(self.since));
@@ -196,13 +196,13 @@ impl Watch {
     }
 
     /// Starts a query of `others`; the `local` ranks have not called.
-    pub(crate) fn ask(&mut self, now: Instant, others: BTreeSet<SpId>, local: Absentees) {
-        let until = if others.is_empty() { now } else { now + ANSWERS };
+    pub(crate) fn start_query(&mut self, now: Instant, others: BTreeSet<SpId>, local: Absentees) {
+        let until = if others.is_empty() { now } else { now + ANSWER_TIMEOUT };
         self.inquiry = Some(Inquiry { until, unanswered: others, missing: local });
     }
 
     /// A service process reports which of its ranks have not called. An answer without a pending query is ignored.
-    pub(crate) fn answer(&mut self, now: Instant, from: SpId, absent: &Absentees) {
+    pub(crate) fn handle_answer(&mut self, now: Instant, from: SpId, absent: &Absentees) {
         let Some(inquiry) = &mut self.inquiry else { return };
         if inquiry.unanswered.remove(&from) {
             inquiry.missing.merge(absent);
@@ -230,14 +230,16 @@ mod tests {
     }
 
     #[test]
-    fn sp_9_reports_come_at_doubling_times_and_only_for_those_who_wait() {
-        let mut watch = Watch::new(at(0), Some(SECOND));
+    fn sp_9_reports_come_at_doubling_times_while_a_local_rank_waits() {
+        let mut watch = LatenessWatch::new(at(0), Some(SECOND));
         let mut told = Vec::new();
         for second in 0..=20 {
             let now = at(second);
-            if matches!(watch.handle_timeout(now, second != 2), Some(Turn::Ask)) {
-                watch.ask(now, BTreeSet::new(), absent(0..1));
-                assert!(matches!(watch.handle_timeout(now, true), Some(Turn::Tell(f)) if f.deadline.is_none()));
+            if matches!(watch.handle_timeout(now, second != 2), Some(WatchAction::Query)) {
+                watch.start_query(now, BTreeSet::new(), absent(0..1));
+                assert!(
+                    matches!(watch.handle_timeout(now, true), Some(WatchAction::Report(f)) if f.deadline.is_none())
+                );
                 told.push(second);
             }
             assert!(watch.poll_timeout().is_some_and(|next| next > now));
@@ -246,20 +248,22 @@ mod tests {
     }
 
     #[test]
-    fn sp_9_answers_are_awaited_within_bounds() {
-        let mut watch = Watch::new(at(0), None);
+    fn sp_9_query_ends_with_all_answers_or_by_timeout() {
+        let mut watch = LatenessWatch::new(at(0), None);
         assert_eq!(watch.poll_timeout(), None);
         watch.set_deadline(at(0), SECOND * 5);
         watch.set_deadline(at(1), SECOND);
         assert_eq!(watch.poll_timeout(), Some(at(2)));
         assert!(watch.handle_timeout(at(1), true).is_none());
-        assert!(matches!(watch.handle_timeout(at(2), true), Some(Turn::Ask)));
-        watch.ask(at(2), BTreeSet::from([SpId(7), SpId(8)]), absent(0..10));
-        watch.answer(at(2), SpId(9), &absent(0..1));
-        watch.answer(at(2), SpId(7), &absent(10..20));
-        watch.answer(at(2), SpId(7), &absent(10..20));
+        assert!(matches!(watch.handle_timeout(at(2), true), Some(WatchAction::Query)));
+        watch.start_query(at(2), BTreeSet::from([SpId(7), SpId(8)]), absent(0..10));
+        watch.handle_answer(at(2), SpId(9), &absent(0..1));
+        watch.handle_answer(at(2), SpId(7), &absent(10..20));
+        watch.handle_answer(at(2), SpId(7), &absent(10..20));
         assert!(watch.handle_timeout(at(2), true).is_none(), "one has not answered");
-        let Some(Turn::Tell(found)) = watch.handle_timeout(at(2) + ANSWERS, true) else { panic!("{watch:?}") };
+        let Some(WatchAction::Report(found)) = watch.handle_timeout(at(2) + ANSWER_TIMEOUT, true) else {
+            panic!("{watch:?}")
+        };
         assert_eq!((found.missing.named.len(), found.missing.more), (MAX_ABSENT, 20 - MAX_ABSENT as u32));
         assert_eq!((found.silent, found.deadline), (BTreeSet::from([SpId(8)]), Some(SECOND)));
         assert_eq!(watch.poll_timeout(), None, "a deadline counts once");

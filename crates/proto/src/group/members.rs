@@ -18,7 +18,7 @@ use siphasher::sip::SipHasher13;
 
 use crate::config::Config;
 use crate::error::CollectiveError;
-use crate::ids::{Channel, GroupHandle, HostId, InstanceId, SpId};
+use crate::ids::{GroupHandle, HostId, InstanceId, MulticastChannel, SpId};
 use crate::interface::{GroupSpec, Reach, Signature};
 use crate::wire::MulticastKey;
 
@@ -53,16 +53,16 @@ pub(crate) struct Members {
     /// The host of each of `sps`, counted from 0 in their order.
     pub(crate) host_of: Vec<u32>,
     /// By subgroup; empty when one service process serves all.
-    pub(crate) channels: Vec<Channel>,
+    pub(crate) channels: Vec<MulticastChannel>,
     /// Recovery timer, adapted to how many repairs turn out unnecessary.
     pub(crate) patience: Duration,
     /// The last instance that may begin now. 0 before the group is made: if a member's link breaks then, messages of
     /// the making continue over another link, but no instance does.
     pub(crate) window_end: u64,
     /// Instances that wait for scratch. They get it in this order, so that no two wait for each other.
-    pub(crate) unequipped: BTreeSet<InstanceId>,
+    pub(crate) waiting_for_scratch: BTreeSet<InstanceId>,
     /// How many instances hold scratch of the quota for calls.
-    pub(crate) equipped: u32,
+    pub(crate) holding_scratch: u32,
 }
 
 /// Approximate bytes per service process or rank in a group.
@@ -127,8 +127,8 @@ impl Members {
             channels,
             patience: config.timer_floor,
             window_end: 0,
-            unequipped: BTreeSet::new(),
-            equipped: 0,
+            waiting_for_scratch: BTreeSet::new(),
+            holding_scratch: 0,
         })
     }
 
@@ -228,40 +228,48 @@ fn by_host(spec: &GroupSpec) -> Vec<Vec<SpId>> {
 }
 
 /// Equal for equal (set of service processes, subgroup).
-fn channel(sps: &[SpId], subgroup: u16) -> Channel {
+fn channel(sps: &[SpId], subgroup: u16) -> MulticastChannel {
     use std::hash::Hasher;
     let mut sorted = sps.to_vec();
     sorted.sort_unstable();
     let mut h = siphasher::sip::SipHasher13::new_with_keys(0, u64::from(subgroup));
     sorted.iter().for_each(|s| h.write_u64(s.0));
-    Channel(h.finish())
+    MulticastChannel(h.finish())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::ids::OfferId;
-    use crate::interface::Member;
+    use crate::interface::GroupMember;
 
     /// Ranks at (service process, host), seen from service process `me`.
     fn members(places: &[(u64, u64)], me: u64) -> Result<Members, &'static str> {
         of(places.iter().map(|&(sp, host)| member(sp, host)).collect(), me)
     }
 
-    fn of(members: Vec<Member>, me: u64) -> Result<Members, &'static str> {
+    fn of(members: Vec<GroupMember>, me: u64) -> Result<Members, &'static str> {
         Members::new(&GroupSpec { handle: GroupHandle(1), key: [2, 3], members }, SpId(me), &Config::default())
     }
 
-    fn member(sp: u64, host: u64) -> Member {
+    fn member(sp: u64, host: u64) -> GroupMember {
         let (sp, host, offer) = (SpId(sp), HostId(host), OfferId(0));
-        Member { sp, host, address: [].into(), sends_from: None, link_rate: 1_000_000_000, engine: [].into(), offer }
+        GroupMember {
+            sp,
+            host,
+            address: [].into(),
+            sends_from: None,
+            link_rate: 1_000_000_000,
+            engine: [].into(),
+            offer,
+        }
     }
 
     #[test]
-    fn the_slowest_link_between_hosts_is_the_one_that_all_go_by() -> Result<(), &'static str> {
+    fn slowest_link_between_hosts_decides_for_all() -> Result<(), &'static str> {
         let links = |rates: [(u64, u64); 3]| {
             let members =
-                rates.iter().zip(1..).map(|(&(host, link_rate), sp)| Member { link_rate, ..member(sp, host) });
+                rates.iter().zip(1..).map(|(&(host, link_rate), sp)| GroupMember { link_rate, ..member(sp, host) });
             Ok::<_, &str>(of(members.collect(), 1)?.links)
         };
         let (one, ten) = (1_000_000_000, 10_000_000_000);

@@ -1,19 +1,19 @@
 //! The ready barrier of an instance (MC-4): behind it every rank has called or has a stand-in.
 
-use super::{Context, Instance, Phase, Policy};
+use super::{Context, Instance, InstancePhase, Policy};
 use crate::error::CollectiveError;
 use crate::ids::SpId;
-use crate::interface::Step;
+use crate::interface::Milestone;
 use crate::wire::{InstanceMessage, MAX_BLOCKS, Message};
 
 impl Instance {
     /// Enters the barrier if all is ready here. An error breaks the group.
     pub(super) fn try_enter_barrier(&mut self, cx: &mut Context<'_>) -> Result<(), CollectiveError> {
-        if self.is_anyone_missing() || !self.take_own_scratch(cx)? {
+        if self.is_anyone_missing() || !self.allocate_own_scratch(cx)? {
             return Ok(());
         }
-        self.phase = Phase::Barrier;
-        cx.out.step(cx.members.handle, self.id, Step::Entered);
+        self.phase = InstancePhase::Barrier;
+        cx.out.step(cx.members.handle, self.id, Milestone::Entered);
         self.stand_in_at = None;
         let mut out = Vec::new();
         self.barrier.enter(&mut out);
@@ -24,10 +24,10 @@ impl Instance {
 
     /// A step of another service process, with the same signature. False when it cannot come.
     pub(crate) fn handle_ready(&mut self, cx: &mut Context<'_>, from: u32, step: u8) -> bool {
-        if !self.alive() {
+        if !self.is_active() {
             return true;
         }
-        if let Phase::Unsized(call) = &mut self.phase {
+        if let InstancePhase::AwaitingSizes(call) = &mut self.phase {
             return call.handle_ready(cx.members, (from, step));
         }
         if self.policy == Policy::Offloaded {
@@ -38,7 +38,7 @@ impl Instance {
             // All members agree on whether there is a barrier.
             return false;
         }
-        self.heard_of(cx);
+        self.start_stand_in_timer(cx);
         let mut out = Vec::new();
         let known = self.barrier.handle(from, step, &mut out);
         self.send_ready(cx, out);
@@ -48,22 +48,22 @@ impl Instance {
 
     fn send_ready(&mut self, cx: &mut Context<'_>, steps: Vec<(u32, u8)>) {
         for (to, step) in steps {
-            let (signature, rank) = (self.signature, self.signer);
+            let (signature, rank) = (self.signature, self.first_caller);
             let ready = InstanceMessage::Ready { step, signature, rank };
             let message = Message::instance(cx.members.handle, self.id, ready);
             cx.out.messages.push_back((cx.members.sps[to as usize], message));
         }
-        if self.barrier.done() && matches!(self.phase, Phase::Barrier) {
-            self.phase = Phase::Running;
-            cx.out.step(cx.members.handle, self.id, Step::Ready);
-            self.multicast.begin_at = self.begins(cx);
+        if self.barrier.done() && matches!(self.phase, InstancePhase::Barrier) {
+            self.phase = InstancePhase::Running;
+            cx.out.step(cx.members.handle, self.id, Milestone::Ready);
+            self.multicast.start_at = self.start_time(cx);
             self.retry_blocked(cx);
             self.note_complete(cx);
         }
     }
 
     /// Sends `to` the sizes of the blocks, so that it can stand in for its ranks. False without agreed sizes.
-    pub(crate) fn tell_sizes(&self, cx: &mut Context<'_>, to: SpId) -> bool {
+    pub(crate) fn send_sizes(&self, cx: &mut Context<'_>, to: SpId) -> bool {
         let Some(extents) = &self.extents else { return false };
         let sizes: Vec<u64> = extents.sizes().collect();
         for (at, sizes) in sizes.chunks(MAX_BLOCKS).enumerate() {

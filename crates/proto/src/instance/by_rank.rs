@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn finds_what_is_there_and_nothing_else_however_many_are_missing() {
+    fn finds_exactly_the_present_ranks() {
         for missing in
             [vec![], vec![0], vec![5], vec![9], vec![2, 3, 7], (0..9).collect(), (1..10).collect(), (0..10).collect()]
         {

@@ -6,24 +6,24 @@
 
 use outboard_plan::Rank;
 
-use super::{Context, Instance, Phase};
+use super::{Context, Instance, InstancePhase};
 use crate::error::CollectiveError;
 use crate::ids::SpId;
-use crate::interface::{Sizes, Step};
+use crate::interface::{BlockSizes, Milestone};
 use crate::wire::{Rts, TransferMessage};
 
 impl Instance {
     /// The window of the group is open: continues the call. An error breaks the group.
-    pub(super) fn go_on_small(&mut self, cx: &mut Context<'_>) -> Result<(), CollectiveError> {
+    pub(super) fn advance_eager(&mut self, cx: &mut Context<'_>) -> Result<(), CollectiveError> {
         if !self.is_anyone_missing() {
             // Missing scratch is requested again later.
-            let _ = self.take_own_scratch(cx)?;
+            let _ = self.allocate_own_scratch(cx)?;
         }
-        if matches!(self.phase, Phase::Gathering) {
-            self.phase = Phase::Running;
-            cx.out.step(cx.members.handle, self.id, Step::Ready);
-            if cx.transfer.has_come(self.id) {
-                self.heard_of(cx);
+        if matches!(self.phase, InstancePhase::Gathering) {
+            self.phase = InstancePhase::Running;
+            cx.out.step(cx.members.handle, self.id, Milestone::Ready);
+            if cx.transfer.has_unexpected(self.id) {
+                self.start_stand_in_timer(cx);
             }
             self.retry_blocked(cx);
         }
@@ -32,10 +32,10 @@ impl Instance {
     }
 
     /// A mismatch with `gone`, in bytes of the signature: a message may have several blocks, or a part of one.
-    pub(super) fn unanswered_small(&self, cx: &Context<'_>, gone: Rank) -> Option<CollectiveError> {
+    pub(super) fn unmatched_eager(&self, cx: &Context<'_>, gone: Rank) -> Option<CollectiveError> {
         let mut error = cx.transfer.unanswered(self.id, gone)?;
         if let CollectiveError::Block { sent, expected, .. } = &mut error
-            && matches!(self.signature.kind.class().sizes, Sizes::Whole | Sizes::Even)
+            && matches!(self.signature.kind.class().sizes, BlockSizes::Whole | BlockSizes::Even)
         {
             [sent, expected].into_iter().filter(|bytes| **bytes > 0).for_each(|bytes| *bytes = self.signature.bytes);
         }
@@ -43,7 +43,7 @@ impl Instance {
     }
 
     /// Handles messages of `rank`, whose signature the caller has compared. False when no local rank receives them.
-    pub(super) fn handle_small(
+    pub(super) fn handle_eager_offer(
         &mut self,
         cx: &mut Context<'_>,
         from: SpId,
@@ -64,7 +64,7 @@ impl Instance {
         }
         // A rank without a stand-in bounds how far others get ahead.
         if self.running() {
-            self.heard_of(cx);
+            self.start_stand_in_timer(cx);
         }
         let (transfer, mut site) = cx.transfer();
         transfer.handle(&mut site, from, offer, payload_len)

@@ -2,11 +2,11 @@
 
 use outboard_plan::{Buffer, Extents, OpId, Program, Rank, Span};
 
-use super::offloaded::Handed;
-use super::run::Run;
+use super::offloaded::OffloadedList;
+use super::run::ProgramRun;
+use crate::effects::Staging;
 use crate::ids::{Instant, StagingId};
-use crate::interface::{MemRef, Moves, Pairs, PostedCall, Region};
-use crate::outbox::Staging;
+use crate::interface::{CallMovement, ExchangePairs, MemRef, MemRegion, PostedCall};
 
 #[derive(Debug)]
 pub(super) enum Presence {
@@ -24,13 +24,13 @@ pub(super) enum Presence {
 pub(super) struct Local {
     pub(super) rank: Rank,
     pub(super) presence: Presence,
-    pub(super) run: Run,
+    pub(super) run: ProgramRun,
     /// Steps that wait for this rank's own call, for another local rank, or for the barrier.
     pub(super) blocked: Vec<OpId>,
     /// Receives that wait for memory.
     pub(super) unposted: Vec<OpId>,
     /// Its list, while the engine has it.
-    pub(super) handed: Option<Handed>,
+    pub(super) offloaded_list: Option<OffloadedList>,
     /// Start of its scratch, once taken.
     pub(super) scratch: Option<(StagingId, u64)>,
 }
@@ -38,12 +38,12 @@ pub(super) struct Local {
 impl Local {
     /// A rank that has not called and has no program yet.
     pub(super) fn new(rank: Rank) -> Self {
-        let (presence, run) = (Presence::Absent { wanted: None }, Run::default());
-        Local { rank, presence, run, blocked: Vec::new(), unposted: Vec::new(), handed: None, scratch: None }
+        let (presence, run) = (Presence::Absent { wanted: None }, ProgramRun::default());
+        Local { rank, presence, run, blocked: Vec::new(), unposted: Vec::new(), offloaded_list: None, scratch: None }
     }
 
     pub(super) fn set_program(&mut self, program: Program) {
-        self.run = Run::new(program);
+        self.run = ProgramRun::new(program);
     }
 
     pub(super) fn call(&self) -> Option<&PostedCall> {
@@ -69,29 +69,29 @@ impl Local {
         let Span { buffer, offset, len } = span;
         let Some(extents) = extents else {
             let call = self.call()?.id;
-            let region = if buffer == Buffer::Input { Region::Input(call) } else { Region::Output(call) };
+            let region = if buffer == Buffer::Input { MemRegion::Input(call) } else { MemRegion::Output(call) };
             return Some(MemRef { region, offset, len });
         };
         if len == 0 {
             // An empty piece is never accessed; but an empty input must mean that the rank has called.
             let is_there = buffer != Buffer::Input || self.call().is_some();
-            return is_there.then_some(MemRef { region: Region::Staging(StagingId(0)), offset: 0, len: 0 });
+            return is_there.then_some(MemRef { region: MemRegion::Staging(StagingId(0)), offset: 0, len: 0 });
         }
         let (region, offset) = match (&self.presence, buffer) {
             // The service refuses such a call where it is not allowed.
             (Presence::Called(call, _), Buffer::Output) if call.in_place && keeps_input(call) => {
-                (Region::Input(call.id), extents.block(self.rank).offset + offset)
+                (MemRegion::Input(call.id), extents.block(self.rank).offset + offset)
             }
             (Presence::Called(call, _), Buffer::Input) if call.in_place && !keeps_input(call) => {
                 let start = call.signature.kind.reduction().map_or_else(|| extents.block(self.rank).offset, |_| 0);
-                (Region::Output(call.id), placed(call, extents, start + offset))
+                (MemRegion::Output(call.id), placed(call, extents, start + offset))
             }
-            (Presence::Called(call, _), Buffer::Input) => (Region::Input(call.id), offset),
-            (Presence::Called(call, _), Buffer::Output) => (Region::Output(call.id), placed(call, extents, offset)),
-            (Presence::StoodIn(staging), Buffer::Output) => (Region::Staging(staging.id), offset),
+            (Presence::Called(call, _), Buffer::Input) => (MemRegion::Input(call.id), offset),
+            (Presence::Called(call, _), Buffer::Output) => (MemRegion::Output(call.id), placed(call, extents, offset)),
+            (Presence::StoodIn(staging), Buffer::Output) => (MemRegion::Staging(staging.id), offset),
             (Presence::Called(..) | Presence::StoodIn(_), Buffer::Scratch) => {
                 let (staging, start) = self.scratch?;
-                (Region::Staging(staging), start + offset)
+                (MemRegion::Staging(staging), start + offset)
             }
             // An absent rank has no memory; a rank with a stand-in has no input.
             (Presence::Absent { .. } | Presence::Ended, _) | (Presence::StoodIn(_), Buffer::Input) => return None,
@@ -106,7 +106,7 @@ impl Local {
 
 /// Whether a call in place leaves the rank's own block in its input, as the root of a scatter does.
 fn keeps_input(call: &PostedCall) -> bool {
-    matches!(call.signature.kind.class().moves, Moves::Blocks(Pairs::From(_)))
+    matches!(call.signature.kind.class().moves, CallMovement::Blocks(ExchangePairs::From(_)))
 }
 
 /// The offset in the call's output of byte `offset` in the plan's output; the call's blocks may lie anywhere.

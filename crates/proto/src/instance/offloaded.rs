@@ -3,7 +3,7 @@
 //!
 //! Service processes exchange no messages for such a call. Each rank's list is passed on when the rank calls. A message
 //! tag depends on the signature, so different calls never match. A service process that waits long sends its signature
-//! to the others ([`Instance::tell_offloaded`]), which compare it.
+//! to the others ([`Instance::notify_offloaded`]), which compare it.
 //!
 //! | a local rank's list is | event | next |
 //! |---|---|---|
@@ -12,28 +12,28 @@
 //! | with the engine | the end of the instance by an error | done: the driver withdraws the list |
 //!
 //! Invariant: the engine never gets a rank's memory, which may be unmapped while it works. All members agree on which
-//! calls the engine executes, by `Layout::choose`. Such calls have no stand-in.
+//! calls the engine executes, by `PlanChoice::choose`. Such calls have no stand-in.
 
 use std::time::Duration;
 
-use outboard_plan::deferred::{Action, List};
+use outboard_plan::deferred::{DeferredAction, DeferredList};
 use outboard_plan::{Buffer, Op, OpId, Span};
 
-use super::{Context, Instance, Local, Phase};
+use super::{Context, Instance, InstancePhase, Local};
+use crate::effects::{Quota, Staging};
 use crate::error::CollectiveError;
 use crate::ids::CallId;
-use crate::interface::{EngineMessage, MemRef, Offload, Region, Step};
-use crate::outbox::{Quota, Staging};
+use crate::interface::{EngineMessage, MemRef, MemRegion, Milestone, Offload};
 use crate::wire::{InstanceMessage, Message};
 
 /// Duration of a call after which others are first notified of it.
-const PATIENCE: Duration = Duration::from_secs(1);
+const NOTIFY_AFTER: Duration = Duration::from_secs(1);
 /// Alignment of buffers; it suits every element type.
 const ALIGN: u64 = 64;
 
 /// A list that the engine has.
 #[derive(Debug)]
-pub(super) struct Handed {
+pub(super) struct OffloadedList {
     /// Received bytes are copied from here; `None` where the list has no bytes.
     mirror: Option<Mirror>,
     delivers: Vec<Span>,
@@ -49,11 +49,11 @@ struct Mirror {
 impl Mirror {
     fn place(&self, span: Span) -> MemRef {
         let start = if span.buffer == Buffer::Output { self.output } else { 0 };
-        MemRef { region: Region::Staging(self.staging.id), offset: start + span.offset, len: span.len }
+        MemRef { region: MemRegion::Staging(self.staging.id), offset: start + span.offset, len: span.len }
     }
 }
 
-impl Handed {
+impl OffloadedList {
     pub(super) fn into_staging(self) -> Option<Staging> {
         self.mirror.map(|mirror| mirror.staging)
     }
@@ -61,23 +61,26 @@ impl Handed {
 
 impl Instance {
     /// The window of the group is open: passes on the lists of all callers. An error breaks the group.
-    pub(super) fn go_on_offloaded(&mut self, cx: &mut Context<'_>) -> Result<(), CollectiveError> {
-        if matches!(self.phase, Phase::Gathering) {
-            self.phase = Phase::Running;
-            cx.out.step(cx.members.handle, self.id, Step::Ready);
+    pub(super) fn advance_offloaded(&mut self, cx: &mut Context<'_>) -> Result<(), CollectiveError> {
+        if matches!(self.phase, InstancePhase::Gathering) {
+            self.phase = InstancePhase::Running;
+            cx.out.step(cx.members.handle, self.id, Milestone::Ready);
         }
         for i in 0..self.locals.len() {
-            if self.locals[i].call().is_some() && self.locals[i].handed.is_none() && !self.locals[i].run.finished() {
-                self.hand_list_over(cx, i)?;
+            if self.locals[i].call().is_some()
+                && self.locals[i].offloaded_list.is_none()
+                && !self.locals[i].run.finished()
+            {
+                self.offload_list(cx, i)?;
             }
         }
         self.try_end(cx);
         Ok(())
     }
 
-    fn hand_list_over(&mut self, cx: &mut Context<'_>, i: usize) -> Result<(), CollectiveError> {
-        let list = List::lower(self.locals[i].run.program()).expect("what is chosen can be lowered");
-        self.copy_what_is_ready(cx, i);
+    fn offload_list(&mut self, cx: &mut Context<'_>, i: usize) -> Result<(), CollectiveError> {
+        let list = DeferredList::lower(self.locals[i].run.program()).expect("what is chosen can be lowered");
+        self.copy_ready_steps(cx, i);
         if list.tasks.is_empty() {
             return Ok(());
         }
@@ -93,15 +96,15 @@ impl Instance {
             memory: mirror.as_ref().filter(|_| span.len > 0).map(|mirror| mirror.place(span)),
         };
         let messages = list.tasks.iter().map(|task| match task.action {
-            Action::Send { to, index, span, .. } => Some(message((to, local.rank, to, index, span))),
-            Action::Receive { from, index, span, .. } => Some(message((from, from, local.rank, index, span))),
-            Action::Add { .. } => None,
+            DeferredAction::Send { to, index, span, .. } => Some(message((to, local.rank, to, index, span))),
+            DeferredAction::Receive { from, index, span, .. } => Some(message((from, from, local.rank, index, span))),
+            DeferredAction::Add { .. } => None,
         });
         let (messages, delivers) = (messages.collect(), list.delivers.clone());
         let call = local.call().expect("the caller looks").id;
         cx.out.offload(Offload { call, group: cx.members.handle, instance: self.id, list, messages });
-        self.locals[i].handed = Some(Handed { mirror, delivers });
-        self.tell_at.get_or_insert(cx.out.now + PATIENCE);
+        self.locals[i].offloaded_list = Some(OffloadedList { mirror, delivers });
+        self.notify_at.get_or_insert(cx.out.now + NOTIFY_AFTER);
         Ok(())
     }
 
@@ -119,7 +122,7 @@ impl Instance {
     }
 
     /// Executes the copies of a rank's program that are ready.
-    fn copy_what_is_ready(&mut self, cx: &mut Context<'_>, i: usize) {
+    fn copy_ready_steps(&mut self, cx: &mut Context<'_>, i: usize) {
         while let Some(op) = self.locals[i].run.next_ready() {
             if let Op::Copy { .. } = self.locals[i].run.op(op) {
                 let started = self.start(cx, i, op);
@@ -130,38 +133,39 @@ impl Instance {
 
     /// The engine has completed the list of a local rank.
     pub(crate) fn handle_offloaded(&mut self, cx: &mut Context<'_>, i: usize) {
-        let Some(handed) = self.locals[i].handed.take() else { return };
-        for span in &handed.delivers {
+        let Some(offloaded_list) = self.locals[i].offloaded_list.take() else { return };
+        for span in &offloaded_list.delivers {
             let to = self.locals[i].memory(self.extents.as_ref(), *span).expect("the rank has called");
-            cx.out.copy(handed.mirror.as_ref().expect("a list with bytes").place(*span), to);
+            cx.out.copy(offloaded_list.mirror.as_ref().expect("a list with bytes").place(*span), to);
         }
-        handed.into_staging().into_iter().for_each(|staging| cx.out.unstage(staging));
+        offloaded_list.into_staging().into_iter().for_each(|staging| cx.out.unstage(staging));
         let local = &mut self.locals[i];
         for id in (0..local.run.program().steps.len() as u32).map(OpId) {
             if let Op::Send { .. } | Op::Recv { .. } = local.run.op(id) {
                 local.run.complete(id);
             }
         }
-        self.copy_what_is_ready(cx, i);
+        self.copy_ready_steps(cx, i);
         self.try_end(cx);
     }
 
     /// The local rank whose list the engine has for this call.
     pub(crate) fn offloaded(&self, call: CallId) -> Option<usize> {
-        let handed = |local: &Local| local.handed.is_some() && local.call().is_some_and(|made| made.id == call);
-        self.locals.iter().position(handed)
+        let offloaded_list =
+            |local: &Local| local.offloaded_list.is_some() && local.call().is_some_and(|made| made.id == call);
+        self.locals.iter().position(offloaded_list)
     }
 
     /// Notifies the others of a long call: a rank with a different call does not wait for messages of this one.
-    pub(super) fn tell_offloaded(&mut self, cx: &mut Context<'_>) {
-        if self.tell_at.is_none_or(|at| at > cx.out.now) {
+    pub(super) fn notify_offloaded(&mut self, cx: &mut Context<'_>) {
+        if self.notify_at.is_none_or(|at| at > cx.out.now) {
             return;
         }
         let waited = cx.out.now.since(self.since);
-        self.tell_at = Some(cx.out.now + waited.max(PATIENCE));
+        self.notify_at = Some(cx.out.now + waited.max(NOTIFY_AFTER));
         let (me, group) = (cx.members.sps[cx.members.me as usize], cx.members.handle);
         for sp in cx.members.sps.iter().filter(|sp| **sp != me) {
-            let ready = InstanceMessage::Ready { step: 0, signature: self.signature, rank: self.signer };
+            let ready = InstanceMessage::Ready { step: 0, signature: self.signature, rank: self.first_caller };
             cx.out.messages.push_back((*sp, Message::instance(group, self.id, ready)));
         }
     }

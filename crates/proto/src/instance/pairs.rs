@@ -10,11 +10,11 @@ use std::sync::Arc;
 use outboard_plan::alltoall::Blocks;
 use outboard_plan::{Algorithm, Op, Program, Rank, alltoall};
 
-use super::{Context, Instance, Phase, Presence};
+use super::{Context, Instance, InstancePhase, Presence};
 use crate::error::CollectiveError;
 use crate::ids::SpId;
-use crate::interface::{Class, Moves, Pairs, PostedCall, Signature, Sizes, Step};
-use crate::transfer::Name;
+use crate::interface::{BlockSizes, CallClass, CallMovement, ExchangePairs, Milestone, PostedCall, Signature};
+use crate::transfer::MessageName;
 use crate::wire::{EarlyCts, Rts, Scope, TransferMessage};
 
 /// The caller's program. Its blocks have been checked; they are even, or as the call describes them.
@@ -27,23 +27,23 @@ pub(super) fn program(call: &PostedCall, ranks: u32) -> Program {
 fn even_blocks(call: &PostedCall, ranks: u32) -> Option<Blocks> {
     let Signature { kind, bytes } = call.signature;
     match kind.class() {
-        Class { moves: Moves::Blocks(pairs), sizes: Sizes::Even } => match pairs {
-            Pairs::All => Blocks::even(ranks, bytes),
-            Pairs::To(root) => Blocks::gather((ranks, root), call.rank, bytes, !call.in_place),
-            Pairs::From(root) => Blocks::scatter((ranks, root), call.rank, bytes, !call.in_place),
+        CallClass { moves: CallMovement::Blocks(pairs), sizes: BlockSizes::Even } => match pairs {
+            ExchangePairs::All => Blocks::even(ranks, bytes),
+            ExchangePairs::To(root) => Blocks::gather((ranks, root), call.rank, bytes, !call.in_place),
+            ExchangePairs::From(root) => Blocks::scatter((ranks, root), call.rank, bytes, !call.in_place),
         },
-        Class { .. } => None,
+        CallClass { .. } => None,
     }
 }
 
 impl Instance {
     /// The window is open: passes on the messages of all callers. An error breaks the group.
     pub(super) fn begin(&mut self, cx: &mut Context<'_>) -> Result<(), CollectiveError> {
-        self.phase = Phase::Running;
+        self.phase = InstancePhase::Running;
         for i in (0..self.locals.len()).filter(|i| self.locals[*i].call().is_some()).collect::<Vec<_>>() {
             self.begin_local(cx, i)?;
         }
-        self.mind_absent(cx);
+        self.stage_for_absent(cx);
         self.advance(cx);
         Ok(())
     }
@@ -55,7 +55,7 @@ impl Instance {
         while let Some(op) = self.locals[i].run.next_ready() {
             match self.locals[i].run.op(op) {
                 Op::Send { to, .. } => {
-                    self.want(cx, to);
+                    self.note_waiting_block(cx, to);
                     sends.extend(self.outbound(i, op));
                 }
                 Op::Recv { .. } => receives.extend(self.receive(i, op)),
@@ -68,11 +68,11 @@ impl Instance {
         let origin = self.origin();
         let (transfer, mut site) = cx.transfer();
         transfer.exchange(&mut site, (origin, rank), sends, receives);
-        transfer.unmet(self.id, rank).map_or(Ok(()), Err)
+        transfer.unmatched(self.id, rank).map_or(Ok(()), Err)
     }
 
     /// Notes that a block for a rank is waiting.
-    fn want(&mut self, cx: &Context<'_>, rank: Rank) {
+    fn note_waiting_block(&mut self, cx: &Context<'_>, rank: Rank) {
         if let Some(i) = cx.members.local(rank)
             && let Presence::Absent { wanted } = &mut self.locals[i].presence
         {
@@ -81,11 +81,11 @@ impl Instance {
     }
 
     /// Stages blocks for absent ranks, or schedules that.
-    fn mind_absent(&mut self, cx: &mut Context<'_>) {
+    fn stage_for_absent(&mut self, cx: &mut Context<'_>) {
         if !self.running() {
             return;
         }
-        let again = if self.standing {
+        let again = if self.has_stand_ins {
             let (transfer, mut site) = cx.transfer();
             // Retried at the next chance: another instance may have freed staging.
             transfer.stand_in(&mut site, self.id).then_some(cx.config.stand_in_after * 4)
@@ -105,15 +105,15 @@ impl Instance {
 
     /// The time of absent ranks is over: they have a stand-in from now on.
     pub(super) fn stand_in_pairs(&mut self, cx: &mut Context<'_>) {
-        if !std::mem::replace(&mut self.standing, true) {
-            self.wanted().for_each(|rank| cx.out.step(cx.members.handle, self.id, Step::StoodIn(rank)));
+        if !std::mem::replace(&mut self.has_stand_ins, true) {
+            self.wanted().for_each(|rank| cx.out.step(cx.members.handle, self.id, Milestone::StoodIn(rank)));
         }
-        self.mind_absent(cx);
+        self.stage_for_absent(cx);
         self.advance(cx);
     }
 
     /// Handles an offer of `rank` for local ranks. False when it cannot come; an error breaks the group.
-    pub(super) fn handle_offer_of_pairs(
+    pub(super) fn handle_pairs_offer(
         &mut self,
         cx: &mut Context<'_>,
         from: SpId,
@@ -124,9 +124,9 @@ impl Instance {
         let (rank, asked): (Rank, Vec<Rank>) = (*rank, early.iter().map(|cts| cts.source).collect());
         for &Rts { destination, tag, bytes, eager, .. } in ready {
             let Some(i) = cx.members.local(destination).filter(|_| tag == 0 && !eager) else { return Ok(false) };
-            let name = Name { scope: Scope::Instance(self.id), destination, source: rank, tag, occurrence: 0 };
+            let name = MessageName { scope: Scope::Instance(self.id), destination, source: rank, tag, occurrence: 0 };
             match &self.locals[i].presence {
-                Presence::Absent { .. } | Presence::StoodIn(_) => self.want(cx, destination),
+                Presence::Absent { .. } | Presence::StoodIn(_) => self.note_waiting_block(cx, destination),
                 Presence::Called(..) if !self.running() => {}
                 Presence::Called(..) if self.receives_from(i, rank) => {
                     if !cx.transfer.waits_for(&name) {
@@ -145,13 +145,13 @@ impl Instance {
         let (transfer, mut site) = cx.transfer();
         let sound = transfer.handle(&mut site, from, offer, payload_len)?;
         let called = |source: &Rank| cx.members.local(*source).is_some_and(|i| self.locals[i].call().is_some());
-        let unmet = |source| cx.transfer.unmet(self.id, source);
+        let unmatched = |source| cx.transfer.unmatched(self.id, source);
         if self.running()
-            && let Some(error) = asked.into_iter().filter(called).find_map(unmet)
+            && let Some(error) = asked.into_iter().filter(called).find_map(unmatched)
         {
             return Err(error);
         }
-        self.mind_absent(cx);
+        self.stage_for_absent(cx);
         self.advance(cx);
         Ok(sound)
     }

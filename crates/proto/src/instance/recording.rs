@@ -34,7 +34,7 @@ const RECORDING_BYTES: u64 = 512;
 
 impl Recording {
     pub(crate) fn bytes(&self) -> u64 {
-        RECORDING_BYTES + run::kept(&self.program)
+        RECORDING_BYTES + run::table_bytes(&self.program)
     }
 }
 

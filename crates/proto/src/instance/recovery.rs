@@ -7,28 +7,28 @@ use std::time::Duration;
 use outboard_plan::{Extents, Op, OpId, Rank, Span, subgroup_of};
 
 use super::by_rank::ByRank;
-use super::run::Run;
+use super::run::ProgramRun;
 use super::shares::Shares;
-use super::{Context, Instance, Local, Phase};
+use super::{Context, Instance, InstancePhase, Local};
 use crate::deadlines::Deadlines;
 use crate::group::members::Members;
-use crate::ids::{Channel, Instant, SpId};
+use crate::ids::{Instant, MulticastChannel, SpId};
 use crate::interface::{CallKind, MemRef, Order, payload_bytes};
 use crate::multicast::block::{Block, Patience};
-use crate::multicast::pacing::Share;
+use crate::multicast::pacing::LinkShare;
 use crate::transfer::Bulk;
 use crate::wire::{DatagramHeader, InstanceMessage, MAX_RANGES, MAX_SOURCES, Message, MulticastMessage};
 
 /// Longest patience: even a slower host is not waited for longer.
 const MAX_PATIENCE: Duration = Duration::from_millis(64);
 /// Most NAKs of one instance that the links have not delivered.
-const MAX_ASKS: u32 = 32;
+const MAX_UNACKNOWLEDGED_NAKS: u32 = 32;
 
-pub(crate) struct Batch {
+pub(crate) struct ChunkBatch {
     pub(crate) source: Rank,
     pub(crate) run: Range<u64>,
     pub(crate) again: bool,
-    pub(crate) channel: Channel,
+    pub(crate) channel: MulticastChannel,
     pub(crate) header: DatagramHeader,
     pub(crate) memory: MemRef,
 }
@@ -48,11 +48,11 @@ pub(super) struct Multicasts {
     /// Blocks that may have chunks to serve to the right neighbour.
     serving: BTreeSet<u32>,
     /// NAKs that the links have not delivered.
-    asks_unanswered: u32,
-    whole_pending: Vec<Rank>,
-    pub(super) whole_at: Option<Instant>,
+    unacknowledged_naks: u32,
+    pending_haves: Vec<Rank>,
+    pub(super) have_at: Option<Instant>,
     /// When its own blocks begin to leave, if not yet.
-    pub(super) begin_at: Option<Instant>,
+    pub(super) start_at: Option<Instant>,
     /// When to check which block.
     pub(super) checks: Deadlines<Rank>,
     /// Batches that the driver has and has not finished.
@@ -61,7 +61,7 @@ pub(super) struct Multicasts {
 
 impl Multicasts {
     /// The blocks of a call; the program of any rank names their roots and sizes.
-    pub(super) fn new(cx: &Context<'_>, run: &Run, kind: CallKind, extents: &Extents) -> Self {
+    pub(super) fn new(cx: &Context<'_>, run: &ProgramRun, kind: CallKind, extents: &Extents) -> Self {
         let chunk_bytes = cx.config.chunk_bytes;
         let block = |(r, bytes, here): (Rank, u64, bool)| (r, Block::new(bytes, chunk_bytes, here));
         let blocks: ByRank<Block> = roots(cx, run).map(block).collect();
@@ -76,13 +76,13 @@ impl Multicasts {
         }
     }
 
-    pub(super) fn kept(cx: &Context<'_>, run: &Run) -> u64 {
-        roots(cx, run).map(|(_, bytes, here)| Block::kept(bytes, cx.config.chunk_bytes, here)).sum()
+    pub(super) fn table_bytes(cx: &Context<'_>, run: &ProgramRun) -> u64 {
+        roots(cx, run).map(|(_, bytes, here)| Block::table_bytes(bytes, cx.config.chunk_bytes, here)).sum()
     }
 }
 
 /// The ranks that multicast between hosts, their bytes, and whether they are local. None with one service process.
-fn roots<'a>(cx: &'a Context<'_>, run: &'a Run) -> impl Iterator<Item = (Rank, u64, bool)> + 'a {
+fn roots<'a>(cx: &'a Context<'_>, run: &'a ProgramRun) -> impl Iterator<Item = (Rank, u64, bool)> + 'a {
     let here = |r: Rank| cx.members.sp_of(r) == cx.members.sps[cx.members.me as usize];
     run.multicast_roots().filter(|_| cx.members.sps.len() > 1).map(move |(r, bytes)| (r, bytes, here(r)))
 }
@@ -90,7 +90,7 @@ fn roots<'a>(cx: &'a Context<'_>, run: &'a Run) -> impl Iterator<Item = (Rank, u
 impl Instance {
     /// The part of the links that this service process may fill. Roots whose blocks are here have finished, and leave
     /// their part to late roots (SP-6). `None` where nothing is multicast.
-    pub(crate) fn share(&self, members: &Members) -> Option<Share> {
+    pub(crate) fn share(&self, members: &Members) -> Option<LinkShare> {
         let sends = |local: &&Local| self.multicast.blocks.get(local.rank).is_some_and(|block| !block.is_full());
         let own = self.locals.iter().filter(sends).count() as u32;
         Some(self.multicast.shares.of(members, self.locals[0].rank)?.0.among(self.multicast.leaves_missing + own))
@@ -144,18 +144,18 @@ impl Instance {
     /// Whether [`Self::next_batch`] has something.
     pub(crate) fn has_batch(&self) -> bool {
         let root = |l: &Local| self.multicast.blocks.get(l.rank).is_some_and(Block::has_batch);
-        self.running() && self.multicast.begin_at.is_none() && self.locals.iter().any(root)
+        self.running() && self.multicast.start_at.is_none() && self.locals.iter().any(root)
     }
 
     /// When the local roots begin, if not now.
-    pub(super) fn begins(&self, cx: &Context<'_>) -> Option<Instant> {
+    pub(super) fn start_time(&self, cx: &Context<'_>) -> Option<Instant> {
         let (share, pace) = self.multicast.shares.of(cx.members, self.locals[0].rank)?;
         let after = pace.stagger(cx.config, share, (cx.members.me, cx.members.sps.len() as u32));
         (after > Duration::ZERO && !self.multicast.blocks.is_empty()).then(|| cx.out.now + after)
     }
 
     /// Hands out the next run of at most `most` chunks to multicast.
-    pub(crate) fn next_batch(&mut self, cx: &mut Context<'_>, most: u64) -> Option<Batch> {
+    pub(crate) fn next_batch(&mut self, cx: &mut Context<'_>, most: u64) -> Option<ChunkBatch> {
         if !self.running() {
             return None;
         }
@@ -175,7 +175,7 @@ impl Instance {
             };
             self.multicast.outstanding += 1;
             let channel = cx.members.channels[usize::from(subgroup)];
-            return Some(Batch { source: local.rank, run, again, channel, header, memory });
+            return Some(ChunkBatch { source: local.rank, run, again, channel, header, memory });
         }
         None
     }
@@ -187,7 +187,7 @@ impl Instance {
             self.note_repairs(source);
             if full {
                 self.finish_root(source);
-                self.block_is_full(cx, source);
+                self.schedule_have(cx, source);
             }
         }
         self.advance(cx);
@@ -217,14 +217,14 @@ impl Instance {
         }
         cx.out.counters.datagrams_new += 1;
         let (full, repair) = (block.is_full(), block.has_repair());
-        let (before, check) = block.mind_check(now, patience);
+        let (before, check) = block.rearm_loss_check(now, patience);
         self.multicast.checks.change(source, before, check);
         if repair {
             self.multicast.serving.insert(source.0);
         }
         self.deliver(cx, source, payload, 0, bytes);
         if full {
-            self.leaf_is_full(cx, source);
+            self.complete_leaf(cx, source);
         }
         true
     }
@@ -253,19 +253,19 @@ impl Instance {
         }
     }
 
-    fn leaf_is_full(&mut self, cx: &mut Context<'_>, source: Rank) {
+    fn complete_leaf(&mut self, cx: &mut Context<'_>, source: Rank) {
         for local in &mut self.locals {
             if let Some((op, _)) = local.run.multicast_receive(source) {
                 local.run.complete(op);
             }
         }
         self.multicast.leaves_missing -= 1;
-        self.block_is_full(cx, source);
+        self.schedule_have(cx, source);
         self.note_complete(cx);
         self.advance(cx);
     }
 
-    fn tell(&self, cx: &mut Context<'_>, to: SpId, what: MulticastMessage) {
+    fn send_multicast_message(&self, cx: &mut Context<'_>, to: SpId, what: MulticastMessage) {
         let message = Message::instance(cx.members.handle, self.id, InstanceMessage::Multicast(what));
         cx.out.messages.push_back((to, message));
     }
@@ -284,7 +284,7 @@ impl Instance {
             MulticastMessage::Repair { source, ranges } => {
                 cx.members.left() == from && self.handle_repair(cx, *source, ranges, payload_len)
             }
-            MulticastMessage::Whole { sources } => self.handle_whole(cx, from, sources),
+            MulticastMessage::Have { sources } => self.handle_have(cx, from, sources),
             MulticastMessage::Complete => self.handle_complete(cx, from),
         }
     }
@@ -293,7 +293,7 @@ impl Instance {
     pub(super) fn note_complete(&mut self, cx: &mut Context<'_>) {
         if self.multicast.leaves_missing == 0 && self.multicast.owes_complete {
             self.multicast.owes_complete = false;
-            self.tell(cx, cx.members.left(), MulticastMessage::Complete);
+            self.send_multicast_message(cx, cx.members.left(), MulticastMessage::Complete);
         }
     }
 
@@ -303,57 +303,57 @@ impl Instance {
     }
 
     /// Schedules the notification of the right neighbour, unless it needs nothing.
-    fn block_is_full(&mut self, cx: &mut Context<'_>, source: Rank) {
+    fn schedule_have(&mut self, cx: &mut Context<'_>, source: Rank) {
         if self.multicast.right_lacks {
-            self.multicast.whole_pending.push(source);
+            self.multicast.pending_haves.push(source);
             let at = cx.out.now + cx.members.patience / 2;
-            self.multicast.whole_at = Some(self.multicast.whole_at.map_or(at, |t| t.min(at)));
+            self.multicast.have_at = Some(self.multicast.have_at.map_or(at, |t| t.min(at)));
         }
     }
 
-    pub(super) fn tell_whole(&mut self, cx: &mut Context<'_>) {
-        self.multicast.whole_at = None;
-        let pending = std::mem::take(&mut self.multicast.whole_pending);
+    pub(super) fn send_have(&mut self, cx: &mut Context<'_>) {
+        self.multicast.have_at = None;
+        let pending = std::mem::take(&mut self.multicast.pending_haves);
         for sources in pending.chunks(MAX_SOURCES) {
-            self.tell(cx, cx.members.right(), MulticastMessage::Whole { sources: sources.to_vec() });
+            self.send_multicast_message(cx, cx.members.right(), MulticastMessage::Have { sources: sources.to_vec() });
         }
     }
 
-    fn mind_check(&mut self, cx: &Context<'_>, source: Rank) {
+    fn rearm_loss_check(&mut self, cx: &Context<'_>, source: Rank) {
         if let Some(patience) = self.patience(cx, source) {
-            let (before, after) = self.block(source).mind_check(cx.out.now, patience);
+            let (before, after) = self.block(source).rearm_loss_check(cx.out.now, patience);
             self.multicast.checks.change(source, before, after);
         }
     }
 
     /// When [`Self::check`] is due. With too many NAKs outstanding, the next acknowledgement triggers it.
     pub(super) fn check_at(&self) -> Option<Instant> {
-        self.multicast.checks.first().filter(|_| self.multicast.asks_unanswered < MAX_ASKS)
+        self.multicast.checks.first().filter(|_| self.multicast.unacknowledged_naks < MAX_UNACKNOWLEDGED_NAKS)
     }
 
     /// Requests the missing chunks of blocks whose check is due from the left neighbour (MC-5).
     pub(super) fn check(&mut self, cx: &mut Context<'_>) {
         let (now, left) = (cx.out.now, cx.members.left());
-        while self.multicast.asks_unanswered < MAX_ASKS
+        while self.multicast.unacknowledged_naks < MAX_UNACKNOWLEDGED_NAKS
             && let Some(source) = self.multicast.checks.pop_due(now)
             && let Some(patience) = self.patience(cx, source)
         {
-            let asking = self.block(source).ask(now, patience);
-            self.multicast.checks.change(source, None, asking.next);
-            for ranges in asking.ranges.chunks(MAX_RANGES) {
-                self.tell(cx, left, MulticastMessage::Nak { source, ranges: ranges.to_vec() });
-                self.multicast.asks_unanswered += 1;
+            let losses = self.block(source).detect_losses(now, patience);
+            self.multicast.checks.change(source, None, losses.next);
+            for ranges in losses.ranges.chunks(MAX_RANGES) {
+                self.send_multicast_message(cx, left, MulticastMessage::Nak { source, ranges: ranges.to_vec() });
+                self.multicast.unacknowledged_naks += 1;
             }
         }
     }
 
-    pub(crate) fn handle_asked(&mut self) {
-        self.multicast.asks_unanswered -= 1;
+    pub(crate) fn handle_nak_acknowledged(&mut self) {
+        self.multicast.unacknowledged_naks -= 1;
     }
 
     /// Whether a peer can miss these chunks. As for datagrams, none does before the barrier was entered.
     fn valid_ranges(&self, source: Rank, ranges: &[(u32, u32)]) -> bool {
-        let sent = !matches!(self.phase, Phase::Gathering);
+        let sent = !matches!(self.phase, InstancePhase::Gathering);
         // The decoder has checked order and overflow of the ranges.
         sent && self
             .multicast
@@ -374,17 +374,17 @@ impl Instance {
         let block = self.block(source);
         for (first, count) in ranges {
             let first = u64::from(*first);
-            block.handle_want(first..first + u64::from(*count), &mut lacking);
+            block.handle_nak(first..first + u64::from(*count), &mut lacking);
         }
         self.note_repairs(source);
         let root = cx.members.sp_of(source);
         for ranges in lacking.chunks(MAX_RANGES) {
-            if self.multicast.asks_unanswered >= MAX_ASKS {
+            if self.multicast.unacknowledged_naks >= MAX_UNACKNOWLEDGED_NAKS {
                 // A report is only a hint: repair brings the chunks anyway.
                 break;
             }
-            self.multicast.asks_unanswered += 1;
-            self.tell(cx, root, MulticastMessage::NakRoot { source, ranges: ranges.to_vec() });
+            self.multicast.unacknowledged_naks += 1;
+            self.send_multicast_message(cx, root, MulticastMessage::NakRoot { source, ranges: ranges.to_vec() });
         }
         true
     }
@@ -397,7 +397,7 @@ impl Instance {
         let enough = (cx.members.sps.len() as u32 - 1).div_ceil(2).max(2);
         for (first, count) in ranges {
             let first = u64::from(*first);
-            self.block(source).handle_miss(first..first + u64::from(*count), enough);
+            self.block(source).handle_nak_root(first..first + u64::from(*count), enough);
         }
         true
     }
@@ -436,20 +436,20 @@ impl Instance {
             self.deliver(cx, source, 0, offset, bytes);
         }
         if full {
-            self.mind_check(cx, source);
-            self.leaf_is_full(cx, source);
+            self.rearm_loss_check(cx, source);
+            self.complete_leaf(cx, source);
         }
         true
     }
 
     /// The left neighbour has these blocks whole. False when the sender or a block is wrong.
-    fn handle_whole(&mut self, cx: &mut Context<'_>, from: SpId, sources: &[Rank]) -> bool {
+    fn handle_have(&mut self, cx: &mut Context<'_>, from: SpId, sources: &[Rank]) -> bool {
         if cx.members.left() != from || sources.iter().any(|s| self.multicast.blocks.get(*s).is_none()) {
             return false;
         }
         for source in sources {
             self.block(*source).handle_have(cx.out.now);
-            self.mind_check(cx, *source);
+            self.rearm_loss_check(cx, *source);
         }
         true
     }
@@ -460,8 +460,8 @@ impl Instance {
             return false;
         }
         self.multicast.right_lacks = false;
-        self.multicast.whole_at = None;
-        self.multicast.whole_pending.clear();
+        self.multicast.have_at = None;
+        self.multicast.pending_haves.clear();
         self.multicast.serving.clear();
         self.multicast.blocks.values_mut().for_each(Block::stop_serving);
         self.advance(cx);
@@ -487,7 +487,7 @@ impl Instance {
             }
             let ranges = runs.iter().map(|run| (run.start as u32, (run.end - run.start) as u32)).collect();
             let bytes: Vec<Range<u64>> = runs.into_iter().map(|run| block.byte_range(run)).collect();
-            let payload: Vec<MemRef> = bytes.into_iter().map(|bytes| self.whereabouts(cx, source, bytes)).collect();
+            let payload: Vec<MemRef> = bytes.into_iter().map(|bytes| self.served_memory(cx, source, bytes)).collect();
             cx.out.counters.retransmitted_bytes += payload_bytes(&payload);
             let repair = InstanceMessage::Multicast(MulticastMessage::Repair { source, ranges });
             let message = Message::instance(cx.members.handle, self.id, repair);
@@ -497,7 +497,7 @@ impl Instance {
     }
 
     /// The memory of served bytes: the buffer of the local root, else the output of any local rank.
-    fn whereabouts(&self, cx: &Context<'_>, source: Rank, bytes: Range<u64>) -> MemRef {
+    fn served_memory(&self, cx: &Context<'_>, source: Rank, bytes: Range<u64>) -> MemRef {
         let part = |span: Span| Span { offset: span.offset + bytes.start, len: bytes.end - bytes.start, ..span };
         let place = match cx.members.local(source) {
             Some(i) => self.locals[i].run.own_multicast().map(|s| (i, s)),

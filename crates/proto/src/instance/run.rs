@@ -3,9 +3,9 @@
 //! | state of a step | event | next |
 //! |---|---|---|
 //! | waiting for `n` others | one of them is done | waiting for `n - 1`; with 0 ready |
-//! | ready | [`Run::next_ready`] | started |
-//! | started | [`Run::retry`] | ready |
-//! | started | [`Run::complete`] | done |
+//! | ready | [`ProgramRun::next_ready`] | started |
+//! | started | [`ProgramRun::retry`] | ready |
+//! | started | [`ProgramRun::complete`] | done |
 //!
 //! Invariant: a step completes once. The collective performs the steps; this machine never sees memory or messages.
 
@@ -18,7 +18,7 @@ use crate::instance::by_rank::ByRank;
 
 /// A program with the tables that all its executions share.
 #[derive(Debug, Default)]
-pub(crate) struct Graph {
+pub(crate) struct ProgramGraph {
     program: Arc<Program>,
     /// Number of steps that each step waits for.
     waits: Vec<u32>,
@@ -29,7 +29,7 @@ pub(crate) struct Graph {
     own: Option<Span>,
 }
 
-impl Graph {
+impl ProgramGraph {
     pub(crate) fn new(program: Arc<Program>) -> Self {
         let steps = &program.steps;
         let mut begins = vec![0; steps.len() + 1];
@@ -57,7 +57,7 @@ impl Graph {
             }
         }
         let waits = steps.iter().map(|step| step.after.len() as u32).collect();
-        Graph { waits, begins, dependents, multicasts: multicasts.into_iter().collect(), own, program }
+        ProgramGraph { waits, begins, dependents, multicasts: multicasts.into_iter().collect(), own, program }
     }
 
     fn dependents(&self, step: usize) -> &[OpId] {
@@ -71,14 +71,14 @@ const STEP_BYTES: u64 = 160;
 const AFTER_BYTES: u64 = 8;
 
 /// Approximate bytes of a program and its execution.
-pub(super) fn kept(program: &Program) -> u64 {
+pub(super) fn table_bytes(program: &Program) -> u64 {
     program.steps.iter().map(|step| STEP_BYTES + AFTER_BYTES * step.after.len() as u64).sum()
 }
 
 /// The execution of one program; the default has no steps.
 #[derive(Debug, Default)]
-pub struct Run {
-    graph: Arc<Graph>,
+pub struct ProgramRun {
+    graph: Arc<ProgramGraph>,
     /// Steps that each step still waits for.
     waits: Vec<u32>,
     done: Vec<bool>,
@@ -86,16 +86,16 @@ pub struct Run {
     remaining: usize,
 }
 
-impl Run {
+impl ProgramRun {
     pub fn new(program: impl Into<Arc<Program>>) -> Self {
-        Run::of(Arc::new(Graph::new(program.into())))
+        ProgramRun::of(Arc::new(ProgramGraph::new(program.into())))
     }
 
     /// The execution of a graph that several executions share.
-    pub(crate) fn of(graph: Arc<Graph>) -> Self {
+    pub(crate) fn of(graph: Arc<ProgramGraph>) -> Self {
         let waits = graph.waits.clone();
         let ready = (0..).zip(&waits).filter(|(_, waits)| **waits == 0).map(|(i, _)| OpId(i)).collect();
-        Run { done: vec![false; waits.len()], ready, remaining: waits.len(), waits, graph }
+        ProgramRun { done: vec![false; waits.len()], ready, remaining: waits.len(), waits, graph }
     }
 
     pub fn program(&self) -> &Program {
@@ -143,7 +143,7 @@ impl Run {
     }
 
     /// The spans that copies and reductions have written so far.
-    pub(crate) fn made(&self) -> impl Iterator<Item = Span> + '_ {
+    pub(crate) fn written_spans(&self) -> impl Iterator<Item = Span> + '_ {
         let steps = self.graph.program.steps.iter().zip(&self.done).filter(|(_, done)| **done);
         steps.filter_map(|(step, _)| match step.op {
             Op::Copy { to: span, .. } | Op::Reduce { into: span, .. } => Some(span),

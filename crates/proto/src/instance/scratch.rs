@@ -13,11 +13,11 @@
 //! either may be waiting for the instance.
 
 use super::{Context, Instance, Local};
+use crate::effects::{Quota, Staging};
 use crate::error::CollectiveError;
 use crate::group::members::Members;
 use crate::ids::InstanceId;
 use crate::interface::staging_size;
-use crate::outbox::{Quota, Staging};
 
 /// Alignment of scratch; it suits every element type.
 pub(crate) const ALIGN: u64 = 64;
@@ -40,7 +40,7 @@ impl Scratch {
         if bytes == 0 {
             return Ok(Scratch::Unneeded);
         }
-        members.unequipped.insert(instance);
+        members.waiting_for_scratch.insert(instance);
         Ok(Scratch::Wanted { bytes })
     }
 
@@ -76,27 +76,27 @@ impl Instance {
     /// Takes the scratch of a collective that all local ranks have called. False, with a retry later, while other
     /// instances of the group come first or hold a part of the quota, which they free at their end. Fails where other
     /// groups hold it.
-    pub(super) fn take_own_scratch(&mut self, cx: &mut Context<'_>) -> Result<bool, CollectiveError> {
-        if self.take_scratch(cx, Quota::Calls) {
+    pub(super) fn allocate_own_scratch(&mut self, cx: &mut Context<'_>) -> Result<bool, CollectiveError> {
+        if self.allocate_scratch(cx, Quota::Calls) {
             return Ok(true);
         }
-        let Members { unequipped, equipped, .. } = &cx.members;
-        let waits = *equipped > 0 || unequipped.first() != Some(&self.id);
+        let Members { waiting_for_scratch, holding_scratch, .. } = &cx.members;
+        let waits = *holding_scratch > 0 || waiting_for_scratch.first() != Some(&self.id);
         if !waits {
             return Err(self.no_scratch(self.scratch.wanted()));
         }
-        self.equip_at = Some(cx.out.now + cx.config.stand_in_after * 4);
+        self.scratch_retry_at = Some(cx.out.now + cx.config.stand_in_after * 4);
         Ok(false)
     }
 
     /// Takes the scratch of all local ranks, if it is the collective's turn and `quota` has room.
-    pub(super) fn take_scratch(&mut self, cx: &mut Context<'_>, quota: Quota) -> bool {
+    pub(super) fn allocate_scratch(&mut self, cx: &mut Context<'_>, quota: Quota) -> bool {
         let Scratch::Wanted { bytes } = self.scratch else { return true };
         let members = &cx.members;
-        let turn = members.unequipped.first() == Some(&self.id) && self.id.0 <= members.window_end;
+        let turn = members.waiting_for_scratch.first() == Some(&self.id) && self.id.0 <= members.window_end;
         let Some(staging) = turn.then(|| cx.out.stage(quota, cx.members, bytes)).flatten() else { return false };
-        cx.members.unequipped.remove(&self.id);
-        cx.members.equipped += u32::from(quota == Quota::Calls);
+        cx.members.waiting_for_scratch.remove(&self.id);
+        cx.members.holding_scratch += u32::from(quota == Quota::Calls);
         let mut start = 0;
         for local in &mut self.locals {
             local.scratch = Some((staging.id, start));
@@ -108,10 +108,10 @@ impl Instance {
     }
 
     /// Frees the scratch: it is not used any more.
-    pub(super) fn give_scratch_back(&mut self, cx: &mut Context<'_>) {
-        cx.members.unequipped.remove(&self.id);
+    pub(super) fn free_scratch(&mut self, cx: &mut Context<'_>) {
+        cx.members.waiting_for_scratch.remove(&self.id);
         if let Scratch::Taken(staging) = std::mem::replace(&mut self.scratch, Scratch::Unneeded) {
-            cx.members.equipped -= u32::from(staging.quota == Quota::Calls);
+            cx.members.holding_scratch -= u32::from(staging.quota == Quota::Calls);
             cx.out.unstage(staging);
         }
     }

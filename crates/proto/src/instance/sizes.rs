@@ -6,7 +6,7 @@
 //!
 //! | state | event | next |
 //! |---|---|---|
-//! | known | [`Instance::ask_sizes`] when due | requested |
+//! | known | [`Instance::request_sizes`] when due | requested |
 //! | known, requested | a local rank calls, or the last of the sizes has come | the instance has its programs |
 //!
 //! Invariant: steps of the ready barrier are kept until the sizes are known.
@@ -15,7 +15,7 @@ use std::collections::BTreeSet;
 
 use outboard_plan::Extents;
 
-use super::{Context, Instance, Phase, Unplanned};
+use super::{Context, Instance, InstancePhase, Unplanned};
 use crate::group::barrier::Barrier;
 use crate::group::members::Members;
 use crate::ids::{Instant, SpId};
@@ -23,32 +23,32 @@ use crate::interface::sizes_digest;
 use crate::wire::{InstanceMessage, Message};
 
 #[derive(Debug)]
-pub(super) struct Unsized {
-    ask_at: Instant,
+pub(super) struct AwaitingSizes {
+    request_at: Instant,
     /// The requested sizes that have come.
-    asked: Option<Vec<u64>>,
+    received_sizes: Option<Vec<u64>>,
     /// A service process that knows the sizes: it has sent a step of the barrier.
-    knows: Option<SpId>,
-    readies: BTreeSet<(u32, u8)>,
+    source: Option<SpId>,
+    pending_steps: BTreeSet<(u32, u8)>,
 }
 
-impl Unsized {
+impl AwaitingSizes {
     pub(super) fn new(cx: &Context<'_>) -> Self {
-        let ask_at = cx.out.now + cx.config.stand_in_after;
-        Unsized { ask_at, asked: None, knows: None, readies: BTreeSet::new() }
+        let request_at = cx.out.now + cx.config.stand_in_after;
+        AwaitingSizes { request_at, received_sizes: None, source: None, pending_steps: BTreeSet::new() }
     }
 
     /// When to request the sizes.
-    pub(super) fn ask_at(&self) -> Option<Instant> {
-        (self.knows.is_some() && self.asked.is_none()).then_some(self.ask_at)
+    pub(super) fn request_at(&self) -> Option<Instant> {
+        (self.source.is_some() && self.received_sizes.is_none()).then_some(self.request_at)
     }
 
     /// Keeps a step of the ready barrier. False when `from` cannot send it.
     pub(super) fn handle_ready(&mut self, members: &Members, (from, step): (u32, u8)) -> bool {
         let sound = Barrier::round_between(members.sps.len() as u32, from, members.me) == Some(step);
         if sound {
-            self.knows.get_or_insert(members.sps[from as usize]);
-            self.readies.insert((from, step));
+            self.source.get_or_insert(members.sps[from as usize]);
+            self.pending_steps.insert((from, step));
         }
         sound
     }
@@ -56,14 +56,14 @@ impl Unsized {
 
 impl Instance {
     /// Requests sizes that no local rank has brought, when due.
-    pub(super) fn ask_sizes(&mut self, cx: &mut Context<'_>) {
-        if let Phase::Unsized(call) = &mut self.phase
-            && call.ask_at().is_some_and(|at| at <= cx.out.now)
-            && let Some(knows) = call.knows
+    pub(super) fn request_sizes(&mut self, cx: &mut Context<'_>) {
+        if let InstancePhase::AwaitingSizes(call) = &mut self.phase
+            && call.request_at().is_some_and(|at| at <= cx.out.now)
+            && let Some(source) = call.source
         {
-            call.asked = Some(Vec::new());
-            let ask = Message::instance(cx.members.handle, self.id, InstanceMessage::AskSizes);
-            cx.out.messages.push_back((knows, ask));
+            call.received_sizes = Some(Vec::new());
+            let request = Message::instance(cx.members.handle, self.id, InstanceMessage::RequestSizes);
+            cx.out.messages.push_back((source, request));
         }
     }
 
@@ -75,9 +75,9 @@ impl Instance {
         (from, first): (SpId, u32),
         more: &[u64],
     ) -> Result<Option<Extents>, ()> {
-        let Phase::Unsized(call) = &mut self.phase else { return Ok(None) };
-        let (sizes, ranks) = (call.asked.as_mut().ok_or(())?, ranks as usize);
-        if call.knows != Some(from) || first as usize != sizes.len() || more.len() > ranks - sizes.len() {
+        let InstancePhase::AwaitingSizes(call) = &mut self.phase else { return Ok(None) };
+        let (sizes, ranks) = (call.received_sizes.as_mut().ok_or(())?, ranks as usize);
+        if call.source != Some(from) || first as usize != sizes.len() || more.len() > ranks - sizes.len() {
             return Err(());
         }
         sizes.extend_from_slice(more);
@@ -91,11 +91,11 @@ impl Instance {
 
     /// The sizes are known now. Does nothing if they were known before.
     pub(crate) fn set_sizes(&mut self, cx: &mut Context<'_>, sizes: Extents) -> Result<(), Unplanned> {
-        let Phase::Unsized(call) = &mut self.phase else { return Ok(()) };
-        let readies = std::mem::take(&mut call.readies);
+        let InstancePhase::AwaitingSizes(call) = &mut self.phase else { return Ok(()) };
+        let pending_steps = std::mem::take(&mut call.pending_steps);
         self.plan(cx, sizes)?;
         // All members agree on whether there is a barrier.
-        readies.into_iter().for_each(|(from, step)| _ = self.handle_ready(cx, from, step));
+        pending_steps.into_iter().for_each(|(from, step)| _ = self.handle_ready(cx, from, step));
         Ok(())
     }
 }

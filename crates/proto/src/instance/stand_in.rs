@@ -3,13 +3,13 @@
 use outboard_plan::{Buffer, Span};
 
 use super::{Context, Instance, Presence};
+use crate::effects::Quota;
 use crate::error::CollectiveError;
-use crate::interface::{CallKind, MemRef, Region, Step, staging_size};
-use crate::outbox::Quota;
+use crate::interface::{CallKind, MemRef, MemRegion, Milestone, staging_size};
 
 impl Instance {
     /// News of the call from another host starts the clock of the stand-in.
-    pub(super) fn heard_of(&mut self, cx: &Context<'_>) {
+    pub(super) fn start_stand_in_timer(&mut self, cx: &Context<'_>) {
         if self.is_anyone_missing() && self.stand_in_at.is_none() && self.signature.kind != CallKind::Barrier {
             self.stand_in_at = Some(cx.out.now + cx.config.stand_in_after);
         }
@@ -22,7 +22,7 @@ impl Instance {
         let scratch = Some(self.scratch.wanted()).filter(|bytes| *bytes > 0);
         let sizes = outputs.chain(scratch).map(|bytes| staging_size(bytes).unwrap_or(u64::MAX));
         let size = sizes.fold(0, u64::saturating_add);
-        if !cx.out.has_room(Quota::Late, size) || !self.take_scratch(cx, Quota::Late) {
+        if !cx.out.has_room(Quota::Late, size) || !self.allocate_scratch(cx, Quota::Late) {
             // Retried at the next chance: another instance may have freed staging.
             self.stand_in_at = Some(cx.out.now + cx.config.stand_in_after * 4);
             return Ok(());
@@ -30,13 +30,13 @@ impl Instance {
         for local in self.locals.iter_mut().filter(|local| local.is_missing()) {
             let staging = cx.out.stage(Quota::Late, cx.members, local.run.program().output_bytes);
             local.presence = Presence::StoodIn(staging.expect("there is room for all"));
-            cx.out.step(cx.members.handle, self.id, Step::StoodIn(local.rank));
+            cx.out.step(cx.members.handle, self.id, Milestone::StoodIn(local.rank));
         }
-        self.local_is_ready(cx)
+        self.handle_local_ready(cx)
     }
 
     /// Copies received and computed bytes from staging to the rank's own buffer.
-    pub(super) fn hand_over(&mut self, cx: &mut Context<'_>, i: usize, staging: Region) {
+    pub(super) fn copy_from_staging(&mut self, cx: &mut Context<'_>, i: usize, staging: MemRegion) {
         let local = &self.locals[i];
         let place = |span| local.memory(self.extents.as_ref(), span).expect("the rank has called");
         let mut written: Vec<Span> = Vec::new();
@@ -57,7 +57,7 @@ impl Instance {
                 }
             }
         }
-        written.extend(local.run.made().filter(|s| s.buffer == Buffer::Output));
+        written.extend(local.run.written_spans().filter(|s| s.buffer == Buffer::Output));
         // A span that several reductions have written is copied once.
         written.sort_by_key(|span| (span.offset, span.len));
         written.dedup();

@@ -6,14 +6,14 @@
 use outboard_plan::{Buffer, Op, OpId, Span};
 
 use super::{Context, Instance, Policy};
-use crate::transfer::{Name, Outbound, Posting};
+use crate::transfer::{MessageName, Outbound, PostedReceive};
 
 impl Instance {
     /// Starts every ready step, as many as are allowed at once, and ends the calls whose programs are done. If steps
     /// remain, the instance is queued and continues at the next timeout.
     pub(super) fn advance(&mut self, cx: &mut Context<'_>) {
         // Without a barrier steps start when their rank has called and the window is open.
-        if self.alive() && !matches!(self.policy, Policy::Pairs | Policy::Offloaded) {
+        if self.is_active() && !matches!(self.policy, Policy::Pairs | Policy::Offloaded) {
             // A step of one local rank may make a step of an earlier one ready.
             while let Some(i) = self.locals.iter().position(|l| l.run.has_ready())
                 && cx.out.allowance.is_left()
@@ -27,7 +27,7 @@ impl Instance {
                     }
                 }
             }
-            if self.locals.iter().any(|l| l.run.has_ready()) && !std::mem::replace(&mut self.goes_on, true) {
+            if self.locals.iter().any(|l| l.run.has_ready()) && !std::mem::replace(&mut self.is_queued, true) {
                 cx.out.unfinished.push_back((cx.members.handle, self.id));
             }
         }
@@ -59,7 +59,7 @@ impl Instance {
                 let origin = self.origin();
                 let (transfer, mut site) = cx.transfer();
                 match self.policy {
-                    Policy::Eager => transfer.send_small(&mut site, origin, message),
+                    Policy::Eager => transfer.send_eager(&mut site, origin, message),
                     Policy::Barrier | Policy::Pairs | Policy::Offloaded => transfer.send_expected(&mut site, message),
                 }
             }
@@ -69,14 +69,14 @@ impl Instance {
     }
 
     /// The next timeout has come ([`Self::advance`]).
-    pub(crate) fn go_on(&mut self, cx: &mut Context<'_>) {
-        self.goes_on = false;
+    pub(crate) fn resume(&mut self, cx: &mut Context<'_>) {
+        self.is_queued = false;
         self.advance(cx);
     }
 
     /// A step that sends or receives is done.
     pub(crate) fn complete(&mut self, cx: &mut Context<'_>, local: usize, op: OpId) {
-        if self.alive() {
+        if self.is_active() {
             self.locals[local].run.complete(op);
             self.advance(cx);
         }
@@ -93,7 +93,7 @@ impl Instance {
                     Some((name, posting)) => {
                         let (transfer, mut site) = cx.transfer();
                         match self.policy {
-                            Policy::Eager => transfer.receive_small(&mut site, name, posting),
+                            Policy::Eager => transfer.receive_eager(&mut site, name, posting),
                             Policy::Barrier | Policy::Pairs | Policy::Offloaded => {
                                 transfer.expect(&mut site, name, posting)
                             }
@@ -106,11 +106,11 @@ impl Instance {
     }
 
     /// The receive of a local rank's step, once it has memory.
-    pub(super) fn receive(&self, i: usize, op: OpId) -> Option<(Name, Posting)> {
+    pub(super) fn receive(&self, i: usize, op: OpId) -> Option<(MessageName, PostedReceive)> {
         let local = &self.locals[i];
         let Op::Recv { from, index, span } = local.run.op(op) else { return None };
         let to = local.memory(self.extents.as_ref(), span)?;
-        Some((self.name(from, local.rank, index), Posting { step: self.step(i, op), to }))
+        Some((self.name(from, local.rank, index), PostedReceive { step: self.step(i, op), to }))
     }
 
     /// The message that a local rank's step sends, once it has memory.

@@ -2,13 +2,13 @@
 //!
 //! A single send or receive is one step: the call passes it to the transfers, without a program. A recorded group is
 //! the program that its rank has recorded and that is kept here, so that a further call brings nothing but its number
-//! (GP-5). Each call of a recording runs its program independently ([`Run`]): it does the ready steps and never blocks,
-//! so calls that need each other's progress get it (GP-6). The work done at once is bounded, so that other calls have
-//! their turns; large copies are ordered piece by piece. A local barrier consists of the dependencies of the steps
-//! after it; its arrival counters are the steps that have not completed.
+//! (GP-5). Each call of a recording runs its program independently ([`ProgramRun`]): it does the ready steps and never
+//! blocks, so calls that need each other's progress get it (GP-6). The work done at once is bounded, so that other
+//! calls have their turns; large copies are ordered piece by piece. A local barrier consists of the dependencies of the
+//! steps after it; its arrival counters are the steps that have not completed.
 //!
 //! Ranks may call their recordings in any order, each at its own time. Both ends count the calls of a recording, and
-//! the count is a part of the messages' names ([`Name`]).
+//! the count is a part of the messages' names ([`MessageName`]).
 //!
 //! | a call is | event | next |
 //! |---|---|---|
@@ -25,14 +25,14 @@ use std::sync::Arc;
 
 use outboard_plan::{Op, OpId, Rank, Span};
 
+use crate::effects::{CallCompletion, Effects, PIECE, Quota};
 use crate::error::CollectiveError;
 use crate::group::members::Members;
 use crate::ids::{CallId, InstanceId, Instant};
 use crate::instance::Context;
-use crate::instance::run::{Graph, Run};
-use crate::interface::{CallKind, InFlight, MemRef, PostedCall, Region, TaggedCall};
-use crate::outbox::{Completion, Outbox, PIECE, Quota};
-use crate::transfer::{Name, Outbound, Owner, Posting, StepOf, Transfer};
+use crate::instance::run::{ProgramGraph, ProgramRun};
+use crate::interface::{CallKind, InFlightInstance, MemRef, MemRegion, PostedCall, TaggedCall};
+use crate::transfer::{MessageName, Outbound, PostedReceive, StepOf, StepOwner, Transfer};
 use crate::wire::Scope;
 
 use super::recording::{self, MAX_HELD_STEPS, MAX_RECORDINGS, RecordError, Recording};
@@ -43,7 +43,7 @@ pub(crate) const TAGGED: InstanceId = InstanceId(0);
 #[derive(Debug)]
 struct Recorded {
     recording: Arc<Recording>,
-    graph: Arc<Graph>,
+    graph: Arc<ProgramGraph>,
     ordinals: Arc<[u32]>,
     /// Bytes of its tables.
     bytes: u64,
@@ -77,7 +77,7 @@ struct RecordedRun {
     count: u64,
     recording: Arc<Recording>,
     ordinals: Arc<[u32]>,
-    run: Run,
+    run: ProgramRun,
     /// A step that is partly ordered, and its ordered bytes.
     begun: Option<(OpId, u64)>,
 }
@@ -93,7 +93,7 @@ pub(crate) struct TaggedCalls {
     /// Number of calls of recordings that have not begun.
     behind: usize,
     /// The remaining ready steps wait for the next timeout.
-    goes_on: bool,
+    is_queued: bool,
 }
 
 impl TaggedCalls {
@@ -117,11 +117,16 @@ impl TaggedCalls {
     }
 
     /// The oldest call and what the calls wait for, as of `now`.
-    pub(crate) fn in_flight_now(&self, now: Instant, members: &Members, transfer: &Transfer) -> Option<InFlight> {
+    pub(crate) fn in_flight_now(
+        &self,
+        now: Instant,
+        members: &Members,
+        transfer: &Transfer,
+    ) -> Option<InFlightInstance> {
         let oldest = self.oldest()?;
         let tagged = |scope| !matches!(scope, Scope::Instance(_));
         let awaits: BTreeSet<Rank> = transfer.sources(tagged).chain(transfer.destinations(tagged)).collect();
-        Some(InFlight {
+        Some(InFlightInstance {
             group: members.handle,
             instance: TAGGED,
             signature: oldest.call.signature,
@@ -134,7 +139,7 @@ impl TaggedCalls {
     /// A local rank has recorded something. The caller has checked that the rank is in the group.
     pub(crate) fn record(
         &mut self,
-        out: &mut Outbox,
+        out: &mut Effects,
         (rank, members): (Rank, &Members),
         number: u32,
         recording: Arc<Recording>,
@@ -158,7 +163,7 @@ impl TaggedCalls {
         }
         self.recorded.insert(rank, (number, steps));
         let ordinals = recording::ordinals(&recording.program).into();
-        let graph = Graph::new(recording.program.clone()).into();
+        let graph = ProgramGraph::new(recording.program.clone()).into();
         let recorded =
             Recorded { recording, graph, ordinals, bytes, calls: 0, running: false, behind: VecDeque::new() };
         self.recordings.insert((rank, number), recorded);
@@ -166,12 +171,12 @@ impl TaggedCalls {
     }
 
     /// Approximate bytes of the tables of recordings.
-    pub(crate) fn kept(&self) -> u64 {
+    pub(crate) fn table_bytes(&self) -> u64 {
         self.recordings.values().map(|recorded| recorded.bytes).sum()
     }
 
     /// Frees a recording. False while a call of it is running.
-    pub(crate) fn free(&mut self, out: &mut Outbox, (rank, number): (Rank, u32)) -> bool {
+    pub(crate) fn free(&mut self, out: &mut Effects, (rank, number): (Rank, u32)) -> bool {
         if self.recordings.get(&(rank, number)).is_some_and(|recorded| recorded.running) {
             return false;
         }
@@ -201,9 +206,10 @@ impl TaggedCalls {
     /// A local rank makes a call that [`Self::accepts`] allows.
     pub(crate) fn handle_call(&mut self, cx: &mut Context<'_>, call: PostedCall) {
         let CallKind::Tagged(what) = call.signature.kind else { return };
-        let memory = MemRef { region: Region::Output(call.id), offset: 0, len: call.signature.bytes };
-        let step = StepOf { owner: Owner::Call(call.id), op: OpId(0) };
-        let name = |source, destination, tag| Name { scope: Scope::Single, destination, source, tag, occurrence: 0 };
+        let memory = MemRef { region: MemRegion::Output(call.id), offset: 0, len: call.signature.bytes };
+        let step = StepOf { owner: StepOwner::Call(call.id), op: OpId(0) };
+        let name =
+            |source, destination, tag| MessageName { scope: Scope::Single, destination, source, tag, occurrence: 0 };
         match what {
             TaggedCall::Recorded { recording } => return self.call_recording(cx, call, recording),
             TaggedCall::Send { to, tag } => {
@@ -213,7 +219,7 @@ impl TaggedCalls {
             }
             TaggedCall::Receive { from, tag } => {
                 let (transfer, mut site) = cx.transfer();
-                transfer.receive_tagged(&mut site, name(from, call.rank, tag), Posting { step, to: memory });
+                transfer.receive_tagged(&mut site, name(from, call.rank, tag), PostedReceive { step, to: memory });
             }
         }
         self.calls.insert(call.id, Active { call, since: cx.out.now, steps: Steps::Single });
@@ -238,15 +244,15 @@ impl TaggedCalls {
         self.behind -= 1;
         recorded.calls += 1;
         let (recording, ordinals) = (recorded.recording.clone(), recorded.ordinals.clone());
-        let run = Run::of(recorded.graph.clone());
+        let run = ProgramRun::of(recorded.graph.clone());
         let run = RecordedRun { number, count: recorded.calls, recording, ordinals, run, begun: None };
         self.ready.push_back(call.id);
         self.calls.insert(call.id, Active { call, since: cx.out.now, steps: Steps::Recorded(Box::new(run)) });
     }
 
     /// The next timeout has come ([`Self::advance`]).
-    pub(crate) fn go_on(&mut self) {
-        self.goes_on = false;
+    pub(crate) fn resume(&mut self) {
+        self.is_queued = false;
     }
 
     /// Runs the ready steps of recordings, as many as are allowed at once, and ends finished calls. If steps remain,
@@ -260,7 +266,7 @@ impl TaggedCalls {
             if recorded.has_ready() {
                 // The call continues behind the calls of others.
                 self.ready.push_back(id);
-                if !std::mem::replace(&mut self.goes_on, true) {
+                if !std::mem::replace(&mut self.is_queued, true) {
                     cx.out.unfinished.push_back((cx.members.handle, TAGGED));
                 }
                 return;
@@ -294,20 +300,20 @@ impl TaggedCalls {
     /// Ends a call: its buffers are not used any more.
     fn end(&mut self, cx: &mut Context<'_>, id: CallId, result: Result<(), CollectiveError>) {
         let Some(Active { call: PostedCall { group, rank, .. }, steps, .. }) = self.calls.remove(&id) else { return };
-        cx.out.complete(Completion { call: id, group, instance: TAGGED, rank }, result);
+        cx.out.complete(CallCompletion { call: id, group, instance: TAGGED, rank }, result);
         if let Steps::Recorded(recorded) = steps {
             self.begin_next(cx, rank, recorded.number);
         }
     }
 
     /// `rank` takes part in nothing any more: everything that needs it fails. A local rank's recordings are dropped.
-    pub(crate) fn lose(&mut self, cx: &mut Context<'_>, rank: Rank) {
+    pub(crate) fn cancel_rank(&mut self, cx: &mut Context<'_>, rank: Rank) {
         if cx.members.local(rank).is_some() {
             self.end_all_of(cx, rank, &CollectiveError::RankLost(rank));
             self.forget_all_of(cx, rank);
         }
         let (transfer, mut site) = cx.transfer();
-        transfer.lose(&mut site, rank);
+        transfer.cancel_rank(&mut site, rank);
     }
 
     fn end_all_of(&mut self, cx: &mut Context<'_>, rank: Rank, error: &CollectiveError) {
@@ -321,7 +327,7 @@ impl TaggedCalls {
             self.calls.iter().filter(|(_, active)| active.call.rank == rank).map(|(id, _)| *id).collect();
         let running: Vec<PostedCall> = running.iter().filter_map(|id| self.calls.remove(id)).map(|a| a.call).collect();
         for PostedCall { id, group, rank, .. } in running.into_iter().chain(behind) {
-            cx.out.complete(Completion { call: id, group, instance: TAGGED, rank }, Err(error.clone()));
+            cx.out.complete(CallCompletion { call: id, group, instance: TAGGED, rank }, Err(error.clone()));
         }
     }
 
@@ -330,8 +336,8 @@ impl TaggedCalls {
         let recordings = std::mem::take(&mut self.recordings);
         let (of_rank, of_others): (BTreeMap<_, _>, _) = recordings.into_iter().partition(|((of, _), _)| *of == rank);
         self.recordings = of_others;
-        let kept = of_rank.values().map(|recorded| recorded.bytes).sum();
-        cx.out.release(Quota::Tables, kept);
+        let table_bytes = of_rank.values().map(|recorded| recorded.bytes).sum();
+        cx.out.release(Quota::Tables, table_bytes);
     }
 
     /// The group is broken: every call ends. Recordings count until their rank frees them or leaves, as in the driver.
@@ -364,12 +370,12 @@ impl RecordedRun {
     fn start_next(&mut self, cx: &mut Context<'_>, (call, rank): (CallId, Rank)) {
         let next = self.begun.take().or_else(|| Some((self.run.next_ready()?, 0)));
         let Some((op, done)) = next else { return };
-        let step = StepOf { owner: Owner::Call(call), op };
+        let step = StepOf { owner: StepOwner::Call(call), op };
         // All spans lie in the single buffer of the call.
-        let place = |span: Span| MemRef { region: Region::Output(call), offset: span.offset, len: span.len };
+        let place = |span: Span| MemRef { region: MemRegion::Output(call), offset: span.offset, len: span.len };
         let ordinal = self.ordinals[op.0 as usize];
         let scope = Scope::Recorded { recording: self.number, call: self.count };
-        let name = |source, destination, tag| Name { scope, destination, source, tag, occurrence: ordinal };
+        let name = |source, destination, tag| MessageName { scope, destination, source, tag, occurrence: ordinal };
         match self.run.op(op) {
             Op::Copy { from, to } => {
                 let [from, to] = self.piece(op, done, [from, to], 1).map(place);
@@ -387,7 +393,7 @@ impl RecordedRun {
             }
             Op::Recv { from, index, span } => {
                 let (transfer, mut site) = cx.transfer();
-                transfer.receive_tagged(&mut site, name(from, rank, index), Posting { step, to: place(span) });
+                transfer.receive_tagged(&mut site, name(from, rank, index), PostedReceive { step, to: place(span) });
             }
             Op::Multicast { .. } | Op::MulticastRecv { .. } => unreachable!("refused when it was recorded"),
         }

@@ -7,12 +7,12 @@ use crate::ids::Instant;
 use crate::wire::FrameHeader;
 
 /// Longer round trips are ignored, in microseconds.
-const MOST: u32 = 60_000_000;
+const MAX_ROUND_TRIP_US: u32 = 60_000_000;
 
 #[derive(Debug, Default)]
 pub(super) struct RoundTrip {
     /// The clock of the last received frame, and when the frame came.
-    heard: Option<(u32, Instant)>,
+    last_received: Option<(u32, Instant)>,
     smoothed: Option<Duration>,
     variation: Duration,
     least: Option<Duration>,
@@ -20,12 +20,15 @@ pub(super) struct RoundTrip {
 
 impl RoundTrip {
     pub(super) fn measure(&mut self, now: Instant, header: &FrameHeader) {
-        self.heard = Some((header.clock, now));
+        self.last_received = Some((header.clock, now));
         if header.echo_age == u32::MAX {
             return;
         }
         let elapsed = micros(now).wrapping_sub(header.echo);
-        let Some(measured) = elapsed.checked_sub(header.echo_age).filter(|measured| *measured < MOST) else { return };
+        let Some(measured) = elapsed.checked_sub(header.echo_age).filter(|measured| *measured < MAX_ROUND_TRIP_US)
+        else {
+            return;
+        };
         let measured = Duration::from_micros(u64::from(measured));
         self.least = Some(self.least.map_or(measured, |least| least.min(measured)));
         match self.smoothed {
@@ -42,14 +45,14 @@ impl RoundTrip {
 
     /// The clock of the last received frame and its age in microseconds; without a frame the age is `u32::MAX`.
     pub(super) fn echo(&self, now: Instant) -> (u32, u32) {
-        match self.heard {
+        match self.last_received {
             Some((clock, at)) => (clock, u32::try_from(now.since(at).as_micros()).unwrap_or(u32::MAX)),
             None => (0, u32::MAX),
         }
     }
 
-    pub(super) fn heard(&self) -> bool {
-        self.heard.is_some()
+    pub(super) fn has_received(&self) -> bool {
+        self.last_received.is_some()
     }
 
     /// The smoothed average, once one was measured.

@@ -3,7 +3,7 @@
 use outboard_plan::Rank;
 
 use super::*;
-use crate::wire::{Few, InstanceMessage, MulticastMessage, Origin, Rts, TransferMessage};
+use crate::wire::{Few, InstanceMessage, MulticastMessage, OfferOrigin, Rts, TransferMessage};
 
 fn link() -> Link {
     Link::new(1, Instant(0), Duration::from_millis(2))
@@ -16,7 +16,7 @@ fn drain(a: &mut Link, now: Instant) -> Vec<Vec<u8>> {
 fn feed(b: &mut Link, now: Instant, frame: &[u8], got: &mut Vec<Vec<u8>>) {
     let (header, body) = FrameHeader::decode(frame, 0).expect("own frames decode");
     let mut acked = Vec::new();
-    if let Received::Message(m) = b.handle(now, &header, body, &mut acked) {
+    if let ReceivedFrame::Message(m) = b.handle(now, &header, body, &mut acked) {
         got.push(m.to_vec());
     }
 }
@@ -28,7 +28,7 @@ fn every_pattern_of_loss_in_ten_frames_is_repaired_in_order() {
         let complete = || InstanceMessage::Multicast(MulticastMessage::Complete);
         let sent: Vec<Message> =
             (0..4).map(|i| Message::instance(GroupHandle(i), InstanceId(u64::from(i) + 1), complete())).collect();
-        sent.iter().for_each(|m| a.push(Instant(0), m, Payload::default(), None, None));
+        sent.iter().for_each(|m| a.push(Instant(0), m, FramePayload::default(), None, None));
         let (mut got, mut frames, mut now) = (Vec::new(), 0, Instant(0));
         for _ in 0..200 {
             a.handle_timeout(now);
@@ -57,14 +57,14 @@ fn every_pattern_of_loss_in_ten_frames_is_repaired_in_order() {
 #[test]
 fn payload_is_bounded_by_bytes_until_it_is_acknowledged_or_void() {
     let (mut a, mut b) = (link(), link());
-    let piece = |call| MemRef { region: Region::Input(CallId(call)), offset: 0, len: 100 };
+    let piece = |call| MemRef { region: MemRegion::Input(CallId(call)), offset: 0, len: 100 };
     for call in 1..=3 {
         a.set_window(300);
         assert!(a.has_room());
         a.push(Instant(0), &Message::Void, piece(call).into(), None, None);
     }
     assert!(!a.has_room());
-    a.forget_memory(Region::Input(CallId(2)));
+    a.void_memory(MemRegion::Input(CallId(2)));
     assert!(a.has_room());
     a.set_window(200);
     assert!(!a.has_room());
@@ -78,10 +78,10 @@ fn payload_is_bounded_by_bytes_until_it_is_acknowledged_or_void() {
 
 /// MC-13: a window that shrinks below the unasked bytes requests an acknowledgement, and only then.
 #[test]
-fn a_window_that_shrinks_does_not_leave_bulk_waiting() {
+fn shrinking_window_requests_an_acknowledgement() {
     let (mut a, mut b) = (link(), link());
     a.set_window(1000);
-    a.push(Instant(0), &Message::Void, Payload::default(), None, None);
+    a.push(Instant(0), &Message::Void, FramePayload::default(), None, None);
     let exchange = |a: &mut Link, b: &mut Link| {
         let sent: Vec<_> = std::iter::from_fn(|| a.poll(Instant(0))).collect();
         for (frame, payload) in &sent {
@@ -92,7 +92,7 @@ fn a_window_that_shrinks_does_not_leave_bulk_waiting() {
         sent.len()
     };
     exchange(&mut a, &mut b);
-    let piece = MemRef { region: Region::Input(CallId(1)), offset: 0, len: 300 };
+    let piece = MemRef { region: MemRegion::Input(CallId(1)), offset: 0, len: 300 };
     a.push(Instant(0), &Message::Void, piece.into(), None, None);
     assert_eq!(exchange(&mut a, &mut b), 1);
     assert!(a.has_room() && a.backlog() == 1, "less than half of the window needs no answer");
@@ -105,19 +105,19 @@ fn a_window_that_shrinks_does_not_leave_bulk_waiting() {
 
 /// GP-1: the message of an earlier call keeps its place before later messages.
 #[test]
-fn a_message_is_announced_still_when_its_bytes_are_void() {
+fn void_tagged_message_keeps_its_place_without_payload() {
     let rts = |bytes, eager| Rts { destination: Rank(1), tag: 0, occurrence: 0, bytes, eager };
     let offer = |ready| {
-        let (origin, rank, early) = (Origin::Single, Rank(0), Vec::new());
+        let (origin, rank, early) = (OfferOrigin::Single, Rank(0), Vec::new());
         let offer =
             TransferMessage::Offer { origin, rank, first_ready: 5, ready: Few::from_vec(ready), first_early: 0, early };
         Message::transfer(GroupHandle(1), offer)
     };
     let mut a = link();
-    let piece = MemRef { region: Region::Output(CallId(1)), offset: 0, len: 100 };
+    let piece = MemRef { region: MemRegion::Output(CallId(1)), offset: 0, len: 100 };
     a.push(Instant(0), &offer(vec![rts(100, true), rts(0, true)]), piece.into(), None, None);
     let lost = a.poll(Instant(0)).expect("it is sent");
-    a.forget_memory(Region::Output(CallId(1)));
+    a.void_memory(MemRegion::Output(CallId(1)));
     a.handle_timeout(a.poll_timeout().expect("it is not acknowledged"));
     let (frame, payload) = a.poll(Instant(0)).expect("it is sent again");
     let (header, body) = FrameHeader::decode(&frame, 0).expect("own frames decode");
@@ -128,7 +128,7 @@ fn a_message_is_announced_still_when_its_bytes_are_void() {
 #[test]
 fn round_trip_is_measured_without_the_holding_time() {
     let (mut a, mut b) = (link(), link());
-    a.push(Instant(0), &Message::Void, Payload::default(), None, None);
+    a.push(Instant(0), &Message::Void, FramePayload::default(), None, None);
     let ms = |n: u64| Instant(n * 1_000_000);
     let f = drain(&mut a, ms(0));
     feed(&mut b, ms(3), &f[0], &mut Vec::new());
@@ -138,14 +138,14 @@ fn round_trip_is_measured_without_the_holding_time() {
 }
 
 #[test]
-fn a_watched_end_that_is_silent_owes_a_sign_of_life() {
+fn silent_watched_end_owes_an_acknowledgement() {
     let (mut a, mut b) = (link(), link());
     a.set_heartbeat(Some(Duration::from_secs(1)));
     let ms = |n: u64| Instant(n * 1_000_000);
     assert_eq!(a.beat_at(), Some(ms(1000)));
     assert_eq!(drain(&mut a, ms(999)).len(), 0);
     let beat = drain(&mut a, ms(1000));
-    assert_eq!((beat.len(), a.backlog(), a.last_owed()), (1, 1, ms(1000)), "an acknowledgement is owed now");
+    assert_eq!((beat.len(), a.backlog(), a.silent_since()), (1, 1, ms(1000)), "an acknowledgement is owed now");
     assert_eq!(drain(&mut b, ms(1001)).len(), 0, "nothing is to be answered yet");
     feed(&mut b, ms(1001), &beat[0], &mut Vec::new());
     let due = b.ack_due().expect("the acknowledgement is due");

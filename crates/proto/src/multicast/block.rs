@@ -40,7 +40,7 @@ pub struct Block {
     bytes: u64,
     chunk_bytes: u32,
     have: ChunkSet,
-    role: Role,
+    role: BlockRole,
     serving: Option<Box<Serving>>,
 }
 
@@ -48,7 +48,7 @@ pub struct Block {
 const _: () = assert!(size_of::<Block>() <= 96);
 
 #[derive(Debug)]
-enum Role {
+enum BlockRole {
     Root(Box<Root>),
     Leaf(Leaf),
 }
@@ -67,8 +67,8 @@ struct Root {
 struct Leaf {
     /// One past the highest chunk received by multicast.
     highest: u32,
-    heard: Option<Instant>,
-    asked: Option<Box<ChunkSet>>,
+    last_received: Option<Instant>,
+    requested: Option<Box<ChunkSet>>,
     left_has: bool,
     check: Option<Instant>,
 }
@@ -91,7 +91,7 @@ pub struct Patience {
 }
 
 #[derive(Debug, PartialEq, Eq)]
-pub struct Asking {
+pub struct DetectedLosses {
     /// Ranges to request from the left neighbour, as (first, count).
     pub ranges: Vec<(u32, u32)>,
     /// When to check again, unless something happens before.
@@ -104,15 +104,15 @@ impl Block {
         let chunks = chunks_of(bytes, chunk_bytes);
         let role = if root {
             let (reports, again) = (BTreeMap::new(), ChunkSet::new(chunks));
-            Role::Root(Box::new(Root { started: false, cursor: 0, reports, again }))
+            BlockRole::Root(Box::new(Root { started: false, cursor: 0, reports, again }))
         } else {
-            Role::Leaf(Leaf { highest: 0, heard: None, asked: None, left_has: false, check: None })
+            BlockRole::Leaf(Leaf { highest: 0, last_received: None, requested: None, left_has: false, check: None })
         };
         Block { bytes, chunk_bytes, have: ChunkSet::new(chunks), role, serving: None }
     }
 
     /// Approximate bytes of a block's tables: a bit per chunk in each set, and the root's counters.
-    pub(crate) fn kept(bytes: u64, chunk_bytes: u32, root: bool) -> u64 {
+    pub(crate) fn table_bytes(bytes: u64, chunk_bytes: u32, root: bool) -> u64 {
         const SETS: u64 = 5;
         const REPORT_BYTES: u64 = 16;
         let chunks = chunks_of(bytes, chunk_bytes);
@@ -125,7 +125,7 @@ impl Block {
     }
 
     pub fn is_root(&self) -> bool {
-        matches!(self.role, Role::Root(_))
+        matches!(self.role, BlockRole::Root(_))
     }
 
     /// All of the block is here (leaf) or has been multicast (root).
@@ -148,29 +148,29 @@ impl Block {
 
     /// The contribution may be read from now on.
     pub fn start(&mut self) {
-        if let Role::Root(root) = &mut self.role {
+        if let BlockRole::Root(root) = &mut self.role {
             root.started = true;
         }
     }
 
     /// The contribution may not be read any more, so none of it is multicast again.
     pub(crate) fn stop(&mut self) {
-        if let Role::Root(root) = &mut self.role {
+        if let BlockRole::Root(root) = &mut self.role {
             root.started = false;
         }
     }
 
     pub fn has_batch(&self) -> bool {
         match &self.role {
-            Role::Root(root) => root.started && (root.cursor < self.have.len() || !root.again.is_empty()),
-            Role::Leaf(_) => false,
+            BlockRole::Root(root) => root.started && (root.cursor < self.have.len() || !root.again.is_empty()),
+            BlockRole::Leaf(_) => false,
         }
     }
 
     /// Hands out the next run of at most `most` chunks to multicast, inside one subgroup; true for a repeated run.
     pub fn next_batch(&mut self, most: u64, subgroups: u16) -> Option<(Range<u64>, bool)> {
         let chunks = self.have.len();
-        let Role::Root(root) = &mut self.role else { return None };
+        let BlockRole::Root(root) = &mut self.role else { return None };
         if !root.started {
             return None;
         }
@@ -197,14 +197,14 @@ impl Block {
     pub fn handle_sent(&mut self, run: Range<u64>) -> bool {
         let was_full = self.have.is_full();
         for c in run {
-            self.take_in(c);
+            self.insert_chunk(c);
         }
         !was_full && self.have.is_full()
     }
 
     /// A leaf and its right neighbour miss `run`. After `enough` such reports the root multicasts `run` again.
-    pub fn handle_miss(&mut self, run: Range<u64>, enough: u32) {
-        let Role::Root(root) = &mut self.role else { return };
+    pub fn handle_nak_root(&mut self, run: Range<u64>, enough: u32) {
+        let BlockRole::Root(root) = &mut self.role else { return };
         let room = MAX_REPORTS.saturating_sub(root.reports.len());
         // A report is only a hint: repair brings the chunks anyway.
         for c in (run.start..run.end.min(root.cursor)).take(room) {
@@ -220,14 +220,14 @@ impl Block {
 
     /// A datagram. False when it brought nothing new.
     pub fn handle_chunk(&mut self, now: Instant, chunk: u64) -> bool {
-        let Role::Leaf(leaf) = &mut self.role else { return false };
+        let BlockRole::Leaf(leaf) = &mut self.role else { return false };
         leaf.highest = leaf.highest.max(chunk as u32 + 1);
-        leaf.heard = Some(now);
-        self.take_in(chunk)
+        leaf.last_received = Some(now);
+        self.insert_chunk(chunk)
     }
 
     /// Notes a received chunk. False when it was here before.
-    fn take_in(&mut self, chunk: u64) -> bool {
+    fn insert_chunk(&mut self, chunk: u64) -> bool {
         if let Some(s) = &mut self.serving
             && s.wanted.remove(chunk)
         {
@@ -244,24 +244,24 @@ impl Block {
             new.push(r);
         }
         for c in new.iter().cloned().flatten() {
-            self.take_in(c);
+            self.insert_chunk(c);
         }
     }
 
     /// The left neighbour has all of the block: the leaf may request even a stream of which nothing has come.
     pub fn handle_have(&mut self, now: Instant) {
-        if let Role::Leaf(leaf) = &mut self.role {
+        if let BlockRole::Leaf(leaf) = &mut self.role {
             leaf.left_has = true;
-            leaf.heard.get_or_insert(now);
+            leaf.last_received.get_or_insert(now);
         }
     }
 
     /// When the block must be checked, before and after this call. The check never moves to a later time, since most
     /// datagrams only postpone what a check would find. Until the stream has almost ended, only chunks below the
     /// highest received one can be found missing.
-    pub fn mind_check(&mut self, now: Instant, patience: Patience) -> (Option<Instant>, Option<Instant>) {
+    pub fn rearm_loss_check(&mut self, now: Instant, patience: Patience) -> (Option<Instant>, Option<Instant>) {
         let (chunks, here) = (self.have.len(), self.have.count());
-        let Role::Leaf(leaf) = &mut self.role else { return (None, None) };
+        let BlockRole::Leaf(leaf) = &mut self.role else { return (None, None) };
         let before = leaf.check;
         leaf.check = if here == chunks {
             None
@@ -273,45 +273,45 @@ impl Block {
     }
 
     /// Returns a bounded number of lost ranges that were not requested yet, and the time of the next check.
-    pub fn ask(&mut self, now: Instant, patience: Patience) -> Asking {
+    pub fn detect_losses(&mut self, now: Instant, patience: Patience) -> DetectedLosses {
         let (chunks, here) = (self.have.len(), self.have.count());
-        let mut asking = Asking { ranges: Vec::new(), next: None };
-        let Role::Leaf(leaf) = &mut self.role else { return asking };
+        let mut losses = DetectedLosses { ranges: Vec::new(), next: None };
+        let BlockRole::Leaf(leaf) = &mut self.role else { return losses };
         leaf.check = None;
         if here == chunks {
-            return asking;
+            return losses;
         }
         let horizon = match leaf.lost_at(now, chunks, patience) {
             Some((at, horizon)) if at <= now => horizon,
             later => {
                 leaf.check = later.filter(|(_, horizon)| here < *horizon).map(|(at, _)| at);
-                asking.next = leaf.check;
-                return asking;
+                losses.next = leaf.check;
+                return losses;
             }
         };
-        let asked = leaf.asked.get_or_insert_with(|| Box::new(ChunkSet::new(chunks)));
+        let requested = leaf.requested.get_or_insert_with(|| Box::new(ChunkSet::new(chunks)));
         let mut at = 0;
         while let Some(missing) = self.have.next_run(at..horizon, false) {
             at = missing.end;
-            let Some(run) = asked.next_run(missing.clone(), false) else { continue };
-            if asking.ranges.len() == MAX_RANGES_PER_CHECK {
+            let Some(run) = requested.next_run(missing.clone(), false) else { continue };
+            if losses.ranges.len() == MAX_RANGES_PER_CHECK {
                 leaf.check = Some(now);
-                asking.next = leaf.check;
+                losses.next = leaf.check;
                 break;
             }
             at = run.end;
             run.clone().for_each(|c| {
-                asked.insert(c);
+                requested.insert(c);
             });
-            asking.ranges.push((run.start as u32, (run.end - run.start) as u32));
+            losses.ranges.push((run.start as u32, (run.end - run.start) as u32));
         }
-        asking
+        losses
     }
 
     // Serving the right neighbour.
 
     /// The right neighbour lacks `run`. Appends to `lacking` the chunks missing here below the highest received one.
-    pub fn handle_want(&mut self, run: Range<u64>, lacking: &mut Vec<(u32, u32)>) {
+    pub fn handle_nak(&mut self, run: Range<u64>, lacking: &mut Vec<(u32, u32)>) {
         let chunks = self.have.len();
         let serving = self.serving.get_or_insert_with(|| {
             Box::new(Serving {
@@ -324,9 +324,9 @@ impl Block {
             self.have.runs(new.clone(), true).for_each(|here| serving.to_serve.insert_run(here));
             self.have.runs(new, false).for_each(|missing| serving.wanted.insert_run(missing));
         }
-        if let Role::Leaf(leaf) = &self.role {
-            let heard = run.start..run.end.min(leaf.highest.into());
-            lacking.extend(self.have.runs(heard, false).map(|r| (r.start as u32, (r.end - r.start) as u32)));
+        if let BlockRole::Leaf(leaf) = &self.role {
+            let received = run.start..run.end.min(leaf.highest.into());
+            lacking.extend(self.have.runs(received, false).map(|r| (r.start as u32, (r.end - r.start) as u32)));
         }
     }
 
@@ -368,9 +368,9 @@ impl Leaf {
         if highest == chunks {
             return Some((now, chunks));
         }
-        let heard = self.heard?;
+        let last_received = self.last_received?;
         let ending = self.left_has || highest + patience.last >= chunks;
-        Some(if ending { (heard + patience.end, chunks) } else { (heard + patience.middle, highest) })
+        Some(if ending { (last_received + patience.end, chunks) } else { (last_received + patience.middle, highest) })
     }
 }
 
@@ -390,52 +390,56 @@ mod tests {
     }
 
     /// Requested ranges, and the millisecond of the next check.
-    fn ask(b: &mut Block, at: u64) -> (Vec<(u32, u32)>, Option<u64>) {
-        let asking = b.ask(ms(at), PATIENCE);
-        (asking.ranges, asking.next.map(|n| n.0 / 1_000_000))
+    fn detect_losses(b: &mut Block, at: u64) -> (Vec<(u32, u32)>, Option<u64>) {
+        let losses = b.detect_losses(ms(at), PATIENCE);
+        (losses.ranges, losses.next.map(|n| n.0 / 1_000_000))
     }
 
     #[test]
-    fn mc_6_asks_for_nothing_while_the_stream_flows_and_for_all_at_its_end_once() {
+    fn mc_6_losses_are_requested_once_at_the_end_of_the_stream() {
         let mut b = Block::new(10_000, 1000, false);
         for c in [0, 1, 3, 6] {
             assert!(b.handle_chunk(ms(1), c));
         }
         assert!(!b.handle_chunk(ms(1), 3), "a duplicate brings nothing");
-        assert_eq!(ask(&mut b, 2), (vec![], Some(9)));
+        assert_eq!(detect_losses(&mut b, 2), (vec![], Some(9)));
         b.handle_chunk(ms(5), 9);
-        assert_eq!(b.mind_check(ms(5), PATIENCE), (Some(ms(9)), Some(ms(5))));
-        assert_eq!(ask(&mut b, 5), (vec![(2, 1), (4, 2), (7, 2)], None));
-        assert_eq!(ask(&mut b, 50), (vec![], None), "asked once");
+        assert_eq!(b.rearm_loss_check(ms(5), PATIENCE), (Some(ms(9)), Some(ms(5))));
+        assert_eq!(detect_losses(&mut b, 5), (vec![(2, 1), (4, 2), (7, 2)], None));
+        assert_eq!(detect_losses(&mut b, 50), (vec![], None), "asked once");
     }
 
     #[test]
-    fn mc_5_silence_in_the_middle_shows_gaps_and_silence_near_the_end_shows_all() {
+    fn mc_5_silence_detects_gaps_in_the_middle_and_all_losses_near_the_end() {
         let mut b = Block::new(10_000, 1000, false);
-        assert_eq!(ask(&mut b, 100), (vec![], None), "nothing is known of the stream");
+        assert_eq!(detect_losses(&mut b, 100), (vec![], None), "nothing is known of the stream");
         b.handle_chunk(ms(101), 0);
         b.handle_chunk(ms(101), 4);
-        assert_eq!(ask(&mut b, 109), (vec![(1, 3)], None), "what comes after the highest may not have been sent");
+        assert_eq!(
+            detect_losses(&mut b, 109),
+            (vec![(1, 3)], None),
+            "what comes after the highest may not have been sent"
+        );
         b.handle_chunk(ms(110), 8);
-        assert_eq!(ask(&mut b, 111), (vec![], Some(112)));
-        assert_eq!(ask(&mut b, 112), (vec![(5, 3), (9, 1)], None));
+        assert_eq!(detect_losses(&mut b, 111), (vec![], Some(112)));
+        assert_eq!(detect_losses(&mut b, 112), (vec![(5, 3), (9, 1)], None));
     }
 
     #[test]
-    fn mc_6_a_block_that_the_left_neighbour_has_can_be_asked_for_unheard() {
+    fn mc_6_have_lets_a_leaf_request_a_block_without_any_datagram() {
         let mut b = Block::new(10_000, 1000, false);
         b.handle_have(ms(1));
-        assert_eq!(ask(&mut b, 2), (vec![], Some(3)));
-        assert_eq!(ask(&mut b, 3), (vec![(0, 10)], None));
+        assert_eq!(detect_losses(&mut b, 2), (vec![], Some(3)));
+        assert_eq!(detect_losses(&mut b, 3), (vec![(0, 10)], None));
     }
 
     #[test]
-    fn mc_6_a_want_is_served_when_the_chunk_has_come_and_only_once() {
+    fn mc_6_nak_is_served_once_when_the_chunk_has_come() {
         let mut b = Block::new(10_000, 1000, false);
         b.handle_chunk(ms(1), 0);
         b.handle_chunk(ms(1), 4);
         let mut lacking = Vec::new();
-        b.handle_want(0..4, &mut lacking);
+        b.handle_nak(0..4, &mut lacking);
         assert_eq!(lacking, [(1, 3)], "missing here too");
         assert_eq!(b.next_repair(9), vec![0..1; 1]);
         assert!(b.next_repair(9).is_empty());
@@ -444,7 +448,7 @@ mod tests {
         assert_eq!(new, vec![1..3; 1]);
         b.handle_chunk(ms(2), 3);
         assert_eq!(b.next_repair(9), vec![1..4; 1]);
-        b.handle_want(0..4, &mut lacking);
+        b.handle_nak(0..4, &mut lacking);
         assert!(b.next_repair(9).is_empty(), "what was served is not served again");
     }
 
@@ -453,24 +457,24 @@ mod tests {
         let mut b = Block::new(10_000, 1000, false);
         (0..10).for_each(|c| assert!(b.handle_chunk(ms(1), c)));
         for run in [0..1, 3..6, 8..10] {
-            b.handle_want(run, &mut Vec::new());
+            b.handle_nak(run, &mut Vec::new());
         }
         assert_eq!(b.next_repair(5), [0..1, 3..6, 8..9]);
         assert_eq!(b.next_repair(5), vec![9..10; 1]);
     }
 
     #[test]
-    fn mc_6_whoever_reports_all_of_a_huge_block_has_little_of_it_counted() {
+    fn mc_6_reports_of_a_huge_block_are_counted_within_a_bound() {
         let chunks = 1 << 24;
         let mut b = Block::new(chunks * 1000, 1000, true);
         b.start();
         let (first, _) = b.next_batch(8, 1).expect("there is much to send");
         b.handle_sent(first.clone());
-        b.handle_want(0..chunks, &mut Vec::new());
+        b.handle_nak(0..chunks, &mut Vec::new());
         assert_eq!((b.next_repair(9), b.has_repair()), (vec![first], false));
         b.next_batch(chunks, 1).expect("there is more");
-        b.handle_miss(0..chunks, 9);
-        let Role::Root(root) = &b.role else { panic!("it is the root") };
+        b.handle_nak_root(0..chunks, 9);
+        let BlockRole::Root(root) = &b.role else { panic!("it is the root") };
         assert_eq!(root.reports.len(), MAX_REPORTS);
     }
 
@@ -489,9 +493,9 @@ mod tests {
         }
         assert_eq!(seen, (0..10).collect::<Vec<_>>());
         assert!(b.is_full());
-        b.handle_miss(2..4, 2);
+        b.handle_nak_root(2..4, 2);
         assert!(!b.has_batch());
-        b.handle_miss(3..4, 2);
+        b.handle_nak_root(3..4, 2);
         assert_eq!(b.next_batch(4, 3), Some((3..4, true)), "missed by many: multicast again");
     }
 }

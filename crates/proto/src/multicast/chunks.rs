@@ -7,14 +7,14 @@ use std::ops::Range;
 /// Which chunks of `0 .. len` are in the set.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ChunkSet {
-    words: Words,
+    words: BitWords,
     len: u32,
     count: u32,
 }
 
 /// Small blocks are frequent, so their bits lie within the rest of their state.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Words {
+enum BitWords {
     One(u64),
     Many(Box<[u64]>),
 }
@@ -23,21 +23,22 @@ impl ChunkSet {
     /// The empty set over `len` chunks.
     pub(crate) fn new(len: u64) -> Self {
         let few = u32::try_from(len).expect("a block has fewer than 2^32 chunks");
-        let words = if len <= 64 { Words::One(0) } else { Words::Many(vec![0; len.div_ceil(64) as usize].into()) };
+        let words =
+            if len <= 64 { BitWords::One(0) } else { BitWords::Many(vec![0; len.div_ceil(64) as usize].into()) };
         ChunkSet { words, len: few, count: 0 }
     }
 
     fn word(&self, chunk: u64) -> u64 {
         match &self.words {
-            Words::One(word) => *word,
-            Words::Many(words) => words[(chunk / 64) as usize],
+            BitWords::One(word) => *word,
+            BitWords::Many(words) => words[(chunk / 64) as usize],
         }
     }
 
     fn word_mut(&mut self, chunk: u64) -> &mut u64 {
         match &mut self.words {
-            Words::One(word) => word,
-            Words::Many(words) => &mut words[(chunk / 64) as usize],
+            BitWords::One(word) => word,
+            BitWords::Many(words) => &mut words[(chunk / 64) as usize],
         }
     }
 
@@ -178,7 +179,7 @@ mod tests {
     #[test]
     fn mc_3_bitmap_for_50_gb_at_4_kib_chunks_is_1_5_mb() {
         let set = ChunkSet::new(50_000_000_000u64.div_ceil(4096));
-        let Words::Many(words) = set.words else { panic!("more than a word") };
+        let BitWords::Many(words) = set.words else { panic!("more than a word") };
         assert_eq!(words.len() * 8 / 1000, 1525);
     }
 }

@@ -63,25 +63,25 @@ pub(crate) struct Pace {
 
 /// The part of a receive link that one service process may fill.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Share {
+pub(crate) struct LinkShare {
     /// Numerator.
     pub(crate) part: u64,
     /// Denominator, at least `part`.
     pub(crate) of: u64,
 }
 
-impl Share {
+impl LinkShare {
     /// The share when `active` blocks of one size are multicast at once, and one link receives from `incoming` senders.
     pub(crate) fn even(incoming: u32, active: u32) -> Self {
-        Share { part: 1, of: active.min(incoming).max(1).into() }
+        LinkShare { part: 1, of: active.min(incoming).max(1).into() }
     }
 
     /// The share when at most `left` blocks remain to be sent in the group.
     pub(crate) fn among(self, left: u32) -> Self {
         match (self.part, left) {
-            (1, left) => Share { of: self.of.min(left.into()).max(1), ..self },
+            (1, left) => LinkShare { of: self.of.min(left.into()).max(1), ..self },
             // Among blocks of different sizes, only the last one is certain to be alone.
-            (_, 0 | 1) => Share { part: 1, of: 1 },
+            (_, 0 | 1) => LinkShare { part: 1, of: 1 },
             (_, _) => self,
         }
     }
@@ -89,7 +89,7 @@ impl Share {
 
 impl Pace {
     /// The pace of a service process with this share of the links.
-    pub(crate) fn new(config: &Config, Share { part, of }: Share) -> Self {
+    pub(crate) fn new(config: &Config, LinkShare { part, of }: LinkShare) -> Self {
         let datagram = u64::from(config.chunk_bytes + config.datagram_overhead);
         let share = |whole: u64| (u128::from(whole) * u128::from(part) / u128::from(of.max(1))) as u64;
         let rate = share(config.link_rate).max(1);
@@ -99,7 +99,7 @@ impl Pace {
 
     /// The delay of this service process, one of `of`, behind the first. Roots that begin together keep their pace. If
     /// a switch queue cannot hold a batch of each, they begin one after another (MC-8).
-    pub(crate) fn stagger(self, config: &Config, share: Share, (number, of): (u32, u32)) -> Duration {
+    pub(crate) fn stagger(self, config: &Config, share: LinkShare, (number, of): (u32, u32)) -> Duration {
         let datagram = u64::from(config.chunk_bytes + config.datagram_overhead);
         let at_once = (share.of / share.part).saturating_mul(self.batch * datagram);
         if at_once <= config.switch_queue { Duration::ZERO } else { self.interval * number / of }
@@ -109,40 +109,40 @@ impl Pace {
     /// that queues filled by other groups' messages can drain (MC-13).
     pub(crate) fn contended(self, config: &Config) -> Self {
         let datagram = u64::from(config.chunk_bytes + config.datagram_overhead);
-        let batch = self.batch.min((bytes_in(TURN, self.rate) / datagram).max(LEAST_BATCH));
+        let batch = self.batch.min((bytes_in(TURN_TIME, self.rate) / datagram).max(MIN_BATCH));
         let rate = self.rate - self.rate / 8;
         Pace { rate, batch, interval: transfer_time(batch * datagram, rate) }
     }
 }
 
 /// Time for which a group blocks another's link with one piece, and again with the bytes queued beside it.
-const TURN: Duration = Duration::from_micros(64);
+const TURN_TIME: Duration = Duration::from_micros(64);
 /// Queued time when no small call waits. It covers the time for which the machine may suspend a service process. Yet
 /// requests for blocks, which wait behind the queue, must keep up. With 4 ms, hosts whose links sent at full rate
 /// requested so late that their links received at two thirds of it, permanently.
-const UNHURRIED: Duration = Duration::from_millis(1);
+const UNCONTENDED_QUEUE: Duration = Duration::from_millis(1);
 /// A call is small if its wait behind another group may exceed its own transfer time by more than this factor.
-const FEW: u64 = 4;
+const SMALL_CALL_FACTOR: u64 = 4;
 /// Longer round trips were measured behind a queue.
-const LONGEST_TRIP: Duration = Duration::from_micros(250);
+const MAX_ROUND_TRIP: Duration = Duration::from_micros(250);
 /// Smaller pieces cost more in bookkeeping than in bytes.
-const LEAST_PIECE: u64 = 8 << 10;
+const MIN_PIECE: u64 = 8 << 10;
 /// Smaller batches of datagrams cost more in bookkeeping than in bytes.
-const LEAST_BATCH: u64 = 4;
+const MIN_BATCH: u64 = 4;
 /// A longer piece blocks the last caller, which waits behind several pieces on each link. 64 KiB at 1 Gbit/s.
-const LONGEST_PIECE: Duration = Duration::from_nanos(524_288);
-/// Most bytes of a long message's piece; it takes at most twice `LONGEST_PIECE`. 256 KiB slow 10 Gbit/s by a tenth.
+const MAX_PIECE_TIME: Duration = Duration::from_nanos(524_288);
+/// Most bytes of a long message's piece; it takes at most twice `MAX_PIECE_TIME`. 256 KiB slow 10 Gbit/s by a tenth.
 const LONG_PIECE: u64 = 128 << 10;
 /// A long message has at least this many long pieces, so that the delay by the first ones evens out.
 const LONG_PIECES: u64 = 8;
 /// Pieces that each of few links may queue; one acknowledgement covers several.
-const ON_EACH: u64 = 4;
+const PIECES_PER_LINK: u64 = 4;
 /// Pieces that a single link may queue: in a ring an acknowledgement waits behind the bytes that its sender forwards.
-const ON_ONE: u64 = 8;
+const PIECES_ON_SINGLE_LINK: u64 = 8;
 /// Pieces that many links may queue together, since all may lead to one receiver.
-const ON_ALL: u64 = 32;
+const PIECES_ON_ALL_LINKS: u64 = 32;
 /// Pieces that each link may queue, whatever the number of links.
-const ON_MANY: u64 = 3;
+const PIECES_PER_LINK_OF_MANY: u64 = 3;
 
 /// Traffic of other groups in flight at a service process, beside one group (MC-13).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -173,17 +173,17 @@ impl SmallCalls {
 
     /// Whether a call of `bytes` is small beside the calls of another group, which together move `other` bytes.
     pub(crate) fn beside(self, bytes: u64, other: u64) -> bool {
-        bytes.max(self.least).saturating_mul(FEW) < other.min(self.most)
+        bytes.max(self.least).saturating_mul(SMALL_CALL_FACTOR) < other.min(self.most)
     }
 }
 
 /// How much of a link one collective may use at once. Large pieces are cheap; small pieces let small calls in (MC-13).
 ///
 /// The first small call still waits behind the bytes queued before it, once for each of its sequential messages. At
-/// each service process these are [`UNHURRIED`] and two round trips of bytes, all links together, or up to [`ON_EACH`]
-/// pieces on each link, [`ON_ONE`] on a single link. They never exceed the host link's own queue and a piece per link
-/// (`Uplink`). At the switch they are the requests of the receiving host's exchanges
-/// ([`under_way`](Quantum::under_way)). Bytes queued after the first small call come in small pieces.
+/// each service process these are [`UNCONTENDED_QUEUE`] and two round trips of bytes, all links together, or up to
+/// [`PIECES_PER_LINK`] pieces on each link, [`PIECES_ON_SINGLE_LINK`] on a single link. They never exceed the host
+/// link's own queue and a piece per link (`Uplink`). At the switch they are the requests of the receiving host's
+/// exchanges ([`under_way`](Quantum::under_way)). Bytes queued after the first small call come in small pieces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Quantum {
     /// Bytes of one fragment or repair.
@@ -207,11 +207,11 @@ pub(crate) struct Quantum {
 impl Quantum {
     /// For a group under this contention.
     pub(crate) fn new(config: &Config, contention: Contention) -> Self {
-        let longest = bytes_in(LONGEST_PIECE, config.link_rate).max(LEAST_PIECE);
+        let longest = bytes_in(MAX_PIECE_TIME, config.link_rate).max(MIN_PIECE);
         let fragment = u64::from(config.fragment_bytes).min(longest);
         match contention {
             Contention::Small => {
-                let piece = bytes_in(TURN, config.link_rate).max(LEAST_PIECE).min(fragment);
+                let piece = bytes_in(TURN_TIME, config.link_rate).max(MIN_PIECE).min(fragment);
                 let pulled = config.pull_bytes.min(piece * 4);
                 Quantum {
                     piece,
@@ -226,10 +226,10 @@ impl Quantum {
                 }
             }
             Contention::None | Contention::Large => {
-                let queued = bytes_in(UNHURRIED, config.link_rate).max(fragment * 4);
+                let queued = bytes_in(UNCONTENDED_QUEUE, config.link_rate).max(fragment * 4);
                 let pulled = config.pull_bytes;
                 // Requests name whole pieces, small ones together: else requests would queue by the hundred.
-                let pull = fragment.max(LEAST_PIECE);
+                let pull = fragment.max(MIN_PIECE);
                 Quantum {
                     piece: fragment,
                     long_piece: LONG_PIECE.min(longest * 2).max(fragment),
@@ -238,7 +238,7 @@ impl Quantum {
                     pulls_together: 2,
                     of_one_block: pulled / 2,
                     queued,
-                    on_each: ON_ONE,
+                    on_each: PIECES_ON_SINGLE_LINK,
                 }
             }
         }
@@ -284,15 +284,19 @@ impl Quantum {
     /// Bytes that each of `ranks` ranks requests before any news, in total and per block.
     pub(crate) fn ahead(&self, ranks: usize, blocks: usize) -> (u64, u64) {
         let all = self.pulled / 4 / ranks.max(1) as u64;
-        (all, (all / blocks.max(1) as u64).max(LEAST_PIECE))
+        (all, (all / blocks.max(1) as u64).max(MIN_PIECE))
     }
 
     /// Bytes of bulk that may be queued and in flight to one of `links` peers with bulk, with this round trip, when the
     /// next piece belongs to a message of `bytes`.
     pub(crate) fn queued(&self, config: &Config, links: usize, round_trip: Option<Duration>, bytes: u64) -> u64 {
-        let under_way = bytes_in(round_trip.unwrap_or_default().min(LONGEST_TRIP) * 2, config.link_rate);
+        let under_way = bytes_in(round_trip.unwrap_or_default().min(MAX_ROUND_TRIP) * 2, config.link_rate);
         let (piece, links) = (self.piece_on(links, bytes), links.max(1) as u64);
-        let on_each = if links == 1 { ON_ONE } else { ON_EACH.min((ON_ALL / links).max(ON_MANY)) };
+        let on_each = if links == 1 {
+            PIECES_ON_SINGLE_LINK
+        } else {
+            PIECES_PER_LINK.min((PIECES_ON_ALL_LINKS / links).max(PIECES_PER_LINK_OF_MANY))
+        };
         ((self.queued + under_way) / links).max(piece * on_each.min(self.on_each))
     }
 }
@@ -326,7 +330,7 @@ mod tests {
     #[test]
     fn mc_8_all_roots_share_the_receive_links() {
         let config = Config { link_rate: 1000, ..Config::default() };
-        let rate = |incoming, active| Pace::new(&config, Share::even(incoming, active)).rate;
+        let rate = |incoming, active| Pace::new(&config, LinkShare::even(incoming, active)).rate;
         assert_eq!(rate(4, 5), 250, "all active: a receiver hears all but itself");
         assert_eq!(rate(4, 2), 500, "some receiver hears both");
         assert_eq!(rate(6, 8), 166, "two on each of four hosts: a link takes in those of the three others");
@@ -338,7 +342,7 @@ mod tests {
         let config = Config { switch_queue: 300_000, batch_chunks: 32, ..Config::default() };
         let datagram = u64::from(config.chunk_bytes + config.datagram_overhead);
         for incoming in 1..200 {
-            let pace = Pace::new(&config, Share::even(incoming, incoming + 1));
+            let pace = Pace::new(&config, LinkShare::even(incoming, incoming + 1));
             let others = u64::from(incoming);
             assert!(pace.batch == 1 || pace.batch * others * datagram <= 150_000, "{incoming}: {pace:?}");
             assert!(pace.batch == 32 || (pace.batch + 1) * others * datagram > 150_000, "{incoming}: {pace:?}");
@@ -346,14 +350,14 @@ mod tests {
     }
 
     #[test]
-    fn mc_8_roots_whose_batches_no_queue_holds_begin_one_after_another() {
+    fn mc_8_roots_are_staggered_when_no_queue_holds_a_batch_of_each() {
         let config = Config { switch_queue: 300_000, ..Config::default() };
         let stagger = |roots: u32, number| {
-            let share = Share::even(roots - 1, roots);
+            let share = LinkShare::even(roots - 1, roots);
             Pace::new(&config, share).stagger(&config, share, (number, roots))
         };
         assert_eq!(stagger(100, 99), Duration::ZERO, "a queue holds them all");
-        let interval = Pace::new(&config, Share::even(999, 1000)).interval;
+        let interval = Pace::new(&config, LinkShare::even(999, 1000)).interval;
         assert_eq!([stagger(1000, 0), stagger(1000, 500)], [Duration::ZERO, interval / 2]);
     }
 
@@ -382,8 +386,8 @@ mod tests {
             assert!(among.queued(&config, 1, trip, 0) < alone.queued(&config, 1, trip, 0), "{rate}");
             assert_eq!(among.queued(&config, 1000, trip, 0), among.piece, "each link may always have a piece");
             let long = Some(Duration::from_secs(1));
-            assert_eq!(among.queued(&config, 1, long, 0), among.queued(&config, 1, Some(LONGEST_TRIP), 0), "{rate}");
-            let pace = Pace::new(&config, Share::even(1, 1));
+            assert_eq!(among.queued(&config, 1, long, 0), among.queued(&config, 1, Some(MAX_ROUND_TRIP), 0), "{rate}");
+            let pace = Pace::new(&config, LinkShare::even(1, 1));
             let contended = pace.contended(&config);
             assert!(contended.batch <= pace.batch && contended.rate < pace.rate, "{rate}");
         }
@@ -397,7 +401,10 @@ mod tests {
             for large in [4 << 20, 64 << 20] {
                 assert!(calls.beside(4 << 10, large), "{rate}: 4 KiB beside a stream of {large}");
                 assert!(calls.beside(0, large), "{rate}: a barrier beside a stream of {large}");
-                assert!(!calls.beside(large, large) && !calls.beside(large / FEW, large), "{rate}: as large {large}");
+                assert!(
+                    !calls.beside(large, large) && !calls.beside(large / SMALL_CALL_FACTOR, large),
+                    "{rate}: as large {large}"
+                );
             }
             assert!(!calls.beside(0, 0) && !calls.beside(0, 64 << 10), "{rate}: small pieces would not come sooner");
             let queued = Quantum::new(&config, Contention::Large).queued;

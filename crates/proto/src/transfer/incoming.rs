@@ -27,25 +27,27 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use outboard_plan::Rank;
 
-use super::matching::{Matching, Name};
-use super::outgoing::fresh;
+use super::matching::{Matching, MessageName};
+use super::outgoing::advance_number;
 use super::queues::Queues;
-use super::{Ended, Outbound, Posting, Site};
+use super::{EndedStep, Outbound, PostedReceive, Site};
+use crate::effects::{Quota, Staging};
 use crate::error::CollectiveError;
 use crate::ids::{InstanceId, SpId};
-use crate::interface::{MemRef, Order, Region};
+use crate::interface::{MemRef, MemRegion, Order};
 use crate::multicast::pacing::{Pull, Quantum};
-use crate::outbox::{Quota, Staging};
-use crate::wire::{Cts, EarlyCts, Few, Fragment, MAX_CTS, MAX_DONE, Message, Number, Origin, Scope, TransferMessage};
+use crate::wire::{
+    Cts, EarlyCts, Few, Fragment, MAX_CTS, MAX_DONE, Message, MessageNumber, OfferOrigin, Scope, TransferMessage,
+};
 
 /// Recorded groups clear this many times the usual outstanding bytes early. Not all of these bytes can come at the same
 /// time, as sources have other destinations, too.
 const CLEARED_EARLY: u64 = 8;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Key {
+pub(super) struct InboundKey {
     pub(super) from: SpId,
-    pub(super) number: Number,
+    pub(super) number: MessageNumber,
 }
 
 #[derive(Debug)]
@@ -53,9 +55,9 @@ pub(super) enum Unexpected {
     /// A message of another local rank, in that rank's memory.
     Local(Outbound),
     /// Its bytes are at the source.
-    Announced { key: Key, bytes: u64 },
+    Announced { key: InboundKey, bytes: u64 },
     /// Wanted or coming, into staging.
-    Coming { key: Key, bytes: u64 },
+    Inbound { key: InboundKey, bytes: u64 },
     /// Its bytes are here; `None` if it has none.
     Staged(Option<Staging>),
 }
@@ -64,7 +66,7 @@ impl Unexpected {
     pub(super) fn bytes(&self) -> u64 {
         match self {
             Unexpected::Local(message) => message.from.len,
-            Unexpected::Announced { bytes, .. } | Unexpected::Coming { bytes, .. } => *bytes,
+            Unexpected::Announced { bytes, .. } | Unexpected::Inbound { bytes, .. } => *bytes,
             Unexpected::Staged(staging) => staging.as_ref().map_or(0, |staging| staging.bytes),
         }
     }
@@ -77,19 +79,19 @@ impl Unexpected {
 
 /// A message that is cleared early, wanted or coming.
 #[derive(Debug)]
-pub(super) struct Coming {
-    pub(super) name: Name,
+pub(super) struct Inbound {
+    pub(super) name: MessageName,
     bytes: u64,
     granted: u64,
     got: u64,
     /// Its source has announced it: the granted bytes count against the credit of a collective.
-    begun: bool,
-    pub(super) receive: Option<Posting>,
+    announced: bool,
+    pub(super) receive: Option<PostedReceive>,
     /// The destination of a message that had no receive when it was granted.
     pub(super) staging: Option<Staging>,
 }
 
-impl Coming {
+impl Inbound {
     /// The place of its next bytes. `None` when such bytes cannot come.
     fn place(&self, offset: u64, len: u64) -> Option<MemRef> {
         if offset != self.got || len > self.granted - self.got {
@@ -109,7 +111,7 @@ impl Coming {
 struct Credit {
     under_way: u64,
     /// Messages that may get more, by granted bytes and order; without messages that have their full share under way.
-    queue: BTreeSet<(u64, u64, Key)>,
+    queue: BTreeSet<(u64, u64, InboundKey)>,
     /// Messages cleared early, wanted or coming.
     messages: usize,
     /// All ranks send to all.
@@ -119,7 +121,7 @@ struct Credit {
 /// The credit that a message uses: a collective's, or `None` for tagged messages.
 type Account = Option<InstanceId>;
 
-fn account(name: &Name) -> Account {
+fn account(name: &MessageName) -> Account {
     match name.scope {
         Scope::Instance(instance) => Some(instance),
         Scope::Single | Scope::Recorded { .. } => None,
@@ -127,7 +129,7 @@ fn account(name: &Name) -> Account {
 }
 
 /// The order of requests to sources, nearest first: so no two ranks begin with the same source.
-pub(super) fn distance(ranks: u32, name: &Name) -> u64 {
+pub(super) fn distance(ranks: u32, name: &MessageName) -> u64 {
     u64::from((name.destination.0 + ranks - name.source.0) % ranks)
 }
 
@@ -160,54 +162,54 @@ impl Credit {
 }
 
 #[derive(Debug)]
-struct Expected {
-    posting: Posting,
+struct ExpectedMessage {
+    posting: PostedReceive,
     got: u64,
 }
 
 /// Receives that are cleared together: service process, receiving rank, recording, call.
-type Asking = (SpId, Rank, u32, u64);
+type EarlyCtsKey = (SpId, Rank, u32, u64);
 
 #[derive(Debug, Default)]
-pub(super) struct Incoming {
-    pub(super) matching: Matching<Unexpected, Posting>,
-    expected: BTreeMap<Name, Expected>,
-    pub(super) coming: BTreeMap<Key, Coming>,
+pub(super) struct IncomingMessages {
+    pub(super) matching: Matching<Unexpected, PostedReceive>,
+    expected: BTreeMap<MessageName, ExpectedMessage>,
+    pub(super) inbound: BTreeMap<InboundKey, Inbound>,
     credits: BTreeMap<Account, Credit>,
     /// Messages cleared early without any news of them.
-    early: BTreeMap<Name, Key>,
+    early: BTreeMap<MessageName, InboundKey>,
     /// Bytes of messages of recorded groups that were cleared early and are not complete.
     early_bytes: u64,
     /// Receives of recorded groups that wait to be cleared early.
-    asking: BTreeMap<Asking, Vec<(EarlyCts, Name)>>,
+    queued_early_cts: BTreeMap<EarlyCtsKey, Vec<(EarlyCts, MessageName)>>,
     last_early: u64,
     /// Order among tagged messages that are wanted.
     wanted: u64,
     /// Finished RTS whose sources must be notified.
     done: Queues<SpId, u64>,
     /// Finished RTS of collectives that the window has not reached.
-    ahead: BTreeMap<InstanceId, Vec<(SpId, u64)>>,
+    done_beyond_window: BTreeMap<InstanceId, Vec<(SpId, u64)>>,
     /// The last RTS number of each service process.
     last: BTreeMap<SpId, u64>,
 }
 
-impl Incoming {
+impl IncomingMessages {
     /// Checks that `from` numbers `count` RTS from `first` on. False when it has used these numbers before.
-    pub(super) fn numbered(&mut self, from: SpId, first: u64, count: usize) -> bool {
-        fresh(self.last.entry(from).or_insert(0), first, count)
+    pub(super) fn accept_numbers(&mut self, from: SpId, first: u64, count: usize) -> bool {
+        advance_number(self.last.entry(from).or_insert(0), first, count)
     }
 
-    pub(super) fn expect(&mut self, name: Name, posting: Posting) {
-        self.expected.insert(name, Expected { posting, got: 0 });
+    pub(super) fn expect(&mut self, name: MessageName, posting: PostedReceive) {
+        self.expected.insert(name, ExpectedMessage { posting, got: 0 });
     }
 
     /// Removes and returns the receive of this name behind a ready barrier.
-    pub(super) fn take_expected(&mut self, name: &Name) -> Option<Posting> {
+    pub(super) fn take_expected(&mut self, name: &MessageName) -> Option<PostedReceive> {
         self.expected.remove(name).map(|expected| expected.posting)
     }
 
     /// Redirects the message to `to`. Returns how many of its bytes have come to the former place.
-    pub(super) fn move_receive(&mut self, name: &Name, to: MemRef) -> u64 {
+    pub(super) fn move_receive(&mut self, name: &MessageName, to: MemRef) -> u64 {
         if let Some(expected) = self.expected.get_mut(name) {
             expected.posting.to = to;
             return expected.got;
@@ -216,17 +218,17 @@ impl Incoming {
             waiting.to = to;
             return 0;
         }
-        let coming = self.coming.values_mut().find(|coming| coming.name == *name);
-        let Some(Coming { receive: Some(receive), staging, got, .. }) = coming else { return 0 };
+        let inbound = self.inbound.values_mut().find(|inbound| inbound.name == *name);
+        let Some(Inbound { receive: Some(receive), staging, got, .. }) = inbound else { return 0 };
         receive.to = to;
         // A staged message is copied to its receive when it is complete.
         if staging.is_none() { *got } else { 0 }
     }
 
     /// The place of a fragment's bytes. `None` when such a fragment cannot come now.
-    pub(super) fn place_of_fragment(&self, name: &Name, fragment: &Fragment, len: u64) -> Option<MemRef> {
+    pub(super) fn place_of_fragment(&self, name: &MessageName, fragment: &Fragment, len: u64) -> Option<MemRef> {
         let &Fragment { total, offset, .. } = fragment;
-        let Expected { posting: Posting { to, .. }, got } = self.expected.get(name)?;
+        let ExpectedMessage { posting: PostedReceive { to, .. }, got } = self.expected.get(name)?;
         let sound = total == to.len && offset == *got && len <= total - offset;
         sound.then(|| MemRef { offset: to.offset + offset, len, ..*to })
     }
@@ -235,10 +237,10 @@ impl Incoming {
     pub(super) fn handle_fragment(
         &mut self,
         site: &mut Site<'_>,
-        name: &Name,
+        name: &MessageName,
         fragment: Fragment,
         len: u64,
-    ) -> Option<Option<Ended>> {
+    ) -> Option<Option<EndedStep>> {
         let to = self.place_of_fragment(name, &fragment, len);
         let expected = self.expected.get_mut(name)?;
         let Some(to) = to else {
@@ -258,18 +260,18 @@ impl Incoming {
     }
 
     /// Notes a receive of a recording whose message must be cleared early.
-    pub(super) fn ask(&mut self, from: SpId, name: Name, bytes: u64) {
-        if let Name { scope: Scope::Recorded { recording, call }, destination, source, tag, occurrence } = name {
+    pub(super) fn queue_early_cts(&mut self, from: SpId, name: MessageName, bytes: u64) {
+        if let MessageName { scope: Scope::Recorded { recording, call }, destination, source, tag, occurrence } = name {
             let cts = EarlyCts { source, tag, occurrence, bytes, up_to: 0 };
-            self.asking.entry((from, destination, recording, call)).or_default().push((cts, name));
+            self.queued_early_cts.entry((from, destination, recording, call)).or_default().push((cts, name));
         }
     }
 
     /// Clears noted messages of recordings early, as far as there is room.
-    pub(super) fn tell_asked(&mut self, site: &mut Site<'_>) {
+    pub(super) fn send_early_cts(&mut self, site: &mut Site<'_>) {
         let most = site.quantum().pulled.saturating_mul(CLEARED_EARLY);
-        while let Some(((from, rank, recording, call), wanted)) = self.asking.pop_first() {
-            let origin = Origin::Recorded { recording, call };
+        while let Some(((from, rank, recording, call), wanted)) = self.queued_early_cts.pop_first() {
+            let origin = OfferOrigin::Recorded { recording, call };
             let mut wanted = wanted.into_iter().peekable();
             while wanted.peek().is_some() {
                 let (first_early, mut early) = (self.last_early + 1, Vec::new());
@@ -293,50 +295,56 @@ impl Incoming {
     }
 
     /// Allows the message of this receive up to a byte before its RTS. Returns the number of the early CTS.
-    pub(super) fn clear(&mut self, from: SpId, name: Name, receive: Posting, up_to: u64) -> u64 {
+    pub(super) fn clear(&mut self, from: SpId, name: MessageName, receive: PostedReceive, up_to: u64) -> u64 {
         self.last_early += 1;
-        let key = Key { from, number: Number::Early(self.last_early) };
+        let key = InboundKey { from, number: MessageNumber::Early(self.last_early) };
         let bytes = receive.to.len;
-        let coming =
-            Coming { name, bytes, granted: up_to, got: 0, begun: false, receive: Some(receive), staging: None };
-        self.coming.insert(key, coming);
+        let inbound =
+            Inbound { name, bytes, granted: up_to, got: 0, announced: false, receive: Some(receive), staging: None };
+        self.inbound.insert(key, inbound);
         self.credits.entry(account(&name)).or_default().messages += 1;
         self.early.insert(name, key);
         self.last_early
     }
 
     /// Whether a message was cleared early and has not been announced.
-    pub(super) fn is_cleared_early(&self, name: &Name) -> bool {
+    pub(super) fn is_cleared_early(&self, name: &MessageName) -> bool {
         self.early.contains_key(name)
     }
 
     /// The first news of a message that was cleared early. Returns its receive.
-    pub(super) fn begin(&mut self, site: &Site<'_>, name: &Name) -> Option<Posting> {
+    pub(super) fn note_announced(&mut self, site: &Site<'_>, name: &MessageName) -> Option<PostedReceive> {
         let key = self.early.remove(name)?;
-        let coming = self.coming.get_mut(&key)?;
-        coming.begun = true;
+        let inbound = self.inbound.get_mut(&key)?;
+        inbound.announced = true;
         if account(name).is_some() {
             let credit = self.credits.entry(account(name)).or_default();
-            credit.under_way += coming.granted - coming.got;
-            if coming.granted < coming.bytes {
-                credit.queue.insert((coming.granted, distance(site.members.ranks(), name), key));
+            credit.under_way += inbound.granted - inbound.got;
+            if inbound.granted < inbound.bytes {
+                credit.queue.insert((inbound.granted, distance(site.members.ranks(), name), key));
             }
         }
-        coming.receive
+        inbound.receive
     }
 
     /// Wants an announced message, for its receive, or for the stand-in of its rank.
-    pub(super) fn want(&mut self, site: &Site<'_>, name: Name, (key, bytes): (Key, u64), receive: Option<Posting>) {
+    pub(super) fn queue_request(
+        &mut self,
+        site: &Site<'_>,
+        name: MessageName,
+        (key, bytes): (InboundKey, u64),
+        receive: Option<PostedReceive>,
+    ) {
         let order = if account(&name).is_some() { distance(site.members.ranks(), &name) } else { self.wanted };
         self.wanted += 1;
-        let coming = Coming { name, bytes, granted: 0, got: 0, begun: true, receive, staging: None };
-        self.coming.insert(key, coming);
+        let inbound = Inbound { name, bytes, granted: 0, got: 0, announced: true, receive, staging: None };
+        self.inbound.insert(key, inbound);
         let credit = self.credits.entry(account(&name)).or_default();
         credit.messages += 1;
         credit.queue.insert((0, order, key));
     }
 
-    pub(super) fn is_all_to_all(&mut self, instance: InstanceId) {
+    pub(super) fn set_all_to_all(&mut self, instance: InstanceId) {
         self.credits.entry(Some(instance)).or_default().all_to_all = true;
     }
 
@@ -344,12 +352,12 @@ impl Incoming {
     pub(super) fn grant(&mut self, site: &mut Site<'_>, account: Account) {
         let Some(credit) = self.credits.get_mut(&account) else { return };
         let quantum = site.quantum();
-        let mut granted_now: BTreeMap<SpId, BTreeMap<Number, u64>> = BTreeMap::new();
+        let mut granted_now: BTreeMap<SpId, BTreeMap<MessageNumber, u64>> = BTreeMap::new();
         while let Some(&(granted, order, key)) = credit.queue.first() {
-            let Some(coming) = self.coming.get_mut(&key) else { unreachable!("forgotten together") };
-            let pull = credit.pull(account, quantum, site.members.ranks(), coming.bytes);
-            let piece = (coming.bytes - granted).min(pull.at_once);
-            if granted > coming.got && granted + piece - coming.got > pull.under_way {
+            let Some(inbound) = self.inbound.get_mut(&key) else { unreachable!("forgotten together") };
+            let pull = credit.pull(account, quantum, site.members.ranks(), inbound.bytes);
+            let piece = (inbound.bytes - granted).min(pull.at_once);
+            if granted > inbound.got && granted + piece - inbound.got > pull.under_way {
                 // The message returns to the queue when some of its bytes have come.
                 credit.queue.remove(&(granted, order, key));
                 continue;
@@ -359,23 +367,23 @@ impl Incoming {
                 break;
             }
             credit.queue.remove(&(granted, order, key));
-            if granted == 0 && coming.receive.is_none() {
-                let Some(staging) = site.out.stage(Quota::Late, site.members, coming.bytes) else {
+            if granted == 0 && inbound.receive.is_none() {
+                let Some(staging) = site.out.stage(Quota::Late, site.members, inbound.bytes) else {
                     // Its rank may still call, or staging may be freed.
-                    let (name, bytes) = (coming.name, coming.bytes);
-                    self.coming.remove(&key);
+                    let (name, bytes) = (inbound.name, inbound.bytes);
+                    self.inbound.remove(&key);
                     credit.messages -= 1;
                     self.matching.replace_message(&name, Unexpected::Announced { key, bytes });
                     continue;
                 };
-                coming.staging = Some(staging);
+                inbound.staging = Some(staging);
             }
-            coming.granted += piece;
+            inbound.granted += piece;
             credit.under_way += piece;
-            if coming.granted < coming.bytes {
-                credit.queue.insert((coming.granted, order, key));
+            if inbound.granted < inbound.bytes {
+                credit.queue.insert((inbound.granted, order, key));
             }
-            granted_now.entry(key.from).or_default().insert(key.number, coming.granted);
+            granted_now.entry(key.from).or_default().insert(key.number, inbound.granted);
         }
         for (to, grants) in granted_now {
             let grants: Vec<Cts> = grants.into_iter().map(|(number, up_to)| Cts { number, up_to }).collect();
@@ -387,48 +395,48 @@ impl Incoming {
     }
 
     /// The place of a message's bytes. `None` when such bytes cannot come.
-    pub(super) fn place_of_bytes(&self, key: Key, (offset, len): (u64, u64)) -> Option<MemRef> {
-        self.coming.get(&key)?.place(offset, len)
+    pub(super) fn place_of_bytes(&self, key: InboundKey, (offset, len): (u64, u64)) -> Option<MemRef> {
+        self.inbound.get(&key)?.place(offset, len)
     }
 
     /// Bytes of a message, at `at` of the payload; dropped behind a gap. Returns an ended step; `None` if invalid.
     pub(super) fn handle_bytes(
         &mut self,
         site: &mut Site<'_>,
-        key: Key,
+        key: InboundKey,
         (offset, len): (u64, u64),
         at: u32,
-    ) -> Option<Option<Ended>> {
-        let name = self.coming.get(&key)?.name;
-        self.begin(site, &name);
+    ) -> Option<Option<EndedStep>> {
+        let name = self.inbound.get(&key)?.name;
+        self.note_announced(site, &name);
         let account = account(&name);
-        let coming = self.coming.get_mut(&key)?;
-        let Some(to) = coming.place(offset, len) else {
-            return is_behind_a_gap(coming.got, (offset, len), coming.granted).then_some(None);
+        let inbound = self.inbound.get_mut(&key)?;
+        let Some(to) = inbound.place(offset, len) else {
+            return is_behind_a_gap(inbound.got, (offset, len), inbound.granted).then_some(None);
         };
         site.out.orders.push_back(Order::Deliver { payload: 0, offset: at, to });
-        coming.got += len;
+        inbound.got += len;
         let credit = self.credits.entry(account).or_default();
-        if account.is_some() || matches!(key.number, Number::Rts(_)) {
+        if account.is_some() || matches!(key.number, MessageNumber::Rts(_)) {
             credit.under_way -= len;
         }
-        let (whole, has_more) = (coming.got == coming.bytes, coming.granted < coming.bytes);
+        let (whole, has_more) = (inbound.got == inbound.bytes, inbound.granted < inbound.bytes);
         if has_more {
-            let pull = credit.pull(account, site.quantum(), site.members.ranks(), coming.bytes);
-            if coming.granted - coming.got <= pull.again {
-                credit.queue.insert((coming.granted, distance(site.members.ranks(), &name), key));
+            let pull = credit.pull(account, site.quantum(), site.members.ranks(), inbound.bytes);
+            if inbound.granted - inbound.got <= pull.again {
+                credit.queue.insert((inbound.granted, distance(site.members.ranks(), &name), key));
             }
         }
-        let ended = if whole { self.is_here(site, key) } else { None };
+        let ended = if whole { self.complete_inbound(site, key) } else { None };
         if whole || self.credits.get(&account).is_some_and(|credit| !credit.queue.is_empty()) {
             self.grant(site, account);
         }
         Some(ended)
     }
 
-    fn is_here(&mut self, site: &mut Site<'_>, key: Key) -> Option<Ended> {
-        let coming = self.forget_coming(key)?;
-        match (coming.staging, coming.receive) {
+    fn complete_inbound(&mut self, site: &mut Site<'_>, key: InboundKey) -> Option<EndedStep> {
+        let inbound = self.remove_inbound(key)?;
+        match (inbound.staging, inbound.receive) {
             (None, receive) => receive.map(|receive| (receive.step, Ok(()))),
             (Some(staging), Some(receive)) => {
                 site.out.copy(staging.whole(), receive.to);
@@ -436,44 +444,46 @@ impl Incoming {
                 Some((receive.step, Ok(())))
             }
             (Some(staging), None) => {
-                self.matching.replace_message(&coming.name, Unexpected::Staged(Some(staging)));
+                self.matching.replace_message(&inbound.name, Unexpected::Staged(Some(staging)));
                 None
             }
         }
     }
 
-    pub(super) fn forget_coming(&mut self, key: Key) -> Option<Coming> {
-        let coming = self.coming.remove(&key)?;
-        self.early.remove(&coming.name);
-        let account = account(&coming.name);
+    pub(super) fn remove_inbound(&mut self, key: InboundKey) -> Option<Inbound> {
+        let inbound = self.inbound.remove(&key)?;
+        self.early.remove(&inbound.name);
+        let account = account(&inbound.name);
         let credit = self.credits.entry(account).or_default();
         credit.messages -= 1;
-        if coming.granted < coming.bytes {
+        if inbound.granted < inbound.bytes {
             credit.queue.retain(|(_, _, queued)| *queued != key);
         }
         match (account, key.number) {
-            (None, Number::Early(_)) => self.early_bytes -= coming.bytes,
-            (_, _) if coming.begun => credit.under_way -= coming.granted - coming.got,
+            (None, MessageNumber::Early(_)) => self.early_bytes -= inbound.bytes,
+            (_, _) if inbound.announced => credit.under_way -= inbound.granted - inbound.got,
             (_, _) => {}
         }
-        Some(coming)
+        Some(inbound)
     }
 
     /// The RTS of this number is settled. Its source is notified only when the window has reached its collective. This
     /// bounds how far the source gets ahead of local ranks that have not called.
-    pub(super) fn settle(&mut self, site: &Site<'_>, scope: Scope, key: Key) {
+    pub(super) fn finish_rts(&mut self, site: &Site<'_>, scope: Scope, key: InboundKey) {
         match (key.number, scope) {
-            (Number::Rts(number), Scope::Instance(instance)) if instance.0 > site.members.window_end => {
-                self.ahead.entry(instance).or_default().push((key.from, number));
+            (MessageNumber::Rts(number), Scope::Instance(instance)) if instance.0 > site.members.window_end => {
+                self.done_beyond_window.entry(instance).or_default().push((key.from, number));
             }
-            (Number::Rts(number), _) => self.done.push(key.from, number),
-            (Number::Early(_), _) => {}
+            (MessageNumber::Rts(number), _) => self.done.push(key.from, number),
+            (MessageNumber::Early(_), _) => {}
         }
     }
 
     /// Notifies the sources of finished RTS.
-    pub(super) fn tell_done(&mut self, site: &mut Site<'_>) {
-        while let Some(reached) = self.ahead.first_entry().filter(|first| first.key().0 <= site.members.window_end) {
+    pub(super) fn send_done(&mut self, site: &mut Site<'_>) {
+        while let Some(reached) =
+            self.done_beyond_window.first_entry().filter(|first| first.key().0 <= site.members.window_end)
+        {
             reached.remove().into_iter().for_each(|(from, number)| self.done.push(from, number));
         }
         while let Some(to) = self.done.first_key() {
@@ -483,8 +493,8 @@ impl Incoming {
     }
 
     /// Receives of a collective whose messages no source has announced, and their bytes.
-    pub(super) fn unannounced(&self, scope: Scope) -> impl Iterator<Item = (&Name, u64)> {
-        let early = self.early.range(Name::all_of(scope)).map(|(name, key)| (name, self.coming[key].bytes));
+    pub(super) fn unannounced(&self, scope: Scope) -> impl Iterator<Item = (&MessageName, u64)> {
+        let early = self.early.range(MessageName::all_of(scope)).map(|(name, key)| (name, self.inbound[key].bytes));
         early.chain(self.matching.receives_of(scope).map(|(name, receive)| (name, receive.to.len)))
     }
 
@@ -495,17 +505,17 @@ impl Incoming {
     }
 
     /// Names of the messages that receives wait for.
-    pub(super) fn awaited(&self) -> impl Iterator<Item = &Name> {
-        let coming = self.coming.values().filter(|coming| coming.receive.is_some()).map(|coming| &coming.name);
-        self.matching.receives().map(|(name, _)| name).chain(coming).chain(self.expected.keys())
+    pub(super) fn awaited(&self) -> impl Iterator<Item = &MessageName> {
+        let inbound = self.inbound.values().filter(|inbound| inbound.receive.is_some()).map(|inbound| &inbound.name);
+        self.matching.receives().map(|(name, _)| name).chain(inbound).chain(self.expected.keys())
     }
 
     /// Removes a collective without messages on their way. Returns the staging of messages without a receive.
     pub(super) fn end(&mut self, instance: InstanceId) -> impl Iterator<Item = Staging> + use<> {
-        let staged = |name: &Name, message: &Unexpected| {
+        let staged = |name: &MessageName, message: &Unexpected| {
             name.scope == Scope::Instance(instance) && matches!(message, Unexpected::Staged(_))
         };
-        self.ahead.remove(&instance);
+        self.done_beyond_window.remove(&instance);
         let left = self.matching.extract_messages(staged);
         if let Some(credit) = self.credits.remove(&Some(instance)) {
             assert!(credit.messages == 0 && credit.under_way == 0, "a message comes for a rank that waits for it");
@@ -515,9 +525,9 @@ impl Incoming {
     }
 
     /// Removes receives whose messages will not come behind a ready barrier, or cleared early.
-    pub(super) fn forget_expected(&mut self, gone: impl Fn(&Name) -> bool) {
+    pub(super) fn forget_expected(&mut self, gone: impl Fn(&MessageName) -> bool) {
         self.expected.retain(|name, _| !gone(name));
-        self.asking.retain(|_, wanted| {
+        self.queued_early_cts.retain(|_, wanted| {
             wanted.retain(|(_, name)| !gone(name));
             !wanted.is_empty()
         });
@@ -531,6 +541,6 @@ pub(super) fn stage(site: &mut Site<'_>, bytes: u64) -> Option<Option<Staging>> 
 
 impl Staging {
     pub(crate) fn whole(&self) -> MemRef {
-        MemRef { region: Region::Staging(self.id), offset: 0, len: self.bytes }
+        MemRef { region: MemRegion::Staging(self.id), offset: 0, len: self.bytes }
     }
 }

@@ -20,7 +20,7 @@ use crate::wire::{Fragment, Scope};
 
 /// Names a message. All single messages with the same pair and tag share a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Name {
+pub(crate) struct MessageName {
     pub(crate) scope: Scope,
     pub(crate) destination: Rank,
     pub(crate) source: Rank,
@@ -28,22 +28,22 @@ pub(crate) struct Name {
     pub(crate) occurrence: u32,
 }
 
-impl Name {
+impl MessageName {
     /// All names of a scope.
-    pub(crate) fn all_of(scope: Scope) -> RangeInclusive<Name> {
-        let name = |n| Name { scope, destination: Rank(n), source: Rank(n), tag: n, occurrence: n };
+    pub(crate) fn all_of(scope: Scope) -> RangeInclusive<MessageName> {
+        let name = |n| MessageName { scope, destination: Rank(n), source: Rank(n), tag: n, occurrence: n };
         name(0)..=name(u32::MAX)
     }
 
     /// The name of an expected message.
-    pub(crate) fn of(fragment: &Fragment) -> Name {
+    pub(crate) fn of(fragment: &Fragment) -> MessageName {
         let &Fragment { instance, source, destination, index: tag, .. } = fragment;
-        Name { scope: Scope::Instance(instance), destination, source, tag, occurrence: 0 }
+        MessageName { scope: Scope::Instance(instance), destination, source, tag, occurrence: 0 }
     }
 
     /// The error when the two ends do not agree on the message's bytes.
     pub(crate) fn mismatch(&self, sent: u64, expected: u64) -> CollectiveError {
-        let Name { scope, destination, source: source_rank, tag, .. } = *self;
+        let MessageName { scope, destination, source: source_rank, tag, .. } = *self;
         match scope {
             Scope::Instance(_) => CollectiveError::Block { source_rank, sent, destination, expected },
             Scope::Single | Scope::Recorded { .. } => {
@@ -56,8 +56,8 @@ impl Name {
 /// Messages `M` without receive and receives `R` without message.
 #[derive(Debug)]
 pub(crate) struct Matching<M, R> {
-    messages: Queues<Name, M>,
-    receives: Queues<Name, R>,
+    messages: Queues<MessageName, M>,
+    receives: Queues<MessageName, R>,
     /// Number of messages of all names.
     waiting: usize,
 }
@@ -70,75 +70,75 @@ impl<M, R> Default for Matching<M, R> {
 
 impl<M, R> Matching<M, R> {
     /// Removes and returns the oldest receive that waits for a message of this name.
-    pub(crate) fn receive_for(&mut self, name: &Name) -> Option<R> {
+    pub(crate) fn receive_for(&mut self, name: &MessageName) -> Option<R> {
         self.receives.pop(name)
     }
 
     /// Keeps a message for which no receive waits.
-    pub(crate) fn keep_message(&mut self, name: Name, message: M) {
+    pub(crate) fn keep_message(&mut self, name: MessageName, message: M) {
         assert!(!self.receives.has(&name), "a receive that waits takes the message");
         self.messages.push(name, message);
         self.waiting += 1;
     }
 
     /// Removes and returns the oldest message of this name.
-    pub(crate) fn message_for(&mut self, name: &Name) -> Option<M> {
+    pub(crate) fn message_for(&mut self, name: &MessageName) -> Option<M> {
         let message = self.messages.pop(name);
         self.waiting -= usize::from(message.is_some());
         message
     }
 
     /// Keeps a receive for which no message has come.
-    pub(crate) fn keep_receive(&mut self, name: Name, receive: R) {
+    pub(crate) fn keep_receive(&mut self, name: MessageName, receive: R) {
         assert!(!self.messages.has(&name), "a receive takes the message that is there");
         self.receives.push(name, receive);
     }
 
     /// Replaces the message of a name that is used once.
-    pub(crate) fn replace_message(&mut self, name: &Name, message: M) {
+    pub(crate) fn replace_message(&mut self, name: &MessageName, message: M) {
         if let Some(last) = self.messages.first_mut(name) {
             *last = message;
         }
     }
 
     /// The oldest receive that waits for a message of this name.
-    pub(crate) fn waiting_receive(&mut self, name: &Name) -> Option<&mut R> {
+    pub(crate) fn waiting_receive(&mut self, name: &MessageName) -> Option<&mut R> {
         self.receives.first_mut(name)
     }
 
-    pub(crate) fn has_message(&self, name: &Name) -> bool {
+    pub(crate) fn has_message(&self, name: &MessageName) -> bool {
         self.messages.has(name)
     }
 
-    pub(crate) fn has_receive(&self, name: &Name) -> bool {
+    pub(crate) fn has_receive(&self, name: &MessageName) -> bool {
         self.receives.has(name)
     }
 
-    pub(crate) fn messages_of(&self, scope: Scope) -> impl Iterator<Item = (&Name, &M)> {
-        self.messages.range(Name::all_of(scope))
+    pub(crate) fn messages_of(&self, scope: Scope) -> impl Iterator<Item = (&MessageName, &M)> {
+        self.messages.range(MessageName::all_of(scope))
     }
 
-    pub(crate) fn receives_of(&self, scope: Scope) -> impl Iterator<Item = (&Name, &R)> {
-        self.receives.range(Name::all_of(scope))
+    pub(crate) fn receives_of(&self, scope: Scope) -> impl Iterator<Item = (&MessageName, &R)> {
+        self.receives.range(MessageName::all_of(scope))
     }
 
     pub(crate) fn messages(&self) -> usize {
         self.waiting
     }
 
-    pub(crate) fn receives(&self) -> impl Iterator<Item = (&Name, &R)> {
+    pub(crate) fn receives(&self) -> impl Iterator<Item = (&MessageName, &R)> {
         self.receives.iter()
     }
 
     /// Removes messages that will not be received any more.
-    pub(crate) fn extract_messages(&mut self, gone: impl FnMut(&Name, &M) -> bool) -> Vec<(Name, M)> {
+    pub(crate) fn extract_messages(&mut self, gone: impl FnMut(&MessageName, &M) -> bool) -> Vec<(MessageName, M)> {
         let extracted = self.messages.extract(gone);
         self.waiting -= extracted.len();
         extracted
     }
 
     /// Removes receives that will have no message.
-    pub(crate) fn extract_receives(&mut self, gone: impl FnMut(&Name, &R) -> bool) -> Vec<(Name, R)> {
+    pub(crate) fn extract_receives(&mut self, gone: impl FnMut(&MessageName, &R) -> bool) -> Vec<(MessageName, R)> {
         self.receives.extract(gone)
     }
 }
@@ -147,13 +147,13 @@ impl<M, R> Matching<M, R> {
 mod tests {
     use super::*;
 
-    fn name(source: u32, tag: u32) -> Name {
-        Name { scope: Scope::Single, destination: Rank(0), source: Rank(source), tag, occurrence: 0 }
+    fn name(source: u32, tag: u32) -> MessageName {
+        MessageName { scope: Scope::Single, destination: Rank(0), source: Rank(source), tag, occurrence: 0 }
     }
 
     /// GP-1: messages match by source and tag, in order.
     #[test]
-    fn messages_do_not_overtake_those_of_their_name() {
+    fn messages_of_one_name_stay_in_order() {
         let mut matching = Matching::default();
         for (message, tag) in [(1, 7), (2, 7), (3, 8)] {
             assert_eq!(matching.receive_for(&name(1, tag)), None::<char>);

@@ -6,16 +6,16 @@ use std::collections::BTreeMap;
 use outboard_plan::Rank;
 
 use super::incoming::{Unexpected, distance};
-use super::{Name, Outbound, Posting, Site, Transfer};
+use super::{MessageName, Outbound, PostedReceive, Site, Transfer};
 use crate::error::CollectiveError;
 use crate::ids::{InstanceId, SpId};
-use crate::wire::{EarlyCts, Few, Message, Origin, Scope, TransferMessage};
+use crate::wire::{EarlyCts, Few, Message, OfferOrigin, Scope, TransferMessage};
 
 /// The messages of one call for one service process.
 #[derive(Debug, Default)]
-struct Offers {
+struct CallOffers {
     ready: Vec<Outbound>,
-    early: Vec<(Name, u64)>,
+    early: Vec<(MessageName, u64)>,
 }
 
 impl Transfer {
@@ -26,18 +26,18 @@ impl Transfer {
     pub(crate) fn exchange(
         &mut self,
         site: &mut Site<'_>,
-        (origin, rank): (Origin, Rank),
+        (origin, rank): (OfferOrigin, Rank),
         sends: Vec<Outbound>,
-        receives: Vec<(Name, Posting)>,
+        receives: Vec<(MessageName, PostedReceive)>,
     ) {
-        let mut offers: BTreeMap<SpId, Offers> = BTreeMap::new();
+        let mut offers: BTreeMap<SpId, CallOffers> = BTreeMap::new();
         for (name, posting) in &receives {
             self.receive(site, *name, *posting);
         }
         for message in sends {
             let to = message.name.destination;
             if site.members.local(to).is_some() {
-                self.arrived(site, message.name, Unexpected::Local(message));
+                self.match_arrival(site, message.name, Unexpected::Local(message));
                 continue;
             }
             match self.outgoing.cleared_bytes(&message.name) {
@@ -53,15 +53,19 @@ impl Transfer {
         for (to, offer) in offers {
             self.offer(site, (origin, rank), to, offer);
         }
-        self.settle_instance(site, origin.scope());
+        self.grant_credit(site, origin.scope());
     }
 
     /// The first bytes of each waiting receive, together as much as the queue of a switch holds.
-    fn clear_early(&self, site: &Site<'_>, receives: Vec<(Name, Posting)>) -> Vec<(SpId, (Name, u64))> {
-        let waits = |(name, _): &(Name, Posting)| {
+    fn clear_early(
+        &self,
+        site: &Site<'_>,
+        receives: Vec<(MessageName, PostedReceive)>,
+    ) -> Vec<(SpId, (MessageName, u64))> {
+        let waits = |(name, _): &(MessageName, PostedReceive)| {
             site.members.local(name.source).is_none() && self.incoming.matching.has_receive(name)
         };
-        let mut waiting: Vec<(Name, Posting)> = receives.into_iter().filter(waits).collect();
+        let mut waiting: Vec<(MessageName, PostedReceive)> = receives.into_iter().filter(waits).collect();
         waiting.sort_by_key(|(name, _)| distance(site.members.ranks(), name));
         let (mut room, each) = site.quantum().ahead(site.members.locals.len(), waiting.len());
         let up_to = waiting.into_iter().map_while(move |(name, posting)| {
@@ -73,7 +77,7 @@ impl Transfer {
     }
 
     /// Sends one service process the RTS and early CTS of a call, in as few messages as possible.
-    fn offer(&mut self, site: &mut Site<'_>, (origin, rank): (Origin, Rank), to: SpId, offers: Offers) {
+    fn offer(&mut self, site: &mut Site<'_>, (origin, rank): (OfferOrigin, Rank), to: SpId, offers: CallOffers) {
         let (mut all_ready, mut all_early) = (offers.ready.into_iter().peekable(), offers.early.into_iter().peekable());
         while all_ready.peek().is_some() || all_early.peek().is_some() {
             let (mut first_ready, mut ready, mut first_early, mut early) = (0, Few::new(), 0, Vec::new());
@@ -90,7 +94,7 @@ impl Transfer {
                 {
                     let number = self.incoming.clear(to, name, posting, up_to);
                     first_early = if early.is_empty() { number } else { first_early };
-                    let Name { source, tag, occurrence, .. } = name;
+                    let MessageName { source, tag, occurrence, .. } = name;
                     early.push(EarlyCts { source, tag, occurrence, bytes: posting.to.len, up_to });
                     added = true;
                 }

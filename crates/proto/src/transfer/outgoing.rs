@@ -23,17 +23,18 @@ use std::collections::BTreeMap;
 use outboard_plan::Rank;
 use smallvec::SmallVec;
 
-use super::matching::Name;
+use super::matching::MessageName;
 use super::queues::Queues;
 use super::{Outbound, StepOf};
 use crate::error::CollectiveError;
 use crate::ids::{GroupHandle, InstanceId, SpId};
 use crate::instance::tagged::TAGGED;
-use crate::interface::{MemRef, Payload};
-use crate::link::{Tag, Tagged};
+use crate::interface::{FramePayload, MemRef};
+use crate::link::{AckTag, AckedKind};
 use crate::multicast::pacing::Quantum;
 use crate::wire::{
-    Cts, EarlyCts, Few, Fragment, MAX_PIECES_OF_DATA, Message, Number, Origin, Piece, Rts, Scope, TransferMessage,
+    Cts, DataPiece, EarlyCts, Few, Fragment, MAX_PIECES_OF_DATA, Message, MessageNumber, OfferOrigin, Rts, Scope,
+    TransferMessage,
 };
 
 /// Largest single message whose bytes travel with its RTS.
@@ -50,11 +51,11 @@ pub(crate) struct Bulk {
     /// The collective whose end makes it void, or [`TAGGED`].
     pub(crate) instance: InstanceId,
     pub(crate) message: Message,
-    pub(crate) payload: Payload,
-    pub(crate) tag: Option<Tag>,
+    pub(crate) payload: FramePayload,
+    pub(crate) tag: Option<AckTag>,
 }
 
-impl Name {
+impl MessageName {
     /// Largest message of this name whose bytes travel with its RTS.
     fn eager(&self) -> u64 {
         match self.scope {
@@ -64,10 +65,10 @@ impl Name {
     }
 
     /// The origin under which a tagged message is offered.
-    fn origin(&self) -> Origin {
+    fn origin(&self) -> OfferOrigin {
         match self.scope {
-            Scope::Recorded { recording, call } => Origin::Recorded { recording, call },
-            Scope::Single | Scope::Instance(_) => Origin::Single,
+            Scope::Recorded { recording, call } => OfferOrigin::Recorded { recording, call },
+            Scope::Single | Scope::Instance(_) => OfferOrigin::Single,
         }
     }
 
@@ -134,11 +135,11 @@ struct Cleared {
 
 /// A message that has been offered, or of which bytes may leave.
 #[derive(Debug)]
-struct Flow {
+struct MessageFlow {
     to: SpId,
     message: Outbound,
     /// `None` behind a ready barrier: the message travels by its name.
-    number: Option<Number>,
+    number: Option<MessageNumber>,
     /// Bytes in frames, and bytes that may be in frames.
     offset: u64,
     granted: u64,
@@ -146,28 +147,28 @@ struct Flow {
 }
 
 /// Messages whose last bytes are in one frame; mostly one message.
-type Sent = SmallVec<[Outbound; 1]>;
+type SentMessages = SmallVec<[Outbound; 1]>;
 
 #[derive(Debug, Default)]
-pub(crate) struct Outgoing {
-    offers: Queues<SpId, (Origin, Outbound)>,
+pub(crate) struct OutgoingMessages {
+    offers: Queues<SpId, (OfferOrigin, Outbound)>,
     /// Offered, queued or waiting for a CTS. The number of an RTS is the number of its flow.
-    flows: BTreeMap<u64, Flow>,
+    flows: BTreeMap<u64, MessageFlow>,
     /// Flows by the number of their early CTS.
     early: BTreeMap<(SpId, u64), u64>,
     /// Offered messages of collectives, whose RTS an early CTS may cross.
-    crossing: BTreeMap<Name, u64>,
-    held: BTreeMap<Name, Outbound>,
-    cleared: BTreeMap<Name, Cleared>,
+    crossing: BTreeMap<MessageName, u64>,
+    held: BTreeMap<MessageName, Outbound>,
+    cleared: BTreeMap<MessageName, Cleared>,
     queues: Queues<SpId, u64>,
     /// Sent messages, by the number under which the frame with their last bytes is acknowledged.
-    unacknowledged: BTreeMap<u64, Sent>,
+    unacknowledged: BTreeMap<u64, SentMessages>,
     last_number: u64,
     /// The last early CTS number of each service process.
     last_early: BTreeMap<SpId, u64>,
 }
 
-impl Outgoing {
+impl OutgoingMessages {
     /// Queues a message behind a ready barrier.
     pub(super) fn push_expected(&mut self, to: SpId, message: Outbound) {
         let bytes = message.from.len;
@@ -176,7 +177,7 @@ impl Outgoing {
     }
 
     /// Queues a message to be offered with the origin of its source's call.
-    pub(super) fn push_offer(&mut self, to: SpId, origin: Origin, message: Outbound) {
+    pub(super) fn push_offer(&mut self, to: SpId, origin: OfferOrigin, message: Outbound) {
         self.offers.push(to, (origin, message));
     }
 
@@ -195,13 +196,13 @@ impl Outgoing {
     /// Offers a message of a collective. Returns its number, which follows the previous one, and its RTS. A message
     /// whose early CTS has come is offered, too, so that more is requested before its first bytes arrive.
     pub(super) fn offer(&mut self, to: SpId, message: Outbound) -> (u64, Rts) {
-        let (Name { destination, tag, occurrence, .. }, bytes) = (message.name, message.from.len);
+        let (MessageName { destination, tag, occurrence, .. }, bytes) = (message.name, message.from.len);
         let cleared = self.cleared.remove(&message.name);
         let id = self.insert(to, message, None);
         match cleared {
             Some(cleared) => self.clear(id, cleared),
             None => {
-                self.number(id, Number::Rts(id));
+                self.number(id, MessageNumber::Rts(id));
                 self.crossing.insert(message.name, id);
             }
         }
@@ -209,11 +210,11 @@ impl Outgoing {
     }
 
     /// The bytes in the early CTS of this message, if the CTS has come.
-    pub(super) fn cleared_bytes(&self, name: &Name) -> Option<u64> {
+    pub(super) fn cleared_bytes(&self, name: &MessageName) -> Option<u64> {
         self.cleared.get(name).map(|cleared| cleared.bytes)
     }
 
-    fn number(&mut self, id: u64, number: Number) {
+    fn number(&mut self, id: u64, number: MessageNumber) {
         if let Some(flow) = self.flows.get_mut(&id) {
             flow.number = Some(number);
         }
@@ -221,14 +222,14 @@ impl Outgoing {
 
     /// An early CTS lets a flow leave under the number of the CTS.
     fn clear(&mut self, id: u64, Cleared { from, number, up_to, .. }: Cleared) {
-        self.number(id, Number::Early(number));
+        self.number(id, MessageNumber::Early(number));
         self.early.insert((from, number), id);
         self.grant(id, up_to);
     }
 
-    fn insert(&mut self, to: SpId, message: Outbound, number: Option<Number>) -> u64 {
+    fn insert(&mut self, to: SpId, message: Outbound, number: Option<MessageNumber>) -> u64 {
         self.last_number += 1;
-        self.flows.insert(self.last_number, Flow { to, message, number, offset: 0, granted: 0, queued: false });
+        self.flows.insert(self.last_number, MessageFlow { to, message, number, offset: 0, granted: 0, queued: false });
         self.last_number
     }
 
@@ -258,15 +259,15 @@ impl Outgoing {
     }
 
     /// Checks that `from` numbers `count` early CTS from `first` on. False when it has used these numbers before.
-    pub(super) fn numbered(&mut self, from: SpId, first: u64, count: usize) -> bool {
-        fresh(self.last_early.entry(from).or_insert(0), first, count)
+    pub(super) fn accept_numbers(&mut self, from: SpId, first: u64, count: usize) -> bool {
+        advance_number(self.last_early.entry(from).or_insert(0), first, count)
     }
 
     /// An early CTS of `from`. False when it is invalid; an error when the ends disagree.
     pub(super) fn handle_early(
         &mut self,
         from: SpId,
-        name: Name,
+        name: MessageName,
         (number, cts): (u64, EarlyCts),
     ) -> Result<bool, CollectiveError> {
         let EarlyCts { bytes, up_to, .. } = cts;
@@ -291,20 +292,20 @@ impl Outgoing {
 
     /// The destination and bytes of an early CTS in a scope for a message of `source` that is not sent yet.
     pub(super) fn cleared_of(&self, scope: Scope, source: Rank) -> Option<(Rank, u64)> {
-        let mut of_scope = self.cleared.range(Name::all_of(scope));
+        let mut of_scope = self.cleared.range(MessageName::all_of(scope));
         of_scope.find(|(name, _)| name.source == source).map(|(name, cleared)| (name.destination, cleared.bytes))
     }
 
     /// `from` grants more bytes of a message. False for an invalid CTS.
     pub(super) fn handle_cts(&mut self, from: SpId, Cts { number, up_to }: Cts) -> bool {
         let id = match number {
-            Number::Rts(number) => number,
-            Number::Early(number) => match self.early.get(&(from, number)) {
+            MessageNumber::Rts(number) => number,
+            MessageNumber::Early(number) => match self.early.get(&(from, number)) {
                 Some(id) => *id,
                 None => return false,
             },
         };
-        let allows = |flow: &&Flow| {
+        let allows = |flow: &&MessageFlow| {
             flow.to == from && flow.number == Some(number) && up_to > flow.granted && up_to <= flow.message.from.len
         };
         let Some(flow) = self.flows.get(&id).filter(allows) else { return false };
@@ -315,7 +316,7 @@ impl Outgoing {
 
     /// The message that is done because `from` has accepted its eager bytes.
     pub(super) fn handle_done(&mut self, from: SpId, number: u64) -> Option<StepOf> {
-        let taken = |flow: &&Flow| flow.to == from && flow.number == Some(Number::Rts(number));
+        let taken = |flow: &&MessageFlow| flow.to == from && flow.number == Some(MessageNumber::Rts(number));
         self.flows.get(&number).filter(taken)?;
         let flow = self.flows.remove(&number)?;
         self.crossing.remove(&flow.message.name);
@@ -326,7 +327,7 @@ impl Outgoing {
     }
 
     /// The messages that are done because this number has been acknowledged.
-    pub(super) fn acknowledged(&mut self, number: u64) -> Sent {
+    pub(super) fn acknowledged(&mut self, number: u64) -> SentMessages {
         self.unacknowledged.remove(&number).unwrap_or_default()
     }
 
@@ -338,7 +339,7 @@ impl Outgoing {
     pub(super) fn targets(&self) -> impl Iterator<Item = Target> + '_ {
         let offers = self.offers.keys().map(|to| Target::of_frame(*to));
         offers.chain(self.queues.firsts().map(|(to, id)| {
-            let Flow { message, number, .. } = &self.flows[id];
+            let MessageFlow { message, number, .. } = &self.flows[id];
             Target { to: *to, bytes: message.from.len, is_whole: number.is_none() }
         }))
     }
@@ -353,7 +354,7 @@ impl Outgoing {
         if let Some(bulk) = self.next_offer(group, to, quantum.piece) {
             return Some((bulk, None));
         }
-        let Flow { number, message, .. } = self.flows[self.queues.first(&to)?];
+        let MessageFlow { number, message, .. } = self.flows[self.queues.first(&to)?];
         let most = quantum.piece_on(links, message.from.len);
         match number {
             Some(_) => Some((self.next_data(group, to, &message, most), None)),
@@ -370,7 +371,7 @@ impl Outgoing {
             self.offers.first(&to).copied().filter(|(_, next)| next.step.owner == head.step.owner)
             && origin.fits(ready.len() + 1, 0)
         {
-            let (Name { destination, tag, occurrence, .. }, bytes) = (next.name, next.from.len);
+            let (MessageName { destination, tag, occurrence, .. }, bytes) = (next.name, next.from.len);
             let eager = bytes <= next.name.eager().min(most);
             if eager && bytes > room {
                 break;
@@ -380,7 +381,7 @@ impl Outgoing {
                 payload.push(next.from);
             }
             ready.push(Rts { destination, tag, occurrence, bytes, eager });
-            let number = Number::Rts(self.last_number + 1);
+            let number = MessageNumber::Rts(self.last_number + 1);
             self.insert(to, next, Some(number));
             self.offers.pop(&to);
         }
@@ -397,11 +398,11 @@ impl Outgoing {
     /// Pieces of the messages of one owner. Tagged messages are cut into equal frames, so that no small rest remains.
     fn next_data(&mut self, group: GroupHandle, to: SpId, head: &Outbound, most: u64) -> Bulk {
         let (owner, instance) = (head.step.owner, head.name.instance());
-        let of_owner = |flow: &&Flow| flow.message.step.owner == owner && flow.number.is_some();
+        let of_owner = |flow: &&MessageFlow| flow.message.step.owner == owner && flow.number.is_some();
         let flows = self.queues.of(&to).take(MAX_PIECES_OF_DATA).map(|id| &self.flows[id]);
         let left: u64 = flows.take_while(of_owner).map(|flow| flow.granted - flow.offset).sum();
         let mut room = if instance == TAGGED { left.div_ceil(left.div_ceil(most).max(1)) } else { left.min(most) };
-        let (mut pieces, mut payload, mut sent) = (Vec::new(), SmallVec::<[MemRef; 1]>::new(), Sent::new());
+        let (mut pieces, mut payload, mut sent) = (Vec::new(), SmallVec::<[MemRef; 1]>::new(), SentMessages::new());
         while room > 0
             && pieces.len() < MAX_PIECES_OF_DATA
             && let Some(&id) = self.queues.first(&to)
@@ -409,7 +410,7 @@ impl Outgoing {
             && let Some(number) = flow.number
         {
             let len = (flow.granted - flow.offset).min(room);
-            pieces.push(Piece { number, offset: flow.offset, bytes: len as u32 });
+            pieces.push(DataPiece { number, offset: flow.offset, bytes: len as u32 });
             payload.push(MemRef { offset: flow.message.from.offset + flow.offset, len, ..flow.message.from });
             (flow.offset, room) = (flow.offset + len, room - len);
             if flow.offset == flow.granted {
@@ -418,7 +419,7 @@ impl Outgoing {
                 if flow.offset == flow.message.from.len
                     && let Some(flow) = self.flows.remove(&id)
                 {
-                    if let Number::Early(number) = number {
+                    if let MessageNumber::Early(number) = number {
                         self.early.remove(&(to, number));
                     }
                     sent.push(flow.message);
@@ -436,7 +437,7 @@ impl Outgoing {
         let id = *self.queues.first(&to)?;
         let flow = self.flows.get_mut(&id)?;
         let (message, offset) = (flow.message, flow.offset);
-        let Name { source, destination, tag: index, .. } = message.name;
+        let MessageName { source, destination, tag: index, .. } = message.name;
         let (total, instance) = (message.from.len, message.name.instance());
         let len = (total - offset).min(most);
         flow.offset += len;
@@ -447,23 +448,23 @@ impl Outgoing {
         }
         let fragment = Fragment { instance, source, destination, index, total, offset };
         let piece = MemRef { offset: message.from.offset + offset, len, ..message.from };
-        let payload = if len > 0 { Payload::Piece(piece) } else { Payload::Empty };
+        let payload = if len > 0 { FramePayload::Piece(piece) } else { FramePayload::Empty };
         let sent = (last && !message.signal).then_some(message).into_iter().collect();
         let tag = self.await_acknowledgement(group, sent, true);
         let message_ = Message::transfer(group, TransferMessage::Expected(fragment));
         Some((Bulk { instance, message: message_, payload, tag }, message.signal.then_some(message.step)))
     }
 
-    fn await_acknowledgement(&mut self, group: GroupHandle, sent: Sent, urgent: bool) -> Option<Tag> {
+    fn await_acknowledgement(&mut self, group: GroupHandle, sent: SentMessages, urgent: bool) -> Option<AckTag> {
         if sent.is_empty() {
             return None;
         }
         self.last_number += 1;
         self.unacknowledged.insert(self.last_number, sent);
-        Some(Tag { group, instance: TAGGED, what: Tagged::Message { number: self.last_number }, urgent })
+        Some(AckTag { group, instance: TAGGED, kind: AckedKind::Message { number: self.last_number }, urgent })
     }
 
-    fn remove_flows(&mut self, mut gone: impl FnMut(u64, &Flow) -> bool) -> Vec<Outbound> {
+    fn remove_flows(&mut self, mut gone: impl FnMut(u64, &MessageFlow) -> bool) -> Vec<Outbound> {
         let mut removed = Vec::new();
         self.flows.retain(|id, flow| {
             let out = gone(*id, flow);
@@ -474,7 +475,7 @@ impl Outgoing {
             if *queued {
                 self.queues.remove(to, |queued| queued == id);
             }
-            if let Some(Number::Early(number)) = number {
+            if let Some(MessageNumber::Early(number)) = number {
                 self.early.remove(&(*to, *number));
             }
         }
@@ -482,7 +483,7 @@ impl Outgoing {
     }
 
     /// Removes the messages that will not be received or sent any more.
-    pub(super) fn extract(&mut self, gone: impl Fn(&Name) -> bool) -> Vec<Outbound> {
+    pub(super) fn extract(&mut self, gone: impl Fn(&MessageName) -> bool) -> Vec<Outbound> {
         let mut extracted = self.remove_flows(|_, flow| gone(&flow.message.name));
         let offers = self.offers.extract(|_, (_, message)| gone(&message.name));
         extracted.extend(offers.into_iter().map(|(_, (_, message))| message));
@@ -499,15 +500,15 @@ impl Outgoing {
     }
 
     /// Names of the messages that are not done.
-    pub(super) fn names(&self) -> impl Iterator<Item = &Name> {
+    pub(super) fn names(&self) -> impl Iterator<Item = &MessageName> {
         let sent = self.unacknowledged.values().flatten();
         let waiting = self.offers.iter().map(|(_, (_, message))| message).chain(self.held.values()).chain(sent);
         waiting.chain(self.flows.values().map(|flow| &flow.message)).map(|message| &message.name)
     }
 
     /// The messages of a collective whose RTS the destinations have not answered.
-    pub(super) fn offered(&self, scope: Scope) -> impl Iterator<Item = (&Name, u64)> {
-        let waits = |flow: &&Flow| matches!(flow.number, Some(Number::Rts(_))) && flow.granted == 0;
+    pub(super) fn offered(&self, scope: Scope) -> impl Iterator<Item = (&MessageName, u64)> {
+        let waits = |flow: &&MessageFlow| matches!(flow.number, Some(MessageNumber::Rts(_))) && flow.granted == 0;
         let offered = self.flows.values().filter(waits).map(|flow| &flow.message);
         let offered = offered.chain(self.offers.iter().map(|(_, (_, message))| message));
         offered.filter(move |message| message.name.scope == scope).map(|message| (&message.name, message.from.len))
@@ -515,10 +516,10 @@ impl Outgoing {
 }
 
 /// Whether numbers from `first` on are new after `last`; updates `last`.
-pub(super) fn fresh(last: &mut u64, first: u64, count: usize) -> bool {
-    let fresh = first > *last;
-    if fresh && count > 0 {
+pub(super) fn advance_number(last: &mut u64, first: u64, count: usize) -> bool {
+    let advance_number = first > *last;
+    if advance_number && count > 0 {
         *last = first + (count as u64 - 1);
     }
-    fresh || count == 0
+    advance_number || count == 0
 }

@@ -10,7 +10,7 @@ use std::ops::RangeInclusive;
 const MAX_SPARE: usize = 4;
 const MAX_SPARE_ENTRIES: usize = 64;
 /// Most entries that a new entry may pass, so that long queues do not make each entry more expensive.
-const MOST_PASSED: usize = 64;
+const MAX_PASSED: usize = 64;
 
 #[derive(Debug)]
 pub(super) struct Queues<K, T> {
@@ -49,10 +49,10 @@ impl<K: Copy + Ord, T> Queues<K, T> {
         self.insert(key, entry, |_| false);
     }
 
-    /// Like [`Self::push`], but before the last entries that are `later`, at most [`MOST_PASSED`] of them.
+    /// Like [`Self::push`], but before the last entries that are `later`, at most [`MAX_PASSED`] of them.
     pub(super) fn insert(&mut self, key: K, entry: T, later: impl Fn(&T) -> bool) {
         let queue = self.queues.entry(key).or_insert_with(|| self.spare.pop().unwrap_or_default());
-        let passed = queue.iter().rev().take(MOST_PASSED).take_while(|other| later(other)).count();
+        let passed = queue.iter().rev().take(MAX_PASSED).take_while(|other| later(other)).count();
         queue.insert(queue.len() - passed, entry);
     }
 

@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn tags_leave_the_payload_out_where_that_is_agreed() {
+    fn tags_exclude_the_payload_without_multicast_auth() {
         let hasher = MulticastKey::new([1, 2], false).hasher();
         assert_eq!(hasher.hash(b"one"), hasher.hash(b"another"));
     }

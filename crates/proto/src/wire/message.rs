@@ -9,20 +9,20 @@ use outboard_call::codec::{DecodeError, Reader, Writer};
 use outboard_call::{Rank, Signature};
 
 use super::transfer::TransferMessage;
-use crate::error::{CollectiveError, Refusal};
+use crate::error::{CollectiveError, GroupRefusal};
 use crate::group::lateness::{Absentee, Absentees, DeadlineMissed, MAX_ABSENT};
 use crate::ids::{GroupHandle, InstanceId, OfferId, SpId};
 
 /// Most chunk ranges in one NAK or repair.
 pub const MAX_RANGES: usize = 48;
-/// Most sources in one [`MulticastMessage::Whole`].
+/// Most sources in one [`MulticastMessage::Have`].
 pub const MAX_SOURCES: usize = 96;
 /// Most blocks in one [`InstanceMessage::Sizes`].
 pub const MAX_BLOCKS: usize = 24;
-/// Most offers in one [`GroupMessage::Ask`].
+/// Most offers in one [`GroupMessage::RequestStep`].
 pub const MAX_OFFERS: usize = 12;
-/// Longest address in one [`GroupMessage::Ask`].
-pub const MAX_ASKER: usize = 256;
+/// Longest address in one [`GroupMessage::RequestStep`].
+pub const MAX_ADDRESS: usize = 256;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Message {
@@ -58,22 +58,23 @@ pub enum GroupMessage {
         error: CollectiveError,
     },
     /// Requests the receiver's step of the barrier by which the group is made, or the reason why the step cannot come.
-    Ask {
+    RequestStep {
         /// [`GroupSpec::fingerprint`](crate::GroupSpec::fingerprint) of the group that the sender makes.
         fingerprint: u64,
-        /// Address of the sender, for an answer before the group is known there; empty if longer than [`MAX_ASKER`].
-        asker: Arc<[u8]>,
+        /// Address of the sender, for an answer before the group is known there; empty if longer than [`MAX_ADDRESS`].
+        address: Arc<[u8]>,
         /// Ranks that the receiver serves, with their offers; 1 to [`MAX_OFFERS`] entries.
         offers: Vec<(Rank, OfferId)>,
     },
-    /// The answer to [`Self::Ask`] when a rank cannot request the group any more. The receiver notifies the others.
+    /// The answer to [`Self::RequestStep`] when a rank cannot request the group any more. The receiver notifies the
+    /// others.
     Refuse {
         /// As in the request.
         fingerprint: u64,
         error: CollectiveError,
     },
     /// The sender waits long for instances, or for messages between ranks, and requests the receiver's failures.
-    Waits {
+    QueryFailures {
         /// As in [`Self::Abort`].
         fingerprint: u64,
         /// The newest instance; 0 if only messages from rank to rank are in flight.
@@ -81,8 +82,8 @@ pub enum GroupMessage {
         /// The oldest instance, its signature, and a rank that called it so. The receiver compares its own signature.
         oldest: Option<(InstanceId, Signature, Rank)>,
     },
-    /// The answer to [`Self::Waits`] if instances fail at the sender, but the group is not broken there.
-    Fails {
+    /// The answer to [`Self::QueryFailures`] if instances fail at the sender, but the group is not broken there.
+    Failures {
         /// As in the request.
         fingerprint: u64,
         /// The instances after this one fail.
@@ -108,7 +109,7 @@ pub enum InstanceMessage {
     },
     Multicast(MulticastMessage),
     /// Requests the sizes of an allgatherv's blocks.
-    AskSizes,
+    RequestSizes,
     /// Sizes of an allgatherv's blocks, in the order of ranks.
     Sizes {
         first: u32,
@@ -132,7 +133,7 @@ pub enum MulticastMessage {
     /// From left to right neighbour: chunks that a NAK named (MC-6). Payload follows, run after run.
     Repair { source: Rank, ranges: Vec<(u32, u32)> },
     /// From left to right neighbour: the sender has these blocks whole, so missing chunks can be requested.
-    Whole {
+    Have {
         /// Ranks of the blocks, at most [`MAX_SOURCES`].
         sources: Vec<Rank>,
     },
@@ -146,17 +147,17 @@ impl GroupMessage {
         match self {
             GroupMessage::Create { fingerprint, .. }
             | GroupMessage::Abort { fingerprint, .. }
-            | GroupMessage::Ask { fingerprint, .. }
+            | GroupMessage::RequestStep { fingerprint, .. }
             | GroupMessage::Refuse { fingerprint, .. }
-            | GroupMessage::Waits { fingerprint, .. }
-            | GroupMessage::Fails { fingerprint, .. } => Some(*fingerprint),
+            | GroupMessage::QueryFailures { fingerprint, .. }
+            | GroupMessage::Failures { fingerprint, .. } => Some(*fingerprint),
             GroupMessage::Lost { .. } | GroupMessage::Instance { .. } | GroupMessage::Transfer(_) => None,
         }
     }
 
-    pub(crate) fn carries(&self) -> bool {
+    pub(crate) fn has_payload(&self) -> bool {
         match self {
-            GroupMessage::Transfer(transfer) => transfer.carries(),
+            GroupMessage::Transfer(transfer) => transfer.has_payload(),
             GroupMessage::Instance { body, .. } => {
                 matches!(body, InstanceMessage::Multicast(MulticastMessage::Repair { .. }))
             }
@@ -186,7 +187,7 @@ impl Message {
     }
 
     /// Whether an equal message in flight makes this one redundant. Such messages carry the group's fingerprint.
-    pub(crate) fn may_be_said_twice(&self) -> bool {
+    pub(crate) fn is_repeatable(&self) -> bool {
         matches!(self, Message::Group { body, .. } if body.fingerprint().is_some())
     }
 
@@ -218,19 +219,19 @@ impl Message {
             }
             GroupMessage::Lost { rank, after, cause } => w.head(2, group).u64(after.0).u32(rank.0).u32(cause.0),
             GroupMessage::Abort { fingerprint, error } => w.head(3, group).u64(*fingerprint).error(error),
-            GroupMessage::Ask { fingerprint, asker, offers } => {
-                let w = w.head(4, group).u64(*fingerprint).u16(asker.len() as u16).bytes(asker);
+            GroupMessage::RequestStep { fingerprint, address, offers } => {
+                let w = w.head(4, group).u64(*fingerprint).u16(address.len() as u16).bytes(address);
                 w.list(offers, MAX_OFFERS, |w, (rank, offer)| w.u32(rank.0).u64(offer.0))
             }
             GroupMessage::Refuse { fingerprint, error } => w.head(5, group).u64(*fingerprint).error(error),
-            GroupMessage::Waits { fingerprint, newest, oldest } => {
+            GroupMessage::QueryFailures { fingerprint, newest, oldest } => {
                 let w = w.head(6, group).u64(*fingerprint).u64(newest.0).u8(oldest.is_some().into());
                 match oldest {
                     Some((instance, signature, rank)) => w.u64(instance.0).signature(signature).u32(rank.0),
                     None => w,
                 }
             }
-            GroupMessage::Fails { fingerprint, after, cause } => {
+            GroupMessage::Failures { fingerprint, after, cause } => {
                 w.head(7, group).u64(*fingerprint).u64(after.0).u32(cause.0)
             }
             GroupMessage::Transfer(transfer) => transfer.encode(w.head(transfer.code(), group)),
@@ -241,15 +242,13 @@ impl Message {
                     InstanceMessage::Sizes { first, sizes } => {
                         w.u32(*first).list(sizes, MAX_BLOCKS, |w, bytes| w.u64(*bytes))
                     }
-                    InstanceMessage::AskSizes | InstanceMessage::Inquire => w,
+                    InstanceMessage::RequestSizes | InstanceMessage::Inquire => w,
                     InstanceMessage::Absent(ranks) => w.absentees(ranks),
                     InstanceMessage::Multicast(multicast) => match multicast {
                         MulticastMessage::Nak { source, ranges }
                         | MulticastMessage::NakRoot { source, ranges }
                         | MulticastMessage::Repair { source, ranges } => w.ranges(*source, ranges),
-                        MulticastMessage::Whole { sources } => {
-                            w.list(sources, MAX_SOURCES, |w, source| w.u32(source.0))
-                        }
+                        MulticastMessage::Have { sources } => w.list(sources, MAX_SOURCES, |w, source| w.u32(source.0)),
                         MulticastMessage::Complete => w,
                     },
                 }
@@ -283,21 +282,21 @@ impl GroupMessage {
             3 => GroupMessage::Abort { fingerprint: r.u64()?, error: read_error(r)? },
             4 => {
                 let (fingerprint, length) = (r.u64()?, usize::from(r.u16()?));
-                if length > MAX_ASKER {
+                if length > MAX_ADDRESS {
                     return Err(DecodeError::Value("address"));
                 }
-                let asker = r.bytes(length)?.into();
+                let address = r.bytes(length)?.into();
                 let offers = r.list(MAX_OFFERS, |r| Ok((Rank(r.u32()?), OfferId(r.u64()?))))?;
-                GroupMessage::Ask { fingerprint, asker, offers }
+                GroupMessage::RequestStep { fingerprint, address, offers }
             }
             5 => GroupMessage::Refuse { fingerprint: r.u64()?, error: read_error(r)? },
             6 => {
                 let (fingerprint, newest) = (r.u64()?, InstanceId(r.u64()?));
                 let oldest =
                     if r.flag()? { Some((InstanceId(r.u64()?), Signature::decode(r)?, Rank(r.u32()?))) } else { None };
-                GroupMessage::Waits { fingerprint, newest, oldest }
+                GroupMessage::QueryFailures { fingerprint, newest, oldest }
             }
-            7 => GroupMessage::Fails { fingerprint: r.u64()?, after: InstanceId(r.u64()?), cause: Rank(r.u32()?) },
+            7 => GroupMessage::Failures { fingerprint: r.u64()?, after: InstanceId(r.u64()?), cause: Rank(r.u32()?) },
             48.. => GroupMessage::Transfer(TransferMessage::decode(kind, r)?),
             _ => match r.u64()? {
                 0 => return Err(DecodeError::Value("instance")),
@@ -314,7 +313,7 @@ impl InstanceMessage {
     fn code(&self) -> u8 {
         match self {
             InstanceMessage::Ready { .. } => 16,
-            InstanceMessage::AskSizes => 17,
+            InstanceMessage::RequestSizes => 17,
             InstanceMessage::Sizes { .. } => 18,
             InstanceMessage::Inquire => 19,
             InstanceMessage::Absent(_) => 20,
@@ -322,7 +321,7 @@ impl InstanceMessage {
                 MulticastMessage::Nak { .. } => 32,
                 MulticastMessage::NakRoot { .. } => 33,
                 MulticastMessage::Repair { .. } => 34,
-                MulticastMessage::Whole { .. } => 35,
+                MulticastMessage::Have { .. } => 35,
                 MulticastMessage::Complete => 36,
             },
         }
@@ -334,14 +333,14 @@ impl InstanceMessage {
                 let step = r.u8()?;
                 return Ok(InstanceMessage::Ready { step, signature: Signature::decode(r)?, rank: Rank(r.u32()?) });
             }
-            17 => return Ok(InstanceMessage::AskSizes),
+            17 => return Ok(InstanceMessage::RequestSizes),
             18 => return Ok(InstanceMessage::Sizes { first: r.u32()?, sizes: r.list(MAX_BLOCKS, Reader::u64)? }),
             19 => return Ok(InstanceMessage::Inquire),
             20 => return Ok(InstanceMessage::Absent(read_absentees(r)?)),
             32 => MulticastMessage::Nak { source: Rank(r.u32()?), ranges: read_ranges(r)? },
             33 => MulticastMessage::NakRoot { source: Rank(r.u32()?), ranges: read_ranges(r)? },
             34 => MulticastMessage::Repair { source: Rank(r.u32()?), ranges: read_ranges(r)? },
-            35 => MulticastMessage::Whole { sources: r.list(MAX_SOURCES, |r| r.u32().map(Rank))? },
+            35 => MulticastMessage::Have { sources: r.list(MAX_SOURCES, |r| r.u32().map(Rank))? },
             36 => MulticastMessage::Complete,
             _ => return Err(DecodeError::Value("message kind")),
         };
@@ -404,7 +403,7 @@ impl Fields for Writer<'_> {
             CollectiveError::Staging { rank, bytes } => self.u8(10).u32(rank.0).u64(*bytes),
             CollectiveError::Engine(rank) => self.u8(13).u32(rank.0),
             CollectiveError::Stalled { sp, rank, ms } => self.u8(14).u64(sp.0).u32(rank.0).u64(*ms),
-            CollectiveError::NotAsked { rank, after_ms } => self.u8(11).u32(rank.0).u64(*after_ms),
+            CollectiveError::GroupNotRequested { rank, after_ms } => self.u8(11).u32(rank.0).u64(*after_ms),
             CollectiveError::Refused { rank, why } => {
                 let why = REFUSALS.iter().position(|one| one == why).expect("all of them are listed");
                 self.u8(12).u32(rank.0).u8(why as u8)
@@ -417,8 +416,13 @@ impl Fields for Writer<'_> {
 }
 
 /// Refusals in the order of their numbers on the wire.
-const REFUSALS: [Refusal; 5] =
-    [Refusal::Groups, Refusal::Descriptors, Refusal::Forgotten, Refusal::Peers, Refusal::Tables];
+const REFUSALS: [GroupRefusal; 5] = [
+    GroupRefusal::Groups,
+    GroupRefusal::Descriptors,
+    GroupRefusal::Forgotten,
+    GroupRefusal::Peers,
+    GroupRefusal::Tables,
+];
 
 fn read_ranges(r: &mut Reader<'_>) -> Result<Vec<(u32, u32)>, DecodeError> {
     let n = usize::from(r.u16()?);
@@ -488,7 +492,7 @@ fn read_error(r: &mut Reader<'_>) -> Result<CollectiveError, DecodeError> {
         },
         9 => CollectiveError::Deadline(Box::new(read_missed(r)?)),
         10 => CollectiveError::Staging { rank: Rank(r.u32()?), bytes: r.u64()? },
-        11 => CollectiveError::NotAsked { rank: Rank(r.u32()?), after_ms: r.u64()? },
+        11 => CollectiveError::GroupNotRequested { rank: Rank(r.u32()?), after_ms: r.u64()? },
         12 => {
             let (rank, why) = (Rank(r.u32()?), usize::from(r.u8()?));
             let why = *REFUSALS.get(why).ok_or(DecodeError::Value("refusal"))?;

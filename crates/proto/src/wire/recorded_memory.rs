@@ -144,7 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn gp_5_a_recording_survives_and_cut_ones_are_errors() {
+    fn gp_5_recording_round_trips_and_truncated_ones_are_errors() {
         let mut builder = ProgramBuilder::new(Rank(1), 3);
         builder.buffers(0, 60, 0);
         builder.send(Rank(0), 7, Span::output(0, 16), &[]);
@@ -171,7 +171,7 @@ mod tests {
 
     /// The memory of pieces is counted with the steps, so every piece must be named by a step.
     #[test]
-    fn more_pieces_than_steps_name_are_refused() {
+    fn more_pieces_than_steps_are_rejected() {
         let mut builder = ProgramBuilder::new(Rank(1), 3);
         builder.buffers(0, 60, 0);
         builder.copy(Span::output(0, 8), Span::output(20, 8), &[]);

@@ -1,8 +1,8 @@
 //! Messages that move data from rank to rank, for collectives and tagged calls (GP-1, GP-2, SP-5).
 //!
 //! A message is named (scope, source, destination, tag, occurrence). Behind a ready barrier its receive is posted, so
-//! its bytes travel under that name ([`TransferMessage::Expected`]). All others travel by [`Number`], which the end
-//! assigns that sends first.
+//! its bytes travel under that name ([`TransferMessage::Expected`]). All others travel by [`MessageNumber`], which
+//! the end assigns that sends first.
 
 use outboard_call::codec::{DecodeError, Reader, Writer};
 use outboard_call::{CallKind, Rank, Signature};
@@ -37,7 +37,7 @@ pub enum Scope {
 
 /// The scope of an offer. A collective adds its signature, since the offer may be the first news of the collective.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Origin {
+pub enum OfferOrigin {
     Single,
     Recorded {
         /// Number of the group's recording, from 1.
@@ -49,25 +49,25 @@ pub enum Origin {
         instance: InstanceId,
         signature: Signature,
         /// A rank that called so. The offering rank itself may have a stand-in, which forwards the signature of others.
-        signer: Rank,
+        first_caller: Rank,
     },
 }
 
-impl Origin {
+impl OfferOrigin {
     /// The origin without the signature.
     pub fn scope(self) -> Scope {
         match self {
-            Origin::Single => Scope::Single,
-            Origin::Recorded { recording, call } => Scope::Recorded { recording, call },
-            Origin::Instance { instance, .. } => Scope::Instance(instance),
+            OfferOrigin::Single => Scope::Single,
+            OfferOrigin::Recorded { recording, call } => Scope::Recorded { recording, call },
+            OfferOrigin::Instance { instance, .. } => Scope::Instance(instance),
         }
     }
 
     /// Bytes of an entry of either list. Messages of collectives have no occurrence.
     fn entry_bytes(self) -> (usize, usize) {
         match self {
-            Origin::Single | Origin::Recorded { .. } => (21, 28),
-            Origin::Instance { .. } => (17, 24),
+            OfferOrigin::Single | OfferOrigin::Recorded { .. } => (21, 28),
+            OfferOrigin::Instance { .. } => (17, 24),
         }
     }
 
@@ -107,7 +107,7 @@ pub struct EarlyCts {
 
 /// The number of a message between two service processes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Number {
+pub enum MessageNumber {
     /// The number that the source gave its RTS.
     Rts(u64),
     /// The number that the destination gave its early CTS.
@@ -116,14 +116,14 @@ pub enum Number {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Cts {
-    pub number: Number,
+    pub number: MessageNumber,
     /// The source may send the bytes up to here, more than before.
     pub up_to: u64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Piece {
-    pub number: Number,
+pub struct DataPiece {
+    pub number: MessageNumber,
     pub offset: u64,
     /// Number of bytes, at least 1. They follow in the payload, behind the earlier pieces.
     pub bytes: u32,
@@ -149,7 +149,7 @@ pub enum TransferMessage {
     /// The messages of one call of `rank` for ranks of the receiver, and the bytes that the receiver may send already.
     /// Payload follows if any message is eager. At least one list has entries.
     Offer {
-        origin: Origin,
+        origin: OfferOrigin,
         rank: Rank,
         /// Number of the first entry of `ready`; the others follow.
         first_ready: u64,
@@ -161,7 +161,7 @@ pub enum TransferMessage {
     /// Permission for more bytes: 1 to [`MAX_CTS`] entries.
     Cts(Vec<Cts>),
     /// The next bytes of 1 to [`MAX_PIECES_OF_DATA`] messages. Payload follows.
-    Data(Vec<Piece>),
+    Data(Vec<DataPiece>),
     /// A fragment of a message behind a ready barrier. Payload follows.
     Expected(Fragment),
     /// These RTS are settled: their bytes have come, or are not needed. 1 to [`MAX_DONE`] entries.
@@ -169,7 +169,7 @@ pub enum TransferMessage {
 }
 
 impl TransferMessage {
-    pub(crate) fn carries(&self) -> bool {
+    pub(crate) fn has_payload(&self) -> bool {
         !matches!(self, TransferMessage::Cts(_) | TransferMessage::Done(_))
     }
 
@@ -189,12 +189,12 @@ impl TransferMessage {
         match self {
             TransferMessage::Offer { origin, rank, first_ready, ready, first_early, early } => {
                 assert!(origin.fits(ready.len(), early.len()), "the caller splits what does not fit");
-                let tagged = !matches!(origin, Origin::Instance { .. });
+                let tagged = !matches!(origin, OfferOrigin::Instance { .. });
                 let w = match origin {
-                    Origin::Single => w.u8(0),
-                    Origin::Recorded { recording, call } => w.u8(1).u32(*recording).u64(*call),
-                    Origin::Instance { instance, signature, signer } => {
-                        w.u8(2).u64(instance.0).signature(signature).u32(signer.0)
+                    OfferOrigin::Single => w.u8(0),
+                    OfferOrigin::Recorded { recording, call } => w.u8(1).u32(*recording).u64(*call),
+                    OfferOrigin::Instance { instance, signature, first_caller } => {
+                        w.u8(2).u64(instance.0).signature(signature).u32(first_caller.0)
                     }
                 };
                 let name = move |w: &mut Writer<'_>, rank: Rank, tag, occurrence| {
@@ -241,7 +241,7 @@ impl TransferMessage {
             50 => {
                 TransferMessage::Data(r.list(MAX_PIECES_OF_DATA, |r| match (read_number(r)?, r.u64()?, r.u32()?) {
                     (_, _, 0) => Err(DecodeError::Value("bytes of a piece")),
-                    (number, offset, bytes) => Ok(Piece { number, offset, bytes }),
+                    (number, offset, bytes) => Ok(DataPiece { number, offset, bytes }),
                 })?)
             }
             51 => {
@@ -258,17 +258,17 @@ impl TransferMessage {
     }
 }
 
-impl Number {
+impl MessageNumber {
     fn encode<'w, 'out>(self, w: &'w mut Writer<'out>) -> &'w mut Writer<'out> {
         match self {
-            Number::Rts(number) => w.u8(0).u64(number),
-            Number::Early(number) => w.u8(1).u64(number),
+            MessageNumber::Rts(number) => w.u8(0).u64(number),
+            MessageNumber::Early(number) => w.u8(1).u64(number),
         }
     }
 }
 
-fn read_number(r: &mut Reader<'_>) -> Result<Number, DecodeError> {
-    Ok(if r.flag()? { Number::Early(r.u64()?) } else { Number::Rts(r.u64()?) })
+fn read_number(r: &mut Reader<'_>) -> Result<MessageNumber, DecodeError> {
+    Ok(if r.flag()? { MessageNumber::Early(r.u64()?) } else { MessageNumber::Rts(r.u64()?) })
 }
 
 fn read_instance(r: &mut Reader<'_>) -> Result<InstanceId, DecodeError> {
@@ -278,19 +278,19 @@ fn read_instance(r: &mut Reader<'_>) -> Result<InstanceId, DecodeError> {
     }
 }
 
-fn read_origin(r: &mut Reader<'_>) -> Result<Origin, DecodeError> {
+fn read_origin(r: &mut Reader<'_>) -> Result<OfferOrigin, DecodeError> {
     match r.u8()? {
-        0 => Ok(Origin::Single),
+        0 => Ok(OfferOrigin::Single),
         1 => match (r.u32()?, r.u64()?) {
             (0, _) | (_, 0) => Err(DecodeError::Value("call of a recording")),
-            (recording, call) => Ok(Origin::Recorded { recording, call }),
+            (recording, call) => Ok(OfferOrigin::Recorded { recording, call }),
         },
         2 => {
             let (instance, signature) = (read_instance(r)?, Signature::decode(r)?);
             if matches!(signature.kind, CallKind::Tagged(_)) {
                 return Err(DecodeError::Value("call kind"));
             }
-            Ok(Origin::Instance { instance, signature, signer: Rank(r.u32()?) })
+            Ok(OfferOrigin::Instance { instance, signature, first_caller: Rank(r.u32()?) })
         }
         _ => Err(DecodeError::Value("scope")),
     }
@@ -308,10 +308,10 @@ fn read_offer(r: &mut Reader<'_>) -> Result<TransferMessage, DecodeError> {
         let rank = Rank(r.u32()?);
         let tag = r.u32()?;
         let occurrence = match origin {
-            Origin::Instance { .. } => 0,
-            Origin::Single | Origin::Recorded { .. } => r.u32()?,
+            OfferOrigin::Instance { .. } => 0,
+            OfferOrigin::Single | OfferOrigin::Recorded { .. } => r.u32()?,
         };
-        if origin == Origin::Single && occurrence != 0 {
+        if origin == OfferOrigin::Single && occurrence != 0 {
             Err(DecodeError::Value("occurrence"))
         } else {
             Ok((rank, tag, occurrence))
@@ -335,7 +335,7 @@ fn read_offer(r: &mut Reader<'_>) -> Result<TransferMessage, DecodeError> {
         if cts.bytes == 0 || cts.up_to > cts.bytes { Err(DecodeError::Value("bytes of a message")) } else { Ok(cts) }
     };
     let early: Vec<EarlyCts> = (0..m).map(|_| read_early(r)).collect::<Result<_, _>>()?;
-    if m > 0 && matches!(origin, Origin::Single | Origin::Recorded { call: 1, .. }) {
+    if m > 0 && matches!(origin, OfferOrigin::Single | OfferOrigin::Recorded { call: 1, .. }) {
         return Err(DecodeError::Value("clear to send ahead of the first call"));
     }
     let (first_ready, first_early) = (check_numbers(first_ready, n)?, check_numbers(first_early, m)?);

@@ -3,7 +3,7 @@
 use outboard_proto::wire::VERSION;
 
 #[test]
-fn the_description_is_of_this_version() {
+fn wire_document_names_this_version() {
     let text = include_str!("../../../../docs/wire.md");
     assert!(
         text.contains(&format!("\nVersion {VERSION}. ")),

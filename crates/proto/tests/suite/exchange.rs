@@ -150,7 +150,7 @@ fn sp_5_the_last_to_call_sends_at_once() {
 
 /// Bytes that were requested while their announcement was on its way come once.
 #[test]
-fn sp_5_announcements_and_requests_that_cross_ask_for_nothing_twice() {
+fn sp_5_crossing_rts_and_early_cts_request_every_byte_once() {
     let mut pair = Pair::new();
     for (sends, expects, rank) in [(3 << 20, 1 << 20, 0), (1 << 20, 3 << 20, 1)] {
         pair.call(rank, sends, expects);
@@ -161,7 +161,7 @@ fn sp_5_announcements_and_requests_that_cross_ask_for_nothing_twice() {
 
 /// A block that one rank expects and the other does not have fails both calls, whichever is first.
 #[test]
-fn sp_5_a_block_that_nobody_has_is_missed_when_both_have_called() {
+fn sp_5_unsent_block_fails_the_group_when_both_have_called() {
     let error = CollectiveError::Block { source_rank: Rank(1), sent: 0, destination: Rank(0), expected: 5000 };
     for first in [0, 1] {
         let mut pair = Pair::new();
@@ -178,7 +178,7 @@ fn sp_5_a_block_that_nobody_has_is_missed_when_both_have_called() {
 /// Bytes of a block have come for a rank with a stand-in. The rank then calls without a receive for the block, so both
 /// calls fail, unless the whole block has left its source: then the source's call has ended.
 #[test]
-fn sp_6_a_block_that_nobody_receives_is_missed_when_its_rank_calls() {
+fn sp_6_unreceived_block_fails_the_group_when_its_rank_calls() {
     let error = Err(CollectiveError::Block { source_rank: Rank(0), sent: LONG, destination: Rank(1), expected: 0 });
     for (rounds, source) in [(0, error.clone()), (1, error.clone()), (200, Ok(()))] {
         let mut pair = Pair::new();

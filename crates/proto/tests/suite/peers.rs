@@ -7,8 +7,8 @@ use std::time::Duration;
 use outboard_plan::{Program, ProgramBuilder, Rank, Span};
 use outboard_proto::wire::{FrameHeader, GroupMessage, InstanceMessage, Message};
 use outboard_proto::{
-    CallId, CallKind, CollectiveError, Config, Endpoint, Event, GroupError, GroupHandle, GroupSpec, InstanceId,
-    Instant, OfferId, PostedCall, RecordError, Recording, Refusal, Signature, SpId, TaggedCall, Transmit,
+    CallId, CallKind, CollectiveError, Config, Endpoint, Event, GroupError, GroupHandle, GroupRefusal, GroupSpec,
+    InstanceId, Instant, OfferId, PostedCall, RecordError, Recording, Signature, SpId, TaggedCall, Transmit,
 };
 
 use crate::support::{self, frame};
@@ -49,8 +49,8 @@ fn drive(here: &mut Endpoint, now: Instant) -> (Vec<(SpId, Message)>, Vec<Event>
 
 /// Each job meets other service processes, and some peers send that no group here names.
 #[test]
-fn peers_of_the_past_are_forgotten() {
-    let config = Config { past_peers: 20, ..Config::default() };
+fn idle_peers_beyond_the_limit_are_evicted() {
+    let config = Config { idle_peers: 20, ..Config::default() };
     let mut here = Endpoint::new(SpId(HERE), config.clone(), 1);
     let (mut now, mut disconnected) = (Instant(1), 0);
     for other in 100..200 {
@@ -79,7 +79,7 @@ fn peers_of_the_past_are_forgotten() {
 
 /// One of three service processes has no rank in the group any more.
 #[test]
-fn members_whose_ranks_have_left_hear_nothing_more() {
+fn members_whose_ranks_have_left_receive_no_more_messages() {
     let config = Config::default();
     let mut here = Endpoint::new(SpId(HERE), config.clone(), 1);
     let spec = support::spec(&[HERE, 11, 12]);
@@ -98,7 +98,7 @@ fn members_whose_ranks_have_left_hear_nothing_more() {
     assert_eq!(sent, [(SpId(12), of(&spec, left))], "the first loss is named");
 }
 
-/// A member that keeps sending `Ask` and acknowledges nothing is lost before its answers are too many.
+/// A member that keeps sending `RequestStep` and acknowledges nothing is lost before its answers are too many.
 #[test]
 fn a_member_that_acknowledges_nothing_is_lost() {
     let config = Config::default();
@@ -123,7 +123,7 @@ fn a_member_that_acknowledges_nothing_is_lost() {
 /// A peer was silent for too long for a group, and a newer group with it continues. Messages of the newer group use the
 /// same link, so that the peer receives none twice.
 #[test]
-fn a_link_stays_for_a_group_that_was_just_asked_for() {
+fn link_is_kept_for_a_recently_requested_group() {
     let config = Config::default();
     let mut here = Endpoint::new(SpId(HERE), config.clone(), 1);
     let old = support::spec(&[HERE, 11]);
@@ -143,20 +143,22 @@ fn a_link_stays_for_a_group_that_was_just_asked_for() {
     }
     let error = CollectiveError::PeerLost { sp: SpId(11), rank: Rank(1) };
     assert!(said.contains(&of(&old, GroupMessage::Abort { fingerprint: old.fingerprint(), error })), "{said:?}");
+    let young = young.handle;
     let asks =
-        |m: &Message| matches!(m, Message::Group { group, body: GroupMessage::Ask { .. } } if *group == young.handle);
+        |m: &Message| matches!(m, Message::Group { group, body: GroupMessage::RequestStep { .. } } if *group == young);
     assert_eq!(said.iter().filter(|m| asks(m)).count(), 1, "what is still on its way is not asked again: {said:?}");
 }
 
-/// This end has given up a link, and the peer has not. The peer's `Ask` over it, for a rank that is gone, is answered.
+/// This end has given up a link, and the peer has not. The peer's `RequestStep` over it, for a rank that is gone,
+/// is answered.
 #[test]
-fn a_question_over_a_link_that_was_given_up_is_answered() {
+fn step_request_over_a_stale_link_is_answered() {
     let mut here = Endpoint::new(SpId(HERE), Config::default(), 1);
     let (spec, offer, now) = (support::spec(&[HERE, 11]), OfferId(HERE), Instant(1));
     here.handle_offer(offer);
     here.handle_offer_withdrawn(now, offer, None);
     let (fingerprint, offers) = (spec.fingerprint(), vec![(Rank(0), offer)]);
-    let ask = of(&spec, GroupMessage::Ask { fingerprint, asker: [11].into(), offers });
+    let ask = of(&spec, GroupMessage::RequestStep { fingerprint, address: [11].into(), offers });
     let mut asked = frame(3, &ask, 0);
     asked[TO].fill(5);
     here.handle_frame(now, SpId(11), &asked, 0);
@@ -170,7 +172,7 @@ fn meets(here: &mut Endpoint, now: Instant, number: u32, others: &[u64]) -> bool
     let spec = GroupSpec { handle: GroupHandle(number), ..support::spec(&members) };
     here.handle_create_group(now, &spec, Rank(0));
     let (_, events) = drive(here, now);
-    let refused = GroupError::Failed(CollectiveError::Refused { rank: Rank(0), why: Refusal::Peers });
+    let refused = GroupError::Failed(CollectiveError::Refused { rank: Rank(0), why: GroupRefusal::Peers });
     !events.iter().any(|event| matches!(event, Event::GroupReady { result: Err(error), .. } if *error == refused))
 }
 
@@ -190,7 +192,7 @@ fn without_a_descriptor_for_a_peer_this_end_is_named_to_all() {
     let (now, spec) = (Instant(1), support::spec(&[11, HERE, 12]));
     here.handle_create_group(now, &spec, Rank(1));
     here.handle_no_descriptors(now, SpId(12));
-    let error = CollectiveError::Refused { rank: Rank(1), why: Refusal::Descriptors };
+    let error = CollectiveError::Refused { rank: Rank(1), why: GroupRefusal::Descriptors };
     let (sent, events) = drive(&mut here, now);
     let abort = of(&spec, GroupMessage::Abort { fingerprint: spec.fingerprint(), error: error.clone() });
     assert!(sent.contains(&(SpId(11), abort)), "{sent:?}");
@@ -229,7 +231,7 @@ fn groups_and_recordings_beyond_the_quota_are_refused() {
         here.handle_create_group(now, spec, Rank(0));
         drive(here, now).1
     };
-    let refused = GroupError::Failed(CollectiveError::Refused { rank: Rank(0), why: Refusal::Tables });
+    let refused = GroupError::Failed(CollectiveError::Refused { rank: Rank(0), why: GroupRefusal::Tables });
     let is_refused = |events: &[Event]| {
         events.iter().any(|event| matches!(event, Event::GroupReady { result: Err(error), .. } if *error == refused))
     };
@@ -345,19 +347,20 @@ fn three_have_met() -> (Endpoint, GroupSpec, RangeFrom<u32>) {
 }
 
 fn fails_after(spec: &GroupSpec, after: u64, cause: Rank) -> Message {
-    of(spec, GroupMessage::Fails { fingerprint: spec.fingerprint(), after: InstanceId(after), cause })
+    of(spec, GroupMessage::Failures { fingerprint: spec.fingerprint(), after: InstanceId(after), cause })
 }
 
 /// A lost link loses the news of a loss, or of the group's end. A member that waits long queries the others.
 #[test]
-fn a_member_that_waits_for_a_call_that_failed_elsewhere_is_sent_why() {
+fn failure_query_is_answered_with_the_lost_rank() {
     let (mut here, spec, mut seq) = three_have_met();
     let (other, waiting, now, mut number) = (SpId(11), SpId(12), Instant(1), 0);
     let mut told = |said: Message, waits_for: &[(u64, u64)]| {
         here.handle_frame(now, other, &frame(seq.next().expect("many"), &said, 0), 0);
         for &(fingerprint, instance) in waits_for {
             number += 1;
-            let waits = of(&spec, GroupMessage::Waits { fingerprint, newest: InstanceId(instance), oldest: None });
+            let waits =
+                of(&spec, GroupMessage::QueryFailures { fingerprint, newest: InstanceId(instance), oldest: None });
             here.handle_frame(now, waiting, &frame(number, &waits, 0), 0);
         }
         let of_group = |(to, message)| (to == waiting && matches!(message, Message::Group { .. })).then_some(message);
@@ -376,7 +379,7 @@ fn a_member_that_waits_for_a_call_that_failed_elsewhere_is_sent_why() {
 
 /// A faulty member sends an invalid message. Its link does not send it again, and a call may wait for the missing one.
 #[test]
-fn what_cannot_be_said_ends_the_group_by_the_name_of_who_says_it() {
+fn invalid_message_breaks_the_group_and_names_its_sender() {
     let lost = |after| GroupMessage::Lost { rank: Rank(1), after: InstanceId(after), cause: Rank(1) };
     let signature = Signature { kind: CallKind::Barrier, bytes: 0 };
     let ready = InstanceMessage::Ready { step: 7, signature, rank: Rank(1) };
@@ -394,7 +397,7 @@ fn what_cannot_be_said_ends_the_group_by_the_name_of_who_says_it() {
 
 /// No call precedes the barrier that makes its group.
 #[test]
-fn a_call_that_comes_before_its_group_ends_it() {
+fn call_before_the_group_is_made_breaks_the_group() {
     let (config, spec) = (Config::default(), spec_of_three(1));
     let mut here = Endpoint::new(SpId(HERE), config.clone(), 1);
     let signature = Signature { kind: CallKind::Barrier, bytes: 0 };
@@ -412,14 +415,14 @@ fn a_call_that_comes_before_its_group_ends_it() {
 
 /// A call mismatches an ended one, whose rank had nothing for any other: only the waiting rank can detect it.
 #[test]
-fn who_waits_for_a_call_that_ended_as_another_hears_so() {
+fn failure_query_reports_a_mismatch_with_an_ended_call() {
     let (mut here, spec, _) = three_have_met();
     let scatter = |bytes| Signature { kind: CallKind::Scatter { root: Rank(0) }, bytes };
     let nothing = call_of_three(&mut here, 1, 1, 1, scatter(0));
     assert_eq!(nothing, None);
     let waits = |signature| {
         let oldest = Some((InstanceId(1), signature, Rank(2)));
-        of(&spec, GroupMessage::Waits { fingerprint: spec.fingerprint(), newest: InstanceId(1), oldest })
+        of(&spec, GroupMessage::QueryFailures { fingerprint: spec.fingerprint(), newest: InstanceId(1), oldest })
     };
     here.handle_frame(Instant(1), SpId(12), &frame(1, &waits(scatter(0)), 0), 0);
     let aborts = |told: Vec<(SpId, Message)>| {
@@ -433,12 +436,12 @@ fn who_waits_for_a_call_that_ended_as_another_hears_so() {
 
 /// A member that waits long queries the others. A failed call fails here too, and a rank that leaves later reports it.
 #[test]
-fn who_waits_long_asks_and_fails_with_the_others() {
+fn long_wait_queries_failures_and_fails_with_the_others() {
     let (mut here, spec, _) = three_have_met();
     let barrier = Signature { kind: CallKind::Barrier, bytes: 0 };
     (1..=2).for_each(|number| assert_eq!(call_of_three(&mut here, number, 1, number, barrier), None));
     let (fingerprint, oldest) = (spec.fingerprint(), Some((InstanceId(1), barrier, Rank(0))));
-    let waits = of(&spec, GroupMessage::Waits { fingerprint, newest: InstanceId(2), oldest });
+    let waits = of(&spec, GroupMessage::QueryFailures { fingerprint, newest: InstanceId(2), oldest });
     let asked = (1..5).find_map(|beat| {
         let now = Instant(1) + here.config().heartbeat * beat;
         [11, 12].into_iter().for_each(|sp| here.handle_frame(now, SpId(sp), &frame(1, &Message::Void, 0), 0));
@@ -459,7 +462,7 @@ fn who_waits_long_asks_and_fails_with_the_others() {
 
 /// A group breaks here before it is made, by one member's report. The report to another was lost with its link.
 #[test]
-fn who_waits_in_a_group_that_was_never_made_here_hears_why() {
+fn failure_query_for_an_unmade_group_is_answered_with_the_error() {
     let mut here = Endpoint::new(SpId(HERE), Config::default(), 1);
     let (spec, now) = (support::spec(&[HERE, 11, 12]), Instant(1));
     here.handle_create_group(now, &spec, Rank(0));
@@ -467,14 +470,14 @@ fn who_waits_in_a_group_that_was_never_made_here_hears_why() {
     let ended = of(&spec, GroupMessage::Abort { fingerprint, error });
     here.handle_frame(now, SpId(11), &frame(0, &ended, 0), 0);
     drive(&mut here, now);
-    let waits = of(&spec, GroupMessage::Waits { fingerprint, newest: InstanceId(1), oldest: None });
+    let waits = of(&spec, GroupMessage::QueryFailures { fingerprint, newest: InstanceId(1), oldest: None });
     here.handle_frame(now, SpId(12), &frame(0, &waits, 0), 0);
     assert!(drive(&mut here, now).0.contains(&(SpId(12), ended)));
 }
 
 /// Collectives continue between two members; a message does not come.
 #[test]
-fn who_waits_for_a_message_asks_while_collectives_go_on() {
+fn waiting_message_queries_failures_while_collectives_continue() {
     let (config, spec) = (Config::default(), support::spec(&[HERE, 11]));
     let (mut here, mut now, mut seq) = (Endpoint::new(SpId(HERE), config.clone(), 1), Instant(1), 0..);
     let mut hear = |here: &mut Endpoint, now, said: &Message| {
@@ -497,14 +500,14 @@ fn who_waits_for_a_message_asks_while_collectives_go_on() {
         assert!(ended.iter().any(well), "{ended:?}");
         let (fingerprint, newest) = (spec.fingerprint(), InstanceId(number));
         let oldest = Some((newest, signature, Rank(0)));
-        said.contains(&(SpId(11), of(&spec, GroupMessage::Waits { fingerprint, newest, oldest })))
+        said.contains(&(SpId(11), of(&spec, GroupMessage::QueryFailures { fingerprint, newest, oldest })))
     });
     assert!(asked.is_some_and(|number| number > 1), "{asked:?}");
 }
 
 /// The driver is full for one peer: it gets no frame or wake-up for that peer, and all frames for the others.
 #[test]
-fn nothing_is_given_for_a_peer_that_the_driver_is_full_of() {
+fn no_frames_for_a_peer_whose_send_queue_is_full() {
     let (mut here, spec, mut seq) = three_have_met();
     let (full_of, now) = (SpId(11), Instant(1) + here.config().heartbeat);
     here.handle_full(full_of, true);

@@ -105,7 +105,7 @@ fn left(rank: Rank, after: InstanceId) -> Message {
 
 /// A rank that dies before it has requested its group keeps no part of the group alive.
 #[test]
-fn a_group_that_not_all_local_ranks_asked_for_is_retired_with_those_that_did() {
+fn group_requested_by_some_local_ranks_is_retired_when_these_leave() {
     let mut victim = Victim::new();
     let spec = spec(&[SpId(10), HONEST]);
     victim.sp.handle_create_group(NOW, &spec, Rank(0));
@@ -120,7 +120,7 @@ fn a_group_that_not_all_local_ranks_asked_for_is_retired_with_those_that_did() {
 
 /// The leaving of a rank whose calls have failed overtakes the news of the death that failed them.
 #[test]
-fn whoever_leaves_after_a_death_names_the_dead() {
+fn rank_that_leaves_after_a_death_reports_the_dead_rank() {
     let mut victim = Victim::new();
     victim.group_of_three();
     let told = |cause| of_group(GroupMessage::Lost { rank: Rank(1), after: InstanceId(0), cause });
@@ -146,7 +146,7 @@ fn a_group_is_made_by_its_own_members_alone() {
 
 /// Nothing waits for a peer that had not sent before its group was left. A later group with it is made.
 #[test]
-fn a_peer_that_was_never_heard_is_forgotten_behind_its_group() {
+fn peer_that_never_sent_is_evicted_after_its_group() {
     let mut victim = Victim::new();
     let forged = GroupSpec { handle: GroupHandle(9), ..spec(&[HONEST]) };
     victim.sp.handle_create_group(NOW, &forged, Rank(0));
@@ -224,7 +224,7 @@ fn no_barrier_is_entered_before_the_group_is_made() {
 
 /// A member that has left after a call that it took part in may owe us something for it, and is watched.
 #[test]
-fn a_service_process_that_dies_after_its_rank_has_left_is_missed_by_those_who_still_call() {
+fn death_after_leaving_fails_ranks_that_still_call() {
     let mut victim = Victim::new();
     victim.group_of_three();
     victim.call();

@@ -4,7 +4,9 @@
 use std::collections::BTreeSet;
 
 use outboard_plan::{ProgramBuilder, Rank, Span};
-use outboard_proto::wire::{Cts, EarlyCts, Few, GroupMessage, Message, Number, Origin, Piece, Rts, TransferMessage};
+use outboard_proto::wire::{
+    Cts, DataPiece, EarlyCts, Few, GroupMessage, Message, MessageNumber, OfferOrigin, Rts, TransferMessage,
+};
 use outboard_proto::{
     CallId, CallKind, Config, Endpoint, Event, Instant, Order, Recording, Signature, SpId, TaggedCall,
 };
@@ -60,8 +62,8 @@ fn heard() -> impl Strategy<Value = (TransferMessage, u32)> {
     });
     let offer = (0u32..4, 0u32..3, 1u64..4, 1u64..9, prop::collection::vec(rts, 1..4), any::<bool>());
     let offer = offer.prop_map(|(rank, recording, call, first_ready, mut ready, honest)| {
-        let origin = if recording == 0 { Origin::Single } else { Origin::Recorded { recording, call } };
-        if origin == Origin::Single {
+        let origin = if recording == 0 { OfferOrigin::Single } else { OfferOrigin::Recorded { recording, call } };
+        if origin == OfferOrigin::Single {
             ready.iter_mut().for_each(|rts| rts.occurrence = 0);
         }
         let eager: u64 = ready.iter().filter(|rts| rts.eager).map(|rts| rts.bytes).sum();
@@ -87,15 +89,15 @@ fn heard() -> impl Strategy<Value = (TransferMessage, u32)> {
     ]
 }
 
-fn number() -> impl Strategy<Value = Number> {
-    prop_oneof![(0u64..8).prop_map(Number::Rts), (0u64..8).prop_map(Number::Early)]
+fn number() -> impl Strategy<Value = MessageNumber> {
+    prop_oneof![(0u64..8).prop_map(MessageNumber::Rts), (0u64..8).prop_map(MessageNumber::Early)]
 }
 
 /// Bytes of messages, requested or not.
 fn data() -> impl Strategy<Value = (TransferMessage, u32)> {
     let offset = prop_oneof![Just(0u64), Just(5000)];
     let piece = (number(), offset, prop_oneof![Just(5000u32), Just(BYTES as u32), Just(1)])
-        .prop_map(|(number, offset, bytes)| Piece { number, offset, bytes });
+        .prop_map(|(number, offset, bytes)| DataPiece { number, offset, bytes });
     (prop::collection::vec(piece, 1..3), any::<bool>()).prop_map(|(pieces, honest)| {
         let payload = pieces.iter().map(|piece| piece.bytes).sum();
         (TransferMessage::Data(pieces), if honest { payload } else { 100 })
@@ -110,7 +112,7 @@ fn early() -> impl Strategy<Value = (TransferMessage, u32)> {
     });
     let offer = (0u32..4, 1u32..4, 2u64..4, 1u64..9, prop::collection::vec(cts, 1..4));
     offer.prop_map(|(rank, recording, call, first_early, early)| {
-        let (origin, rank) = (Origin::Recorded { recording, call }, Rank(rank));
+        let (origin, rank) = (OfferOrigin::Recorded { recording, call }, Rank(rank));
         (TransferMessage::Offer { origin, rank, first_ready: 0, ready: Few::new(), first_early, early }, 0)
     })
 }

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 
 use outboard_plan::{Element, Op, Operator, ProgramBuilder, Rank, Reduction, Span};
 use outboard_proto::{
-    CallId, CallKind, Config, Endpoint, Event, GroupHandle, GroupSpec, Instant, MAX_STEPS, MemRef, OfferId, Order,
-    RecordError, Recording, Region, Signature, SpId, TaggedCall,
+    CallId, CallKind, Config, Endpoint, Event, GroupHandle, GroupSpec, Instant, MAX_STEPS, MemRef, MemRegion, OfferId,
+    Order, RecordError, Recording, Signature, SpId, TaggedCall,
 };
 
 use crate::support::{self, GROUP};
@@ -104,7 +104,7 @@ fn assert_bounded(turns: &[Vec<MemRef>], bytes: &BTreeMap<CallId, u64>) {
     }
     let mut written: BTreeMap<CallId, Vec<(u64, u64)>> = BTreeMap::new();
     for to in turns.iter().flatten() {
-        let Region::Output(call) = to.region else { panic!("{to:?}") };
+        let MemRegion::Output(call) = to.region else { panic!("{to:?}") };
         written.entry(call).or_default().push((to.offset, to.len));
     }
     for (call, pieces) in &mut written {
@@ -141,7 +141,7 @@ fn a_recording_of_many_steps_is_done_over_many_turns() {
     assert_eq!(driver.ended.len(), 4);
     assert_bounded(&turns, &calls.map(|call| (call, 2 * half)).into());
     // Both calls had their turns, however many steps the earlier call had left.
-    let of = |call| turns.iter().position(|turn| turn.iter().any(|to| to.region == Region::Output(call)));
+    let of = |call| turns.iter().position(|turn| turn.iter().any(|to| to.region == MemRegion::Output(call)));
     assert!(calls.into_iter().all(|call| of(call).is_some_and(|first| first < 4)), "{:?}", calls.map(of));
 }
 
@@ -175,7 +175,7 @@ fn small_recordings_are_done_at_once() {
 }
 
 #[test]
-fn what_is_left_of_a_rank_that_is_gone_is_not_done() {
+fn queued_work_of_a_lost_rank_is_dropped() {
     let mut driver = Driver::new();
     let copies = |builder: &mut ProgramBuilder| {
         (0..5000).for_each(|at| _ = builder.copy(Span::output(at, 1), Span::output(5000 + at, 1), &[]));
@@ -268,7 +268,7 @@ fn a_withdrawn_offer_concerns_its_group_alone() {
 
 #[test]
 #[ignore = "compares measured times: make soak"]
-fn a_withdrawn_offer_takes_no_longer_where_many_groups_are_made() {
+fn withdrawing_an_offer_costs_the_same_with_many_groups() {
     let (_, [of_none, of_many]) = endpoint_of_many_groups();
     assert!(of_many < of_none * 100, "{of_many:?} for what nobody waits for, {of_none:?} without groups");
 }

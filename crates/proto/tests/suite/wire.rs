@@ -2,13 +2,13 @@
 
 use outboard_plan::{Rank, Reduction};
 use outboard_proto::wire::{
-    Cts, EarlyCts, Fragment, FrameHeader, FrameKind, GroupMessage, InstanceMessage, MAX_ASKER, MAX_BLOCKS, MAX_CTS,
-    MAX_DONE, MAX_FRAME_HEADER, MAX_OFFERS, MAX_PIECES_OF_DATA, MAX_RANGES, MAX_SOURCES, Message, MulticastMessage,
-    Number, Origin, Piece, Rts, TransferMessage,
+    Cts, DataPiece, EarlyCts, Fragment, FrameHeader, FrameKind, GroupMessage, InstanceMessage, MAX_ADDRESS, MAX_BLOCKS,
+    MAX_CTS, MAX_DONE, MAX_FRAME_HEADER, MAX_OFFERS, MAX_PIECES_OF_DATA, MAX_RANGES, MAX_SOURCES, Message,
+    MessageNumber, MulticastMessage, OfferOrigin, Rts, TransferMessage,
 };
 use outboard_proto::{
-    Absentee, Absentees, CallKind, CollectiveError, DeadlineMissed, GroupHandle, InstanceId, MAX_ABSENT, OfferId,
-    Refusal, Signature, SpId,
+    Absentee, Absentees, CallKind, CollectiveError, DeadlineMissed, GroupHandle, GroupRefusal, InstanceId, MAX_ABSENT,
+    OfferId, Signature, SpId,
 };
 use proptest::prelude::*;
 
@@ -95,15 +95,15 @@ fn error() -> impl Strategy<Value = CollectiveError> {
             ms
         }),
         (rank(), any::<u64>()).prop_map(|(rank, bytes)| CollectiveError::Staging { rank, bytes }),
-        (rank(), any::<u64>()).prop_map(|(rank, after_ms)| CollectiveError::NotAsked { rank, after_ms }),
+        (rank(), any::<u64>()).prop_map(|(rank, after_ms)| CollectiveError::GroupNotRequested { rank, after_ms }),
         (
             rank(),
             prop_oneof![
-                Just(Refusal::Groups),
-                Just(Refusal::Descriptors),
-                Just(Refusal::Forgotten),
-                Just(Refusal::Peers),
-                Just(Refusal::Tables)
+                Just(GroupRefusal::Groups),
+                Just(GroupRefusal::Descriptors),
+                Just(GroupRefusal::Forgotten),
+                Just(GroupRefusal::Peers),
+                Just(GroupRefusal::Tables)
             ]
         )
             .prop_map(|(rank, why)| CollectiveError::Refused { rank, why }),
@@ -156,17 +156,22 @@ fn of_groups() -> impl Strategy<Value = GroupMessage> {
             cause
         }),
         (any::<u64>(), error()).prop_map(|(fingerprint, error)| GroupMessage::Abort { fingerprint, error }),
-        (any::<u64>(), prop::collection::vec(any::<u8>(), 0..=MAX_ASKER), offers())
-            .prop_map(|(fingerprint, asker, offers)| GroupMessage::Ask { fingerprint, asker: asker.into(), offers }),
+        (any::<u64>(), prop::collection::vec(any::<u8>(), 0..=MAX_ADDRESS), offers()).prop_map(
+            |(fingerprint, address, offers)| GroupMessage::RequestStep { fingerprint, address: address.into(), offers }
+        ),
         (any::<u64>(), error()).prop_map(|(fingerprint, error)| GroupMessage::Refuse { fingerprint, error }),
         (
             any::<u64>(),
             any::<u64>().prop_map(InstanceId),
             prop::option::of((any::<u64>().prop_map(InstanceId), signature(), rank()))
         )
-            .prop_map(|(fingerprint, newest, oldest)| GroupMessage::Waits { fingerprint, newest, oldest }),
+            .prop_map(|(fingerprint, newest, oldest)| GroupMessage::QueryFailures {
+                fingerprint,
+                newest,
+                oldest
+            }),
         (any::<u64>(), any::<u64>().prop_map(InstanceId), rank())
-            .prop_map(|(fingerprint, after, cause)| GroupMessage::Fails { fingerprint, after, cause }),
+            .prop_map(|(fingerprint, after, cause)| GroupMessage::Failures { fingerprint, after, cause }),
     ]
 }
 
@@ -174,7 +179,7 @@ fn of_instances() -> impl Strategy<Value = InstanceMessage> {
     prop_oneof![
         1 => (any::<u8>(), signature(), rank())
             .prop_map(|(step, signature, rank)| InstanceMessage::Ready { step, signature, rank }),
-        1 => Just(InstanceMessage::AskSizes),
+        1 => Just(InstanceMessage::RequestSizes),
         1 => (any::<u32>(), prop::collection::vec(any::<u64>(), 1..=MAX_BLOCKS))
             .prop_map(|(first, sizes)| InstanceMessage::Sizes { first, sizes }),
         1 => Just(InstanceMessage::Inquire),
@@ -189,19 +194,19 @@ fn of_multicast() -> impl Strategy<Value = MulticastMessage> {
         ranges().prop_map(|(source, ranges)| MulticastMessage::Nak { source, ranges }),
         ranges().prop_map(|(source, ranges)| MulticastMessage::NakRoot { source, ranges }),
         ranges().prop_map(|(source, ranges)| MulticastMessage::Repair { source, ranges }),
-        prop::collection::vec(rank(), 1..=MAX_SOURCES).prop_map(|sources| MulticastMessage::Whole { sources }),
+        prop::collection::vec(rank(), 1..=MAX_SOURCES).prop_map(|sources| MulticastMessage::Have { sources }),
         Just(MulticastMessage::Complete),
     ]
 }
 
-fn number() -> impl Strategy<Value = Number> {
-    prop_oneof![any::<u64>().prop_map(Number::Rts), any::<u64>().prop_map(Number::Early)]
+fn number() -> impl Strategy<Value = MessageNumber> {
+    prop_oneof![any::<u64>().prop_map(MessageNumber::Rts), any::<u64>().prop_map(MessageNumber::Early)]
 }
 
 fn of_transfers() -> impl Strategy<Value = TransferMessage> {
     let cts = (number(), any::<u64>()).prop_map(|(number, up_to)| Cts { number, up_to });
     let piece =
-        (number(), any::<u64>(), 1..=u32::MAX).prop_map(|(number, offset, bytes)| Piece { number, offset, bytes });
+        (number(), any::<u64>(), 1..=u32::MAX).prop_map(|(number, offset, bytes)| DataPiece { number, offset, bytes });
     let fragment = (instance(), rank(), rank(), any::<u32>(), any::<u64>(), any::<u64>());
     prop_oneof![
         4 => offer(),
@@ -218,12 +223,12 @@ fn of_transfers() -> impl Strategy<Value = TransferMessage> {
 /// Offers with the most entries that fit, and with fewer, of either list.
 fn offer() -> impl Strategy<Value = TransferMessage> {
     let origin = prop_oneof![
-        Just(Origin::Single),
-        (1..=u32::MAX, 1..=u64::MAX).prop_map(|(recording, call)| Origin::Recorded { recording, call }),
-        (instance(), exchange(), rank()).prop_map(|(instance, signature, signer)| Origin::Instance {
+        Just(OfferOrigin::Single),
+        (1..=u32::MAX, 1..=u64::MAX).prop_map(|(recording, call)| OfferOrigin::Recorded { recording, call }),
+        (instance(), exchange(), rank()).prop_map(|(instance, signature, first_caller)| OfferOrigin::Instance {
             instance,
             signature,
-            signer
+            first_caller
         }),
     ];
     let rts = (rank(), any::<u32>(), any::<u32>(), any::<u64>(), any::<bool>())
@@ -236,7 +241,7 @@ fn offer() -> impl Strategy<Value = TransferMessage> {
     let numbers = (1u64..u64::MAX - 40, 1u64..u64::MAX - 40);
     (origin, rank(), numbers, ready, early).prop_map(
         |(origin, rank, (first_ready, first_early), mut ready, mut early)| {
-            if let Origin::Single | Origin::Recorded { call: 1, .. } = origin {
+            if let OfferOrigin::Single | OfferOrigin::Recorded { call: 1, .. } = origin {
                 early.clear();
             }
             while !origin.fits(ready.len(), early.len()) {
@@ -248,9 +253,9 @@ fn offer() -> impl Strategy<Value = TransferMessage> {
             let of_ready = ready.iter_mut().map(|rts| (&mut rts.tag, &mut rts.occurrence));
             for (tag, occurrence) in of_ready.chain(early.iter_mut().map(|cts| (&mut cts.tag, &mut cts.occurrence))) {
                 match origin {
-                    Origin::Single => *occurrence = 0,
-                    Origin::Recorded { .. } => {}
-                    Origin::Instance { .. } => (*tag, *occurrence) = (0, 0),
+                    OfferOrigin::Single => *occurrence = 0,
+                    OfferOrigin::Recorded { .. } => {}
+                    OfferOrigin::Instance { .. } => (*tag, *occurrence) = (0, 0),
                 }
             }
             let first_ready = if ready.is_empty() { 0 } else { first_ready };

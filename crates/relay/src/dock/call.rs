@@ -1,76 +1,77 @@
-//! A call for a relayed rank: its shadow, and the bytes of the shadow that cross the link.
+//! A call for a relayed rank: its proxy buffer, and the bytes of the proxy buffer that cross the link.
 
 use std::sync::Arc;
 
 use outboard_call::{Call, CallKind, TaggedCall};
-use outboard_shm::entry::Entry;
+use outboard_shm::entry::SubmissionEntry;
 
-use super::rank::NOWHERE;
-use outboard_service::Pieces;
+use super::rank::UNMAPPED_ADDRESS;
+use outboard_service::MemoryPieces;
 
-use crate::recording::Recorded;
-use crate::shadow::Shadow;
+use crate::proxy_buffer::ProxyBuffer;
+use crate::recording::RelayedRecording;
 use crate::spans::Spans;
 
-/// Alignment of shadows and of their parts.
+/// Alignment of proxy buffers and of their parts.
 const ALIGN: u64 = 64;
 
-/// Bytes of a call that cross the link, by their place in its shadow.
+/// Bytes of a call that cross the link, by their place in its proxy buffer.
 #[derive(Debug, Clone)]
-pub(super) enum Layout {
+pub(super) enum ProxyLayout {
     /// Input, table and output, one after another; `table_at` and `output_at` are offsets. The table counts as input.
-    Apart { input: Pieces, output: Pieces, table_at: u64, output_at: u64 },
+    Apart { input: MemoryPieces, output: MemoryPieces, table_at: u64, output_at: u64 },
     /// The memory of a recording, which it reads and writes.
-    Recorded(Arc<Recorded>),
+    Recorded(Arc<RelayedRecording>),
 }
 
-impl Layout {
-    /// Lays out a call with these bytes of each part. Returns the layout and the bytes of the shadow, or `None` if they
-    /// exceed the address space.
-    pub(super) fn apart(input: u64, table: u64, output: u64) -> Option<(Layout, u64)> {
+impl ProxyLayout {
+    /// Lays out a call with these bytes of each part. Returns the layout and the bytes of the proxy buffer, or `None`
+    /// if they exceed the address space.
+    pub(super) fn apart(input: u64, table: u64, output: u64) -> Option<(ProxyLayout, u64)> {
         let table_at = input.checked_next_multiple_of(ALIGN)?;
         let output_at = table_at.checked_add(table)?.checked_next_multiple_of(ALIGN)?;
         let bytes = output_at.checked_add(output)?;
-        let (input, output) = (Pieces::new([(0, input), (table_at, table)]), Pieces::new([(output_at, output)]));
-        Some((Layout::Apart { input, output, table_at, output_at }, bytes))
+        let (input, output) =
+            (MemoryPieces::new([(0, input), (table_at, table)]), MemoryPieces::new([(output_at, output)]));
+        Some((ProxyLayout::Apart { input, output, table_at, output_at }, bytes))
     }
 
-    fn input(&self) -> &Pieces {
+    fn input(&self) -> &MemoryPieces {
         match self {
-            Layout::Apart { input, .. } => input,
-            Layout::Recorded(recorded) => &recorded.reads,
+            ProxyLayout::Apart { input, .. } => input,
+            ProxyLayout::Recorded(recorded) => &recorded.reads,
         }
     }
 
-    fn output(&self) -> &Pieces {
+    fn output(&self) -> &MemoryPieces {
         match self {
-            Layout::Apart { output, .. } => output,
-            Layout::Recorded(recorded) => &recorded.writes,
+            ProxyLayout::Apart { output, .. } => output,
+            ProxyLayout::Recorded(recorded) => &recorded.writes,
         }
     }
 }
 
-/// A call and the shadow that holds its buffers.
+/// A call and the proxy buffer that holds its buffers.
 #[derive(Debug)]
-pub(super) struct Docked {
-    pub(super) entry: Entry,
-    pub(super) shadow: Shadow,
-    layout: Layout,
+pub(super) struct DockedCall {
+    pub(super) entry: SubmissionEntry,
+    pub(super) proxy_buffer: ProxyBuffer,
+    layout: ProxyLayout,
     /// Bytes of input and table that have not arrived.
     pub(super) missing: u64,
     sent: Spans,
     readable: bool,
 }
 
-impl Docked {
-    pub(super) fn new(entry: Entry, shadow: Shadow, layout: Layout) -> Docked {
+impl DockedCall {
+    pub(super) fn new(entry: SubmissionEntry, proxy_buffer: ProxyBuffer, layout: ProxyLayout) -> DockedCall {
         let missing = layout.input().total();
-        Docked { entry, shadow, layout, missing, sent: Spans::default(), readable: true }
+        DockedCall { entry, proxy_buffer, layout, missing, sent: Spans::default(), readable: true }
     }
 
     /// The missing input never arrives: the service process fails the call as the rank's fault.
-    pub(super) fn unreadable(self) -> Docked {
-        Docked { readable: false, ..self }
+    pub(super) fn unreadable(self) -> DockedCall {
+        DockedCall { readable: false, ..self }
     }
 
     /// Stores a piece of input or table; returns false if it lies beyond them.
@@ -82,46 +83,46 @@ impl Docked {
         for (at, count) in input.places(offset, length) {
             // The counts of the places add up to the length of `bytes` at most.
             let (now, rest) = bytes.split_at(count as usize);
-            self.shadow.write(at, now);
+            self.proxy_buffer.write(at, now);
             bytes = rest;
         }
         self.missing -= length;
         true
     }
 
-    /// First address of the shadow, and the address behind it.
+    /// First address of the proxy buffer, and the address behind it.
     pub(super) fn addresses(&self) -> (u64, u64) {
-        (self.shadow.address(), self.shadow.address() + self.shadow.bytes())
+        (self.proxy_buffer.address(), self.proxy_buffer.address() + self.proxy_buffer.bytes())
     }
 
     /// Fills `buffer` with output from `offset` on.
     pub(super) fn read(&self, offset: u64, mut buffer: &mut [u8]) {
         for (at, count) in self.layout.output().places(offset, buffer.len() as u64) {
             let (now, rest) = buffer.split_at_mut(count as usize);
-            self.shadow.read(at, now);
+            self.proxy_buffer.read(at, now);
             buffer = rest;
         }
     }
 
     /// Offsets of the first run of output between two addresses.
     pub(super) fn first_between(&self, start: u64, end: u64) -> Option<(u64, u64)> {
-        let base = self.shadow.address();
+        let base = self.proxy_buffer.address();
         self.layout.output().offsets(start.saturating_sub(base), end.saturating_sub(base)).next()
     }
 
     /// The address behind the output byte before `offset`.
     pub(super) fn address_behind(&self, offset: u64) -> u64 {
         let last = self.layout.output().places(offset.saturating_sub(1), 1).next();
-        self.shadow.address() + last.map_or(0, |(at, _)| at + 1)
+        self.proxy_buffer.address() + last.map_or(0, |(at, _)| at + 1)
     }
 
-    pub(super) fn leaves(&mut self, start: u64, end: u64) {
+    pub(super) fn mark_sent(&mut self, start: u64, end: u64) {
         self.sent.insert(start, end);
     }
 
     /// Output ranges that must still be sent, if these address spans were written since they were last sent.
-    pub(super) fn left(&self, rewritten: &[(u64, u64)]) -> Vec<(u64, u64)> {
-        let (output, base) = (self.layout.output(), self.shadow.address());
+    pub(super) fn unsent(&self, rewritten: &[(u64, u64)]) -> Vec<(u64, u64)> {
+        let (output, base) = (self.layout.output(), self.proxy_buffer.address());
         let rewritten = rewritten.iter().flat_map(|(start, end)| output.offsets(start - base, end - base));
         if let CallKind::Tagged(TaggedCall::Send { .. } | TaggedCall::Receive { .. }) = self.entry.call.kind {
             // A message may be shorter than its receive buffer, whose memory behind the message stays unchanged.
@@ -132,15 +133,15 @@ impl Docked {
         sent.missing(0, output.total())
     }
 
-    pub(super) fn placed(&self) -> Entry {
-        let base = self.shadow.address();
-        let send = if self.readable { base } else { NOWHERE };
+    pub(super) fn entry_in_buffer(&self) -> SubmissionEntry {
+        let base = self.proxy_buffer.address();
+        let send = if self.readable { base } else { UNMAPPED_ADDRESS };
         let (receive, table) = match (&self.layout, self.entry.call.kind) {
-            (Layout::Recorded(_), _) => (send, 0),
+            (ProxyLayout::Recorded(_), _) => (send, 0),
             // The service process knows no recording that the dock does not know, and reports that.
-            (Layout::Apart { .. }, CallKind::Tagged(TaggedCall::Recorded { .. })) => (NOWHERE, 0),
-            (Layout::Apart { table_at, output_at, .. }, _) => (base + output_at, base + table_at),
+            (ProxyLayout::Apart { .. }, CallKind::Tagged(TaggedCall::Recorded { .. })) => (UNMAPPED_ADDRESS, 0),
+            (ProxyLayout::Apart { table_at, output_at, .. }, _) => (base + output_at, base + table_at),
         };
-        Entry { call: Call { send, receive, table, ..self.entry.call }, ..self.entry }
+        SubmissionEntry { call: Call { send, receive, table, ..self.entry.call }, ..self.entry }
     }
 }

@@ -7,39 +7,39 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use outboard_shm::control::RankSide;
 use outboard_shm::status::Status;
 
-use super::call::Docked;
-use crate::frame::{DATA_BYTES, Frame};
+use super::call::DockedCall;
+use crate::frame::{DATA_BYTES, RelayFrame};
 use crate::output::Output;
-use crate::shadow::Shadows;
+use crate::proxy_buffer::ProxyBuffers;
 use crate::wire::{Wire, lock};
 
 /// State that both threads of a session share.
 #[derive(Debug)]
-pub(super) struct Shared {
+pub(super) struct DockDelivery {
     pub(super) side: Arc<RankSide>,
     pub(super) output: Arc<Output>,
     pub(super) wire: Wire,
-    pub(super) books: Mutex<Books>,
+    pub(super) state: Mutex<DockState>,
     pub(super) changed: Condvar,
 }
 
 #[derive(Debug)]
-pub(super) struct Books {
+pub(super) struct DockState {
     /// Calls by completion word.
-    pub(super) posted: HashMap<u32, Docked>,
-    pub(super) shadows: Shadows,
+    pub(super) posted: HashMap<u32, DockedCall>,
+    pub(super) proxy_buffers: ProxyBuffers,
     pub(super) over: bool,
 }
 
-impl Shared {
-    pub(super) fn books(&self) -> MutexGuard<'_, Books> {
-        lock(&self.books)
+impl DockDelivery {
+    pub(super) fn state(&self) -> MutexGuard<'_, DockState> {
+        lock(&self.state)
     }
 
     /// Ends the session, so that the other thread ends.
     pub(super) fn finish(&self) {
         self.wire.end();
-        self.books().over = true;
+        self.state().over = true;
         self.changed.notify_all();
         self.side.nudge();
     }
@@ -48,23 +48,24 @@ impl Shared {
     pub(super) fn deliver(&self) {
         let mut buffer = Vec::new();
         loop {
-            let idle = |books: &mut Books| books.posted.is_empty() && !books.over;
-            drop(self.changed.wait_while(self.books(), idle).unwrap_or_else(PoisonError::into_inner));
-            let news = |books: &Books| books.over || books.posted.keys().any(|slot| self.side.result(*slot).is_some());
-            self.side.wait(None, None, || news(&self.books()) || self.output.is_worth_a_frame());
-            let mut books = self.books();
-            if books.over {
+            let idle = |state: &mut DockState| state.posted.is_empty() && !state.over;
+            drop(self.changed.wait_while(self.state(), idle).unwrap_or_else(PoisonError::into_inner));
+            let has_work =
+                |state: &DockState| state.over || state.posted.keys().any(|slot| self.side.result(*slot).is_some());
+            self.side.wait(None, None, || has_work(&self.state()) || self.output.is_worth_a_frame());
+            let mut state = self.state();
+            if state.over {
                 return;
             }
-            let ended: Vec<_> = books.posted.extract_if(|slot, _| self.side.result(*slot).is_some()).collect();
-            drop(books);
+            let ended: Vec<_> = state.posted.extract_if(|slot, _| self.side.result(*slot).is_some()).collect();
+            drop(state);
             // The reading thread notices a broken connection.
             for (slot, call) in ended {
                 let status = self.side.result(slot).unwrap_or(Status::Internal);
-                if self.answer(slot, &call, status, &mut buffer).is_err() {
+                if self.send_completion(slot, &call, status, &mut buffer).is_err() {
                     return;
                 }
-                self.books().shadows.give_back(call.shadow);
+                self.state().proxy_buffers.give_back(call.proxy_buffer);
             }
             if let Some(span) = self.output.take()
                 && self.send_early(span, &mut buffer).is_err()
@@ -77,10 +78,10 @@ impl Shared {
     /// Sends output that was written between two addresses, for calls that have not ended.
     fn send_early(&self, (mut start, end): (u64, u64), buffer: &mut Vec<u8>) -> io::Result<()> {
         while start < end {
-            let mut books = self.books();
-            let holds = |call: &Docked| (call.addresses().0..call.addresses().1).contains(&start);
+            let mut state = self.state();
+            let holds = |call: &DockedCall| (call.addresses().0..call.addresses().1).contains(&start);
             // Only calls in flight are written to; the output of calls that have ended meanwhile has been sent.
-            let Some((&slot, call)) = books.posted.iter_mut().find(|(_, call)| holds(call)) else { return Ok(()) };
+            let Some((&slot, call)) = state.posted.iter_mut().find(|(_, call)| holds(call)) else { return Ok(()) };
             let stop = call.addresses().1.min(end);
             let Some((offset, behind)) = call.first_between(start, stop) else {
                 start = stop;
@@ -89,28 +90,28 @@ impl Shared {
             let behind = behind.min(offset + DATA_BYTES as u64);
             buffer.resize((behind - offset) as usize, 0);
             call.read(offset, buffer);
-            call.leaves(offset, behind);
+            call.mark_sent(offset, behind);
             start = call.address_behind(behind);
-            drop(books);
-            self.wire.send(&Frame::Data { slot, offset, bytes: buffer })?;
+            drop(state);
+            self.wire.send(&RelayFrame::Data { slot, offset, bytes: buffer })?;
         }
         Ok(())
     }
 
     /// Sends the rest of an ended call's output, and its completion.
-    fn answer(&self, slot: u32, call: &Docked, status: Status, buffer: &mut Vec<u8>) -> io::Result<()> {
+    fn send_completion(&self, slot: u32, call: &DockedCall, status: Status, buffer: &mut Vec<u8>) -> io::Result<()> {
         let (start, end) = call.addresses();
         let rewritten = self.output.take_between(start, end);
-        let rest = if status == Status::Ok { call.left(&rewritten) } else { Vec::new() };
+        let rest = if status == Status::Ok { call.unsent(&rewritten) } else { Vec::new() };
         for (mut offset, end) in rest {
             while offset < end {
                 let count = (end - offset).min(DATA_BYTES as u64);
                 buffer.resize(count as usize, 0);
                 call.read(offset, buffer);
-                self.wire.send(&Frame::Data { slot, offset, bytes: buffer })?;
+                self.wire.send(&RelayFrame::Data { slot, offset, bytes: buffer })?;
                 offset += count;
             }
         }
-        self.wire.send(&Frame::Complete { slot, status })
+        self.wire.send(&RelayFrame::Complete { slot, status })
     }
 }

@@ -10,28 +10,28 @@ use std::sync::Mutex;
 use outboard_fabric::SharedKey;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::frame::{Decoder, Frame};
-use crate::host::NONSENSE;
+use crate::frame::{Decoder, RelayFrame};
+use crate::host::UNEXPECTED_ANSWER;
 use crate::wire::{ANSWER_LIMIT, Wire, lock};
 
 /// The dock's address, and the connection to it.
 #[derive(Debug)]
-pub(super) struct Control {
+pub(super) struct ControlConnection {
     service: SocketAddr,
     key: SharedKey,
-    opened: Mutex<Option<Opened>>,
+    opened: Mutex<Option<OpenControl>>,
 }
 
 #[derive(Debug)]
-struct Opened {
+struct OpenControl {
     wire: Wire,
     /// Address and key for the ranks' connections.
     ranks: (SocketAddr, SharedKey),
 }
 
-impl Control {
-    pub(super) fn new(service: SocketAddr, key: SharedKey) -> Control {
-        Control { service, key, opened: Mutex::default() }
+impl ControlConnection {
+    pub(super) fn new(service: SocketAddr, key: SharedKey) -> ControlConnection {
+        ControlConnection { service, key, opened: Mutex::default() }
     }
 
     /// A connection for one more rank.
@@ -43,7 +43,7 @@ impl Control {
     fn ranks(&self) -> Result<(SocketAddr, SharedKey), Box<dyn Error>> {
         // The lock is held meanwhile, since other ranks need the answer as well.
         let mut opened = lock(&self.opened);
-        if let Some(Opened { ranks, .. }) = opened.as_ref().filter(|opened| !opened.has_ended()) {
+        if let Some(OpenControl { ranks, .. }) = opened.as_ref().filter(|opened| !opened.has_ended()) {
             return Ok(*ranks);
         }
         // The dock serves no other control connection before the end of this one.
@@ -52,22 +52,22 @@ impl Control {
         Ok(opened.insert(now).ranks)
     }
 
-    fn open(&self) -> Result<Opened, Box<dyn Error>> {
+    fn open(&self) -> Result<OpenControl, Box<dyn Error>> {
         let wire = Wire::dial(TcpStream::connect_timeout(&self.service, ANSWER_LIMIT)?, &self.key)?;
-        wire.send(&Frame::Open)?;
+        wire.send(&RelayFrame::Open)?;
         let answer = wire.first(&mut Decoder::default(), ANSWER_LIMIT, |frame| match frame {
-            Frame::Opened { port, secret } => Ok((port, SharedKey::of(&secret))),
-            Frame::Refused { text } => Err(text.to_owned()),
-            _ => Err(NONSENSE.to_owned()),
+            RelayFrame::Opened { port, secret } => Ok((port, SharedKey::of(&secret))),
+            RelayFrame::Refused { text } => Err(text.to_owned()),
+            _ => Err(UNEXPECTED_ANSWER.to_owned()),
         })?;
         let (port, key) = answer?;
         let mut at = self.service;
         at.set_port(port);
-        Ok(Opened { wire, ranks: (at, key) })
+        Ok(OpenControl { wire, ranks: (at, key) })
     }
 }
 
-impl Opened {
+impl OpenControl {
     /// The dock sends nothing more on this connection, so it becomes readable only at its end.
     fn has_ended(&self) -> bool {
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };

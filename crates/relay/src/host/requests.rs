@@ -3,168 +3,182 @@
 use std::os::fd::OwnedFd;
 
 use outboard_fabric::limited;
-use outboard_service::{Refused, register, sealed, sealed_recording};
-use outboard_shm::attach::message::Message;
-use outboard_shm::attach::{ChannelError, OFFER_BYTES, Received, Reply, Request};
+use outboard_service::{RefusedRequest, read_sealed, read_sealed_recording, register_memory};
+use outboard_shm::attach::message::AttachMessage;
+use outboard_shm::attach::{AttachReply, AttachRequest, ChannelError, OFFER_BYTES, ReceivedMessage};
 use outboard_shm::status::Status;
 
-use super::relayed::{Gone, Relayed};
-use crate::frame::{DATA_BYTES, Frame, MOST_HANDED};
-use crate::recording::{Recorded, RecordingName};
-use crate::session::Asked;
+use super::relayed_rank::{RankEnd, RelayedRank};
+use crate::frame::{DATA_BYTES, MOST_HANDED, RelayFrame};
+use crate::recording::{RecordingName, RelayedRecording};
+use crate::session::PendingRequest;
 
-impl Relayed {
-    pub(super) fn take_requests(&mut self) -> Result<bool, Gone> {
-        match self.channel.receive::<Request>() {
+impl RelayedRank {
+    pub(super) fn take_requests(&mut self) -> Result<bool, RankEnd> {
+        match self.channel.receive::<AttachRequest>() {
             Ok(None) => Ok(false),
             Ok(Some(received)) => {
                 self.request(received);
                 Ok(true)
             }
-            Err(ChannelError::Closed) => Err(Gone::Rank),
+            Err(ChannelError::Closed) => Err(RankEnd::Rank),
             Err(error) => {
                 limited!(warn, pid = self.session.pid, %error, "a connection is given up");
-                Err(Gone::Rank)
+                Err(RankEnd::Rank)
             }
         }
     }
 
-    fn request(&mut self, received: Received<Request>) {
-        let Received { token, message, descriptors } = received;
-        if self.session.books().asked.contains_key(&token) {
-            return self.session.answer(&self.channel, token, &error(Status::Protocol, "its token is in use"));
+    fn request(&mut self, received: ReceivedMessage<AttachRequest>) {
+        let ReceivedMessage { token, message, descriptors } = received;
+        if self.session.state().pending_requests.contains_key(&token) {
+            return self.session.send_reply(&self.channel, token, &error(Status::Protocol, "its token is in use"));
         }
         let local = match &message {
-            Request::Hello(_) => Some(error(Status::Protocol, "this connection is attached already")),
-            Request::RegisterMemory { address, bytes, .. } => {
-                Some(register(&self.session.memory, descriptors, *address, *bytes).unwrap_or_else(Refused::reply))
+            AttachRequest::Hello(_) => Some(error(Status::Protocol, "this connection is attached already")),
+            AttachRequest::RegisterMemory { address, bytes, .. } => Some(
+                register_memory(&self.session.memory, descriptors, *address, *bytes)
+                    .unwrap_or_else(RefusedRequest::reply),
+            ),
+            AttachRequest::UnregisterMemory { address } => {
+                Some(match self.session.memory.ranges().unregister(*address) {
+                    Ok(()) => AttachReply::Done,
+                    Err(unknown) => error(Status::Argument, unknown),
+                })
             }
-            Request::UnregisterMemory { address } => Some(match self.session.memory.ranges().unregister(*address) {
-                Ok(()) => Reply::Done,
-                Err(unknown) => error(Status::Argument, unknown),
-            }),
-            Request::ErrorText { slot } => {
-                let books = self.session.books();
-                books.failures.get(slot).map(|(status, text)| Reply::ErrorText { status: *status, text: text.clone() })
+            AttachRequest::ErrorText { slot } => {
+                let state = self.session.state();
+                state
+                    .failures
+                    .get(slot)
+                    .map(|(status, text)| AttachReply::ErrorText { status: *status, text: text.clone() })
             }
-            Request::CreateGroup { ranks, rank } if !self.lost => {
+            AttachRequest::CreateGroup { ranks, rank } if !self.lost => {
                 return self.create_group(token, (*ranks, *rank), descriptors);
             }
-            Request::Record { group, recording, bytes } if !self.lost => {
+            AttachRequest::Record { group, recording, bytes } if !self.lost => {
                 return self.record(token, (*group, *recording), *bytes, descriptors);
             }
-            Request::FreeRecording { group, recording } if !self.lost => self.free_recording((*group, *recording)),
-            Request::Offer
-            | Request::Record { .. }
-            | Request::DestroyGroup { .. }
-            | Request::SetDeadline { .. }
-            | Request::FreeRecording { .. }
-            | Request::Detach
-            | Request::CreateGroup { .. } => None,
-            Request::Restage(restaged) => {
+            AttachRequest::FreeRecording { group, recording } if !self.lost => {
+                self.free_recording((*group, *recording))
+            }
+            AttachRequest::Offer
+            | AttachRequest::Record { .. }
+            | AttachRequest::DestroyGroup { .. }
+            | AttachRequest::SetDeadline { .. }
+            | AttachRequest::FreeRecording { .. }
+            | AttachRequest::Detach
+            | AttachRequest::CreateGroup { .. } => None,
+            AttachRequest::Restage(restaged) => {
                 // The call may still lie in the ring, with the addresses from before the copy.
                 while self.take_submissions() {}
                 let taken = self.session.restage(restaged);
                 if taken && let Some((slot, offset)) = self.stalled.take_if(|(slot, _)| *slot == restaged.slot) {
                     let sent = self.send_input(slot, offset);
-                    self.note(sent);
+                    self.log_failed_send(sent);
                     self.send_outgoing();
                 }
-                Some(if taken { Reply::Done } else { error(Status::Argument, "the call has ended") })
+                Some(if taken { AttachReply::Done } else { error(Status::Argument, "the call has ended") })
             }
         };
         match (local, &message) {
-            (Some(reply), _) => self.session.answer(&self.channel, token, &reply),
-            (None, Request::DestroyGroup { .. } | Request::FreeRecording { .. } | Request::Detach) if self.lost => {
-                self.session.answer(&self.channel, token, &Reply::Done);
+            (Some(reply), _) => self.session.send_reply(&self.channel, token, &reply),
+            (
+                None,
+                AttachRequest::DestroyGroup { .. } | AttachRequest::FreeRecording { .. } | AttachRequest::Detach,
+            ) if self.lost => {
+                self.session.send_reply(&self.channel, token, &AttachReply::Done);
             }
             (None, _) if self.lost => {
-                let why = self.session.books().lost.clone().unwrap_or_default();
-                self.session.answer(&self.channel, token, &error(Status::ServiceLost, why));
+                let why = self.session.state().lost.clone().unwrap_or_default();
+                self.session.send_reply(&self.channel, token, &error(Status::ServiceLost, why));
             }
             (None, request) => self.forward(token, request),
         }
     }
 
-    fn forward(&self, token: u64, request: &Request) {
-        let asked = match request {
-            Request::DestroyGroup { group } => Asked::DestroyGroup(*group),
-            _ => Asked::Other,
+    fn forward(&self, token: u64, request: &AttachRequest) {
+        let pending_requests = match request {
+            AttachRequest::DestroyGroup { group } => PendingRequest::DestroyGroup(*group),
+            _ => PendingRequest::Other,
         };
-        self.session.books().asked.insert(token, asked);
-        self.note(self.session.wire.send(&Frame::Request(&request.encode(token))));
+        self.session.state().pending_requests.insert(token, pending_requests);
+        self.log_failed_send(self.session.wire.send(&RelayFrame::AttachRequest(&request.encode(token))));
     }
 
     fn create_group(&self, token: u64, (ranks, rank): (u32, u32), descriptors: Vec<OwnedFd>) {
         let most = u32::from(u16::MAX);
         if ranks > most {
             let text = format!("{ranks} ranks exceed the {most} of a group");
-            return self.session.answer(&self.channel, token, &error(Status::Argument, text));
+            return self.session.send_reply(&self.channel, token, &error(Status::Argument, text));
         }
-        if !self.session.books().may_hand(ranks as usize * OFFER_BYTES) {
-            return self.session.answer(&self.channel, token, &too_much());
+        if !self.session.state().may_forward(ranks as usize * OFFER_BYTES) {
+            return self.session.send_reply(&self.channel, token, &too_much());
         }
-        let offers = match sealed(descriptors, ranks as usize * OFFER_BYTES) {
+        let offers = match read_sealed(descriptors, ranks as usize * OFFER_BYTES) {
             Ok(offers) => offers,
-            Err(refused) => return self.session.answer(&self.channel, token, &refused.reply()),
+            Err(refused) => return self.session.send_reply(&self.channel, token, &refused.reply()),
         };
-        self.session.books().asked.insert(token, Asked::CreateGroup(ranks, rank));
-        self.hand(&Frame::CreateGroup { token, ranks, rank }, &offers);
+        self.session.state().pending_requests.insert(token, PendingRequest::CreateGroup(ranks, rank));
+        self.forward_with_content(&RelayFrame::CreateGroup { token, ranks, rank }, &offers);
     }
 
     /// Forwards a request, and after it the content of its descriptor.
-    fn hand(&self, request: &Frame<'_>, content: &[u8]) {
+    fn forward_with_content(&self, request: &RelayFrame<'_>, content: &[u8]) {
         let wire = &self.session.wire;
         let sent = wire.send(request);
-        let handed = || content.chunks(DATA_BYTES).try_for_each(|piece| wire.send(&Frame::Handed(piece)));
-        self.note(sent.and_then(|()| handed()));
+        let handed = || content.chunks(DATA_BYTES).try_for_each(|piece| wire.send(&RelayFrame::Handed(piece)));
+        self.log_failed_send(sent.and_then(|()| handed()));
     }
 
     /// A recording crosses once; both sides derive from it which bytes its starts move (GP-5).
     fn record(&self, token: u64, name: RecordingName, bytes: u64, descriptors: Vec<OwnedFd>) {
-        if !self.session.books().may_hand(usize::try_from(bytes).unwrap_or(MOST_HANDED)) {
-            return self.session.answer(&self.channel, token, &too_much());
+        if !self.session.state().may_forward(usize::try_from(bytes).unwrap_or(MOST_HANDED)) {
+            return self.session.send_reply(&self.channel, token, &too_much());
         }
-        let encoded = match sealed_recording(descriptors, bytes) {
+        let encoded = match read_sealed_recording(descriptors, bytes) {
             Ok(encoded) => encoded,
-            Err(refused) => return self.session.answer(&self.channel, token, &refused.reply()),
+            Err(refused) => return self.session.send_reply(&self.channel, token, &refused.reply()),
         };
-        match Recorded::decode(&encoded) {
+        match RelayedRecording::decode(&encoded) {
             Ok(recorded) => {
-                self.session.books().asked.insert(token, Asked::Record(name, recorded.into(), encoded.len()));
+                self.session
+                    .state()
+                    .pending_requests
+                    .insert(token, PendingRequest::Record(name, recorded.into(), encoded.len()));
                 let (group, recording) = name;
-                self.hand(&Frame::Record { token, group, recording, bytes }, &encoded);
+                self.forward_with_content(&RelayFrame::Record { token, group, recording, bytes }, &encoded);
             }
-            Err(cause) => self.session.answer(&self.channel, token, &error(Status::Argument, cause)),
+            Err(cause) => self.session.send_reply(&self.channel, token, &error(Status::Argument, cause)),
         }
     }
 
     /// Removes a recording, unless it is in use. Returns `None` if the service process must remove it too.
-    fn free_recording(&mut self, name: RecordingName) -> Option<Reply> {
+    fn free_recording(&mut self, name: RecordingName) -> Option<AttachReply> {
         // Starts that were posted before the request count.
         while self.take_submissions() {}
-        let mut books = self.session.books();
-        if books.recordings.get(&name).is_some_and(|kept| kept.busy.is_some()) {
+        let mut state = self.session.state();
+        if state.recordings.get(&name).is_some_and(|stored| stored.busy.is_some()) {
             return Some(error(Status::Busy, "calls of the recording are in flight; wait for them"));
         }
-        books.recordings.remove(&name);
+        state.recordings.remove(&name);
         None
     }
 
     /// Logs a failed send. The rank gets its answer when the other thread reports the loss.
-    pub(super) fn note(&self, sent: std::io::Result<()>) {
+    pub(super) fn log_failed_send(&self, sent: std::io::Result<()>) {
         if let Err(error) = sent {
             tracing::debug!(pid = self.session.pid, %error, "a frame does not reach the service process");
         }
     }
 }
 
-fn too_much() -> Reply {
+fn too_much() -> AttachReply {
     let text =
         format!("groups and recordings of {MOST_HANDED} bytes are under way to the service process; wait for them");
     error(Status::Resource, text)
 }
 
-fn error(status: Status, text: impl ToString) -> Reply {
-    Reply::Error { status, text: text.to_string() }
+fn error(status: Status, text: impl ToString) -> AttachReply {
+    AttachReply::Error { status, text: text.to_string() }
 }

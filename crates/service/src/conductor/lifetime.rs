@@ -1,6 +1,6 @@
 //! Lifetime of a service process: until a stop is requested, or while ranks of its job are attached.
 //!
-//! A rank started a job's own service process (`client`'s own_daemon), and may be dead before the process is ready. So
+//! A rank started a job's own service process (`client`'s job_daemon), and may be dead before the process is ready. So
 //! the process also ends if no rank attaches within [`FIRST_RANK`].
 //!
 //! Invariant: the files of a job's directory are removed under the lock that ranks hold while they look for a service
@@ -38,17 +38,17 @@ impl Lifetime {
 
 /// The directory of a job's own service process, with its lock held.
 #[derive(Debug)]
-pub(crate) struct Leaving {
+pub(crate) struct LockedJobDirectory {
     directory: PathBuf,
     /// Closing it releases the lock.
     _lock: OwnedFd,
 }
 
-impl Leaving {
+impl LockedJobDirectory {
     /// Takes the lock; returns `None` if a rank holds it.
-    pub(crate) fn begin(directory: &Path) -> Option<Leaving> {
+    pub(crate) fn begin(directory: &Path) -> Option<LockedJobDirectory> {
         let lock = outboard_shm::lock::lock(&directory.join("lock"), Instant::now()).ok()?;
-        Some(Leaving { directory: directory.to_owned(), _lock: lock })
+        Some(LockedJobDirectory { directory: directory.to_owned(), _lock: lock })
     }
 
     /// Removes the remaining files and the directory, after the socket has been removed.
@@ -79,15 +79,15 @@ mod tests {
     }
 
     #[test]
-    fn the_directory_goes_unless_a_rank_holds_its_lock() {
+    fn the_job_directory_is_removed_unless_a_rank_holds_its_lock() {
         let parent = tempfile::tempdir().expect("a directory");
         let directory = parent.path().join("job");
         std::fs::create_dir(&directory).expect("fresh");
         let lock = outboard_shm::lock::lock(&directory.join("lock"), Instant::now()).expect("free");
         std::fs::write(directory.join("log"), "x").expect("fresh");
-        assert!(Leaving::begin(&directory).is_none());
+        assert!(LockedJobDirectory::begin(&directory).is_none());
         drop(lock);
-        Leaving::begin(&directory).expect("free again").finish();
+        LockedJobDirectory::begin(&directory).expect("free again").finish();
         assert!(!directory.exists());
     }
 }

@@ -4,8 +4,8 @@
 //! Each turn ends with one poll of all descriptors. The wake rule: before that poll the fabric is armed and the
 //! sleeping flags are raised, after which the queues are checked again. The poll lasts until the machine's next timer;
 //! with work left it does not wait. So descriptors wait one turn at most, and an idle conductor takes no processor
-//! time. Before it sleeps the conductor may poll for a moment ([`looking`]). Meanwhile the flags stay down, since the
-//! conductor's own turns find what ranks and threads leave.
+//! time. Before it sleeps the conductor may poll for a moment ([`adaptive_polling`]). Meanwhile the flags stay down,
+//! since the conductor's own turns find what ranks and threads leave.
 //!
 //! | state | on | goes to |
 //! |---|---|---|
@@ -13,21 +13,21 @@
 //! | serving | the last rank's leaving, if the settings ask for it | ended |
 //! | draining | no call in flight | ended: groups left, sockets removed |
 //! | draining | its limit is over, a second stop | parting: calls in flight fail, no rank's memory is touched |
-//! | parting | all ranks gone, [`LAST_WORDS`] over, another stop | ended |
+//! | parting | all ranks gone, [`PARTING_LIMIT`] over, another stop | ended |
 //!
 //! Every part of a turn is bounded: submissions, requests, reports, transmissions and their bytes. So attaching, the
 //! death of a rank, requests for statistics and stops wait for one turn at most, under any load.
 //!
 //! Invariant: a channel is joined before the machine may announce it (Join before `poll_transmit`).
 
+pub(crate) mod adaptive_polling;
 mod arrivals;
-pub(crate) mod engine;
+pub(crate) mod driver;
 pub(crate) mod lifetime;
-pub(crate) mod looking;
 pub(crate) mod offload;
-pub(crate) mod outbox;
 pub(crate) mod poller;
 pub(crate) mod processor;
+pub(crate) mod send_queue;
 
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
@@ -37,65 +37,65 @@ use outboard_fabric::multicast::Datagram;
 use outboard_fabric::{Armed, ConnectError};
 use outboard_proto::wire::PayloadHash;
 use outboard_proto::{Event, ReceivedDatagram};
-use outboard_shm::attach::{Channel, Reply};
-use outboard_shm::closer::REFUSALS;
+use outboard_shm::attach::{AttachChannel, AttachReply};
+use outboard_shm::closer::REFUSAL_CLOSER;
 use outboard_shm::status::Status;
 use rustix::io::Errno;
 use serde_json::{Value, json};
 
-use crate::conductor::arrivals::Arrivals;
-use crate::conductor::engine::Engine;
+use crate::conductor::adaptive_polling::AdaptivePolling;
+use crate::conductor::arrivals::FabricArrivals;
+use crate::conductor::driver::EndpointDriver;
 use crate::conductor::lifetime::Lifetime;
-use crate::conductor::looking::Looking;
-use crate::conductor::offload::Offload;
-use crate::conductor::outbox::Outbox;
-use crate::conductor::poller::{Poller, Token, Trigger};
-use crate::conductor::processor::{Processor, Turns};
+use crate::conductor::offload::OffloadEngine;
+use crate::conductor::poller::{Poller, Trigger, WakeToken};
+use crate::conductor::processor::{Processor, TimeSlice};
+use crate::conductor::send_queue::SendQueue;
 use crate::datapath::mailbox::Mailbox;
-use crate::datapath::{Batch, Datapath, Report, split};
+use crate::datapath::{DatagramBatch, Datapath, DatapathReport, split};
 use crate::ranks::Ranks;
-use crate::ranks::attach::{Desk, Host, MORE_DESCRIPTORS};
+use crate::ranks::attach::{HostProperties, MORE_DESCRIPTORS, RequestHandler};
 use crate::socket::NamedSocket;
 use crate::telemetry::overdue;
-use crate::telemetry::statistics::{Statistics, answer};
-use crate::telemetry::trace::Trace;
-use crate::telemetry::turns::{Part, Stopwatch};
+use crate::telemetry::statistics::{Statistics, send_report};
+use crate::telemetry::trace::TimelineFile;
+use crate::telemetry::turns::{Stopwatch, TurnPart};
 
 /// Datapath reports handled per turn.
 const REPORTS: usize = 16;
 /// Rounds of events and transmissions per turn.
-const ANSWERS: usize = 3;
+const ROUNDS: usize = 3;
 /// Connections accepted per wake-up.
 const CONNECTIONS: usize = 64;
 /// Time in which ranks may request why their calls failed at the end.
-const LAST_WORDS: Duration = Duration::from_secs(1);
+const PARTING_LIMIT: Duration = Duration::from_secs(1);
 /// Limit of the farewell to other service processes.
-const FAREWELL: Duration = Duration::from_millis(200);
+const FAREWELL_LIMIT: Duration = Duration::from_millis(200);
 
 pub(crate) struct Conductor {
-    pub(crate) engine: Engine,
-    pub(crate) outbox: Outbox,
+    pub(crate) driver: EndpointDriver,
+    pub(crate) send_queue: SendQueue,
     pub(crate) fabric_calls: bool,
     pub(crate) ranks: Ranks,
-    pub(crate) host: Host,
+    pub(crate) host: HostProperties,
     pub(crate) poller: Poller,
     pub(crate) attach: NamedSocket,
     pub(crate) statistics_socket: Option<NamedSocket>,
-    pub(crate) mailbox: Mailbox<Report>,
+    pub(crate) mailbox: Mailbox<DatapathReport>,
     pub(crate) datapath: Option<Datapath>,
     /// Carries out the collectives that it supports.
-    pub(crate) offload: Option<Offload>,
+    pub(crate) offload: Option<OffloadEngine>,
     pub(crate) statistics: Statistics,
-    pub(crate) trace: Option<Trace>,
+    pub(crate) trace: Option<TimelineFile>,
     pub(crate) lifetime: Lifetime,
-    pub(crate) looking: Looking,
+    pub(crate) adaptive_polling: AdaptivePolling,
     pub(crate) processor: Processor,
     pub(crate) stopwatch: Stopwatch,
 }
 
 /// Outcome of one turn.
 #[derive(Debug, Clone, Copy)]
-struct Turn {
+struct TurnOutcome {
     /// The machine may have more output.
     unfinished: bool,
     /// A rank, another service process or a datapath thread had left work.
@@ -104,7 +104,7 @@ struct Turn {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Phase {
+enum ServicePhase {
     Serving,
     Draining { until: Instant },
     Parting { until: Instant },
@@ -113,18 +113,18 @@ enum Phase {
 
 impl Conductor {
     pub(crate) fn watch(&mut self, stop: BorrowedFd<'_>) -> Result<(), Errno> {
-        self.poller.watch(stop, Token::Stop, Trigger::Level)?;
-        self.poller.watch(self.outbox.fabric().event_fd(), Token::Fabric, Trigger::Level)?;
-        self.poller.watch(self.mailbox.bell(), Token::Mailbox, Trigger::Level)?;
-        self.poller.watch(&self.attach, Token::Attach, Trigger::Level)?;
+        self.poller.watch(stop, WakeToken::Stop, Trigger::Level)?;
+        self.poller.watch(self.send_queue.fabric().event_fd(), WakeToken::Fabric, Trigger::Level)?;
+        self.poller.watch(self.mailbox.bell(), WakeToken::Mailbox, Trigger::Level)?;
+        self.poller.watch(&self.attach, WakeToken::Attach, Trigger::Level)?;
         if let Some(receives) = self.datapath.as_ref().and_then(Datapath::event_fd) {
-            self.poller.watch(receives, Token::Datapath, Trigger::Edge)?;
+            self.poller.watch(receives, WakeToken::Datapath, Trigger::Edge)?;
         }
         if let Some(offload) = &self.offload {
-            self.poller.watch(offload.event_fd(), Token::Engine, Trigger::Level)?;
+            self.poller.watch(offload.event_fd(), WakeToken::Engine, Trigger::Level)?;
         }
         if let Some(socket) = &self.statistics_socket {
-            self.poller.watch(socket, Token::Statistics, Trigger::Level)?;
+            self.poller.watch(socket, WakeToken::Statistics, Trigger::Level)?;
         }
         Ok(())
     }
@@ -132,18 +132,19 @@ impl Conductor {
     /// Serves until `stopped` reports a stop; `stopped` reads the stop descriptor. Fails if the kernel refuses the
     /// sleep.
     pub(crate) fn run(&mut self, mut stopped: impl FnMut() -> bool) -> Result<(), Errno> {
-        let mut phase = Phase::Serving;
+        let mut phase = ServicePhase::Serving;
         self.stopwatch = Stopwatch::start(Instant::now());
-        while phase != Phase::Ended {
+        while phase != ServicePhase::Ended {
             let turn = self.turn();
             // This follows a turn, so a call posted before the stop is in flight by now.
-            phase = self.drained(phase);
-            if phase == Phase::Ended || (phase == Phase::Serving && !turn.unfinished && self.unused()) {
+            phase = self.next_phase(phase);
+            if phase == ServicePhase::Ended || (phase == ServicePhase::Serving && !turn.unfinished && self.is_unused())
+            {
                 break;
             }
             for token in self.sleep(phase, turn)? {
                 self.wake(token, &mut phase, &mut stopped);
-                Part::of(token).into_iter().for_each(|part| self.stopwatch.lap(part));
+                TurnPart::of(token).into_iter().for_each(|part| self.stopwatch.lap(part));
             }
         }
         self.farewell();
@@ -152,77 +153,82 @@ impl Conductor {
     }
 
     /// The next phase, from the calls and ranks that are left.
-    fn drained(&mut self, phase: Phase) -> Phase {
+    fn next_phase(&mut self, phase: ServicePhase) -> ServicePhase {
         match phase {
-            Phase::Draining { .. } if self.ranks.calls_in_flight() == 0 => Phase::Ended,
-            Phase::Draining { until } if Instant::now() >= until => self.part(),
-            Phase::Parting { until } if Instant::now() >= until || self.ranks.connections.is_empty() => Phase::Ended,
-            Phase::Serving | Phase::Draining { .. } | Phase::Parting { .. } | Phase::Ended => phase,
+            ServicePhase::Draining { .. } if self.ranks.calls_in_flight() == 0 => ServicePhase::Ended,
+            ServicePhase::Draining { until } if Instant::now() >= until => self.begin_parting(),
+            ServicePhase::Parting { until } if Instant::now() >= until || self.ranks.connections.is_empty() => {
+                ServicePhase::Ended
+            }
+            ServicePhase::Serving
+            | ServicePhase::Draining { .. }
+            | ServicePhase::Parting { .. }
+            | ServicePhase::Ended => phase,
         }
     }
 
     /// Gives up the calls in flight; their ranks may request the reason.
-    fn part(&mut self) -> Phase {
-        let failed = self.ranks.give_up(&mut self.engine);
+    fn begin_parting(&mut self) -> ServicePhase {
+        let failed = self.ranks.fail_calls_in_flight(&mut self.driver);
         tracing::warn!(failed, "calls in flight did not end in time");
-        Phase::Parting { until: Instant::now() + LAST_WORDS }
+        ServicePhase::Parting { until: Instant::now() + PARTING_LIMIT }
     }
 
     /// Whether no rank is connected and none is expected ([`Lifetime`]).
-    fn unused(&mut self) -> bool {
+    fn is_unused(&mut self) -> bool {
         if !self.ranks.connections.is_empty() || !self.lifetime.over(self.ranks.attached_once) {
             return false;
         }
         // Connections that wait at the socket count.
-        self.accept(Phase::Serving);
+        self.accept(ServicePhase::Serving);
         self.ranks.connections.is_empty()
     }
 
-    fn turn(&mut self) -> Turn {
-        let heard = std::mem::take(&mut self.fabric_calls) && self.progress_fabric();
+    fn turn(&mut self) -> TurnOutcome {
+        let received_frames = std::mem::take(&mut self.fabric_calls) && self.progress_fabric();
         let now = Instant::now();
-        self.stopwatch.lap_at(Part::Fabric, now);
-        if self.given_up().is_some_and(|at| at <= now) {
+        self.stopwatch.lap_at(TurnPart::Fabric, now);
+        if self.next_list_failure().is_some_and(|at| at <= now) {
             self.take_offloaded();
-            self.stopwatch.lap(Part::Reports);
+            self.stopwatch.lap(TurnPart::Reports);
         }
         let reported = self.take_reports(now);
-        self.lap_if(reported, Part::Reports);
-        let asked = self.ranks.take_submissions(&mut self.engine, self.trace.as_mut());
-        self.lap_if(asked, Part::Submissions);
-        let copied = self.engine.attend_errands();
-        self.lap_if(copied, Part::RankCopies);
-        let requests = !self.ranks.waiting.is_empty();
-        self.desk().go_on();
-        self.lap_if(requests, Part::Requests);
+        self.lap_if(reported, TurnPart::Reports);
+        let submitted = self.ranks.take_submissions(&mut self.driver, self.trace.as_mut());
+        self.lap_if(submitted, TurnPart::Submissions);
+        let copied = self.driver.poll_rank_copies();
+        self.lap_if(copied, TurnPart::RankCopies);
+        let requests = !self.ranks.request_queue.is_empty();
+        self.request_handler().resume_requests();
+        self.lap_if(requests, TurnPart::Requests);
         // Stalls come before the timers, which would count a stall of this process as silence of its peers.
         self.note_stall();
-        let due = self.engine.timeout();
-        self.lap_if(due, Part::Timers);
+        let due = self.driver.timeout();
+        self.lap_if(due, TurnPart::Timers);
         // Transmissions may end calls, and ended calls may cause transmissions.
-        let unfinished = (0..ANSWERS).all(|_| self.answer());
-        self.offload.iter_mut().for_each(Offload::count_wake);
+        let unfinished = (0..ROUNDS).all(|_| self.run_round());
+        self.offload.iter_mut().for_each(OffloadEngine::count_wake);
         self.trace.take_if(|trace| trace.is_over());
         let at = Instant::now();
-        self.stopwatch.lap_at(Part::Rest, at);
-        let gone = self.ranks.mind_memory(at, &self.poller, &mut self.engine);
-        self.review_landings();
-        self.stopwatch.lap(Part::Memory);
-        let unfinished = gone || unfinished || !self.ranks.waiting.is_empty();
-        Turn { unfinished, found: heard || reported || asked || copied, at }
+        self.stopwatch.lap_at(TurnPart::Rest, at);
+        let gone = self.ranks.check_memory(at, &self.poller, &mut self.driver);
+        self.release_withdrawn_memory();
+        self.stopwatch.lap(TurnPart::Memory);
+        let unfinished = gone || unfinished || !self.ranks.request_queue.is_empty();
+        TurnOutcome { unfinished, found: received_frames || reported || submitted || copied, at }
     }
 
     /// One round of events and transmissions; returns whether there were any.
-    fn answer(&mut self) -> bool {
+    fn run_round(&mut self) -> bool {
         let happened = self.take_events();
-        self.lap_if(happened, Part::Events);
-        let moved = self.outbox.pump(&mut self.engine, self.datapath.as_mut(), self.trace.as_mut());
-        self.lap_if(moved, Part::Transmissions);
+        self.lap_if(happened, TurnPart::Events);
+        let moved = self.send_queue.send_pending(&mut self.driver, self.datapath.as_mut(), self.trace.as_mut());
+        self.lap_if(moved, TurnPart::Transmissions);
         happened | moved
     }
 
     /// Ends a part of the turn. A part without work does not read the clock.
-    fn lap_if(&mut self, worked: bool, part: Part) {
+    fn lap_if(&mut self, worked: bool, part: TurnPart) {
         if worked {
             self.stopwatch.lap(part);
         }
@@ -231,45 +237,45 @@ impl Conductor {
     /// Notes a turn as long as `dead_after`: peers count a service process as dead after that long without a sign of
     /// life.
     fn note_stall(&mut self) {
-        if let Some(turn) = self.stopwatch.stall(self.engine.machine().config().dead_after) {
-            self.engine.stalled(turn);
+        if let Some(turn) = self.stopwatch.stall(self.driver.machine().config().dead_after) {
+            self.driver.report_stall(turn);
         }
     }
 
-    fn desk(&mut self) -> Desk<'_> {
-        let Conductor { engine, ranks, host, poller, trace, .. } = self;
-        Desk { ranks, engine, poller, host, trace: trace.as_mut() }
+    fn request_handler(&mut self) -> RequestHandler<'_> {
+        let Conductor { driver, ranks, host, poller, trace, .. } = self;
+        RequestHandler { ranks, driver, poller, host, trace: trace.as_mut() }
     }
 
     /// Time at which a list that the engine has given up is reported.
-    fn given_up(&self) -> Option<Instant> {
-        self.offload.as_ref().and_then(Offload::due)
+    fn next_list_failure(&self) -> Option<Instant> {
+        self.offload.as_ref().and_then(OffloadEngine::due)
     }
 
     fn take_offloaded(&mut self) {
         let now = Instant::now();
         for (place, carried_out) in self.offload.iter_mut().flat_map(|offload| offload.take_ended(now)) {
-            self.engine.offloaded(place, carried_out);
+            self.driver.offloaded(place, carried_out);
         }
     }
 
     /// Returns whether the fabric had anything.
     fn progress_fabric(&mut self) -> bool {
-        let Conductor { engine, outbox, statistics, trace, .. } = self;
-        let mut arrivals = Arrivals { engine, statistics, trace, lost: Vec::new() };
-        let done = outbox.fabric().progress_into(&mut arrivals);
+        let Conductor { driver, send_queue, statistics, trace, .. } = self;
+        let mut arrivals = FabricArrivals { driver, statistics, trace, lost: Vec::new() };
+        let done = send_queue.fabric().progress_into(&mut arrivals);
         for (peer, why) in arrivals.lost {
-            outbox.forget(engine, peer);
-            engine.lose(peer, &why);
+            send_queue.forget(driver, peer);
+            driver.lose_peer(peer, &why);
         }
         done > 0
     }
 
     /// Releases memory that was withdrawn.
-    fn review_landings(&mut self) {
-        if self.engine.take_withdrawn() {
-            let Conductor { engine, outbox, statistics, trace, .. } = self;
-            outbox.fabric().review(&mut Arrivals { engine, statistics, trace, lost: Vec::new() });
+    fn release_withdrawn_memory(&mut self) {
+        if self.driver.take_withdrawn() {
+            let Conductor { driver, send_queue, statistics, trace, .. } = self;
+            send_queue.fabric().recheck_placements(&mut FabricArrivals { driver, statistics, trace, lost: Vec::new() });
         }
     }
 
@@ -280,33 +286,33 @@ impl Conductor {
             let Some(report) = self.mailbox.take().or_else(own) else { return taken > 0 };
             let counts = &mut self.statistics.datapath;
             match report {
-                Report::Sent { token, read, datagrams, bytes, failures } => {
+                DatapathReport::Sent { token, read, datagrams, bytes, failures } => {
                     counts.datagrams_sent += datagrams;
                     counts.bytes_sent += bytes;
                     counts.send_failures += failures;
-                    self.engine.multicast_done(token, read);
+                    self.driver.multicast_done(token, read);
                     if let Some(trace) = &mut self.trace {
                         trace.multicast_done(token);
                     }
                 }
-                Report::Received { receiver, batch, overflowed } => {
+                DatapathReport::Received { receiver, batch, overflowed } => {
                     counts.overflowed += overflowed;
                     let headers: Vec<_> = batch.datagrams().map(received).collect();
                     counts.datagrams_received += headers.len() as u64;
                     let chunks: Vec<_> = batch.datagrams().map(|(datagram, _)| split(datagram.bytes).1).collect();
-                    let since = self.trace.as_ref().map(|_| Trace::now());
-                    self.engine.datagrams(&headers, &chunks);
+                    let since = self.trace.as_ref().map(|_| TimelineFile::now());
+                    self.driver.datagrams(&headers, &chunks);
                     if let (Some(trace), Some(since)) = (&mut self.trace, since) {
                         trace.did("receive multicast", since, json!({ "datagrams": headers.len() }));
                     }
                     self.give_back(receiver, batch);
                 }
-                Report::Failed { receiver, batch, error } => {
+                DatapathReport::Failed { receiver, batch, error } => {
                     counts.receive_failures += 1;
                     limited!(warn, receiver, %error, "multicast cannot be received; unicast repairs it until it can");
                     self.give_back(receiver, batch);
                 }
-                Report::Gone { receiver } => {
+                DatapathReport::Gone { receiver } => {
                     counts.receivers_gone += 1;
                     tracing::error!(receiver, "a multicast receiver is gone; unicast repairs all until a restart");
                 }
@@ -315,7 +321,7 @@ impl Conductor {
         true
     }
 
-    fn give_back(&mut self, receiver: usize, batch: Batch) {
+    fn give_back(&mut self, receiver: usize, batch: DatagramBatch) {
         if let Some(datapath) = &mut self.datapath {
             datapath.give_back(receiver, batch);
         }
@@ -323,19 +329,19 @@ impl Conductor {
 
     fn take_events(&mut self) -> bool {
         let mut worked = false;
-        while let Some(event) = self.engine.poll_event() {
+        while let Some(event) = self.driver.poll_event() {
             worked = true;
             match event {
                 Event::Connect { peer, address } => {
-                    if let Err(error) = self.outbox.connect(peer, &address) {
+                    if let Err(error) = self.send_queue.connect(peer, &address) {
                         limited!(warn, %peer, %error, "a service process cannot be reached");
                         match &error {
-                            ConnectError::Transport { why, .. } => self.engine.lose(peer, why),
-                            _ => self.engine.peer_lost(peer),
+                            ConnectError::Transport { why, .. } => self.driver.lose_peer(peer, why),
+                            _ => self.driver.report_peer_lost(peer),
                         }
                     }
                 }
-                Event::Disconnect { peer } => self.outbox.disconnect(&mut self.engine, peer),
+                Event::Disconnect { peer } => self.send_queue.disconnect(&mut self.driver, peer),
                 Event::Join { channel, group, key } => {
                     if let Some(Err(error)) = self.datapath.as_mut().map(|datapath| datapath.join(channel, group, key))
                     {
@@ -348,16 +354,16 @@ impl Conductor {
                     }
                 }
                 Event::GroupReady { group, rank, result } => {
-                    let config = self.engine.machine().config();
+                    let config = self.driver.machine().config();
                     if let Some(id) = self.ranks.group_ready(group, rank, result, config) {
-                        self.ranks.remove(id, &self.poller, &mut self.engine);
+                        self.ranks.remove(id, &self.poller, &mut self.driver);
                     }
                 }
                 Event::Offload(offload) => {
                     let place = (offload.group, offload.instance, offload.call);
-                    let engine = self.offload.as_mut().expect("asked for where there is one");
-                    if !engine.begin(*offload, |memory| self.engine.resident(memory)) {
-                        self.engine.offloaded(place, false);
+                    let driver = self.offload.as_mut().expect("asked for where there is one");
+                    if !driver.begin(*offload, |memory| self.driver.resident(memory)) {
+                        self.driver.offloaded(place, false);
                     }
                 }
                 Event::Completed { call, result } => {
@@ -365,7 +371,7 @@ impl Conductor {
                     if let (true, Some(offload)) = (failed, &mut self.offload) {
                         offload.withdraw(call);
                     }
-                    if let Some(ended) = self.ranks.completed(call, result, &mut self.engine) {
+                    if let Some(ended) = self.ranks.completed(call, result, &mut self.driver) {
                         self.statistics.ended(&ended, failed);
                         if let Some(trace) = &mut self.trace {
                             trace.ended(call, ended.place, ended.kind.name(), failed);
@@ -376,7 +382,7 @@ impl Conductor {
                     tracing::debug!(%group, %rank, instance = instance.0, by_ns, "a rank called late");
                     self.statistics.late(group, rank, kind, by_ns);
                 }
-                Event::Step { group, instance, step } => {
+                Event::Milestone { group, instance, step } => {
                     if let Some(trace) = &mut self.trace {
                         trace.step(group, instance, step);
                     }
@@ -390,30 +396,30 @@ impl Conductor {
 
     /// Applies the wake rule; returns the tokens of the wake-up. Does not wait if work is unfinished or polling pays
     /// off.
-    fn sleep(&mut self, phase: Phase, turn: Turn) -> Result<Vec<Token>, Errno> {
+    fn sleep(&mut self, phase: ServicePhase, turn: TurnOutcome) -> Result<Vec<WakeToken>, Errno> {
         let attached = self.ranks.attached().next().is_some();
-        let looks = self.looking.goes_on(turn.at, (turn.found, attached), || self.processor.delay());
-        self.processor.take_turns(if looks { Turns::Usual } else { Turns::Short });
-        if looks && !turn.found {
+        let polls = self.adaptive_polling.continues(turn.at, (turn.found, attached), || self.processor.delay());
+        self.processor.request_time_slice(if polls { TimeSlice::Usual } else { TimeSlice::Short });
+        if polls && !turn.found {
             // Another thread that is ready gets this processor before the next poll.
             std::thread::yield_now();
         }
-        self.fabric_calls = self.outbox.fabric().arm() == Armed::Busy;
-        let busy = turn.unfinished || looks || self.fabric_calls;
+        self.fabric_calls = self.send_queue.fabric().arm() == Armed::Busy;
+        let busy = turn.unfinished || polls || self.fabric_calls;
         let sleeps = !busy && self.mailbox.prepare_sleep() && self.ranks.prepare_sleep();
         // This check follows the raising of the flags.
-        let limit = match sleeps && !self.engine.backlog().has_news() {
+        let limit = match sleeps && !self.driver.deferred_ops().has_reports() {
             true => self.limit(phase, turn.at),
             false => Some(Duration::ZERO),
         };
         self.statistics.datapath.sleeps += u64::from(limit != Some(Duration::ZERO));
-        let since = self.trace.as_ref().filter(|_| limit != Some(Duration::ZERO)).map(|_| Trace::now());
-        self.offload.iter_mut().filter(|_| limit != Some(Duration::ZERO)).for_each(Offload::note_sleep);
+        let since = self.trace.as_ref().filter(|_| limit != Some(Duration::ZERO)).map(|_| TimelineFile::now());
+        self.offload.iter_mut().filter(|_| limit != Some(Duration::ZERO)).for_each(OffloadEngine::note_sleep);
         let slept = Instant::now();
-        self.stopwatch.lap_at(Part::Rest, slept);
+        self.stopwatch.lap_at(TurnPart::Rest, slept);
         self.note_stall();
         self.stopwatch.end();
-        let woken = self.poller.sleep(limit);
+        let note_readable = self.poller.sleep(limit);
         let now = Instant::now();
         let late = limit.map_or(Duration::ZERO, |limit| (now - slept).saturating_sub(limit));
         self.stopwatch.begin(now, late);
@@ -422,63 +428,65 @@ impl Conductor {
         }
         self.mailbox.stay_awake();
         self.ranks.stay_awake();
-        woken
+        note_readable
     }
 
-    fn limit(&self, phase: Phase, now: Instant) -> Option<Duration> {
-        let timer = self.engine.next_call(self.outbox.has_room()).map(|at| at.since(self.engine.now()));
-        let due = [self.datapath.as_ref().and_then(|datapath| datapath.due(now)), self.given_up()];
+    fn limit(&self, phase: ServicePhase, now: Instant) -> Option<Duration> {
+        let timer = self.driver.next_call(self.send_queue.has_room()).map(|at| at.since(self.driver.now()));
+        let due = [self.datapath.as_ref().and_then(|datapath| datapath.due(now)), self.next_list_failure()];
         let due = due.into_iter().flatten().map(|at| at.saturating_duration_since(now));
-        let timer = timer.into_iter().chain(self.engine.backlog().timer()).chain(due).min();
+        let timer = timer.into_iter().chain(self.driver.deferred_ops().timer()).chain(due).min();
         match phase {
-            Phase::Draining { until } | Phase::Parting { until } => {
+            ServicePhase::Draining { until } | ServicePhase::Parting { until } => {
                 let drain = until.saturating_duration_since(Instant::now());
                 Some(timer.map_or(drain, |timer| timer.min(drain)))
             }
-            Phase::Serving => {
+            ServicePhase::Serving => {
                 let due = self.ranks.due().map(|at| at.saturating_duration_since(now));
                 let others = [self.lifetime.limit(self.ranks.attached_once), due];
                 timer.into_iter().chain(others.into_iter().flatten()).min()
             }
-            Phase::Ended => timer,
+            ServicePhase::Ended => timer,
         }
     }
 
-    fn wake(&mut self, token: Token, phase: &mut Phase, stopped: &mut impl FnMut() -> bool) {
+    fn wake(&mut self, token: WakeToken, phase: &mut ServicePhase, stopped: &mut impl FnMut() -> bool) {
         match token {
-            Token::Fabric => self.fabric_calls = true,
+            WakeToken::Fabric => self.fabric_calls = true,
             // The next turn polls the rings.
-            Token::Doorbell(_) => {}
-            Token::Mailbox => self.mailbox.silence(),
-            Token::Datapath => self.datapath.iter_mut().for_each(Datapath::woken),
-            Token::Engine => self.take_offloaded(),
-            Token::Stop => {
+            WakeToken::Doorbell(_) => {}
+            WakeToken::Mailbox => self.mailbox.clear_bell(),
+            WakeToken::Datapath => self.datapath.iter_mut().for_each(Datapath::note_readable),
+            WakeToken::Engine => self.take_offloaded(),
+            WakeToken::Stop => {
                 if stopped() {
                     *phase = match *phase {
-                        Phase::Serving => Phase::Draining {
+                        ServicePhase::Serving => ServicePhase::Draining {
                             until: Instant::now() + Duration::from_secs(self.host.settings.drain.into()),
                         },
-                        Phase::Draining { .. } if self.ranks.calls_in_flight() > 0 => self.part(),
-                        Phase::Draining { .. } | Phase::Parting { .. } | Phase::Ended => Phase::Ended,
+                        ServicePhase::Draining { .. } if self.ranks.calls_in_flight() > 0 => self.begin_parting(),
+                        ServicePhase::Draining { .. } | ServicePhase::Parting { .. } | ServicePhase::Ended => {
+                            ServicePhase::Ended
+                        }
                     };
                     tracing::info!(calls = self.ranks.calls_in_flight(), "told to end");
                 }
             }
-            Token::Attach => self.accept(*phase),
-            Token::Statistics => self.report(),
-            Token::Channel(id) => self.desk().serve(id),
-            Token::Process(id) => self.ranks.remove(id, &self.poller, &mut self.engine),
+            WakeToken::Attach => self.accept(*phase),
+            WakeToken::Statistics => self.report(),
+            WakeToken::Channel(id) => self.request_handler().serve_connection(id),
+            WakeToken::Process(id) => self.ranks.remove(id, &self.poller, &mut self.driver),
         }
     }
 
-    fn accept(&mut self, phase: Phase) {
+    fn accept(&mut self, phase: ServicePhase) {
         for _ in 0..CONNECTIONS {
             match self.attach.accept() {
                 Ok(None) => return,
                 Ok(Some(connection)) => {
-                    let channel = Channel::from(connection);
-                    if phase == Phase::Serving {
-                        if let Err(errno) = self.ranks.greet(channel, &self.poller) {
+                    let channel = AttachChannel::from(connection);
+                    if phase == ServicePhase::Serving {
+                        if let Err(errno) = self.ranks.accept_connection(channel, &self.poller) {
                             limited!(warn, %errno, "cannot watch a new connection");
                         }
                         continue;
@@ -486,12 +494,14 @@ impl Conductor {
                     self.ranks.refused += 1;
                     let why = "the service process of this host was told to end and takes no more ranks; attach when \
                                it is back";
-                    tell(&channel, Status::NoService, why.to_owned());
+                    send_error(&channel, Status::NoService, why.to_owned());
                 }
                 Err(errno) => {
                     limited!(error, %errno, "a rank is turned away; raise the limit on descriptors");
                     self.ranks.refused += 1;
-                    return self.attach.turn_away(|connection| REFUSALS.act(move || refuse(connection.into(), errno)));
+                    return self
+                        .attach
+                        .turn_away(|connection| REFUSAL_CLOSER.submit(move || reject_rank(connection.into(), errno)));
                 }
             }
         }
@@ -507,32 +517,32 @@ impl Conductor {
                 return socket.turn_away(drop);
             }
         };
-        let present = self.ranks.present(&self.host.topology);
-        self.statistics.datapath.frames_sent = self.outbox.frames_sent;
+        let present = self.ranks.rank_counts(&self.host.topology);
+        self.statistics.datapath.frames_sent = self.send_queue.frames_sent;
         self.statistics.datapath.refused = self.ranks.refused;
-        self.statistics.datapath.connections_refused = self.outbox.fabric().refused();
-        self.statistics.datapath.looks = self.looking.looks;
-        self.statistics.datapath.copies = self.engine.copies();
+        self.statistics.datapath.connections_refused = self.send_queue.fabric().refused();
+        self.statistics.datapath.looks = self.adaptive_polling.looks;
+        self.statistics.datapath.copies = self.driver.copies();
         self.statistics.datapath.offloaded = self.offload.as_ref().map(|offload| offload.counts).unwrap_or_default();
-        self.statistics.datapath.bytes_landed = self.engine.bytes_landed();
+        self.statistics.datapath.bytes_landed = self.driver.bytes_landed();
         self.statistics.turns = self.stopwatch.lengths;
         let seat = |group, rank| Some(self.ranks.seat(group, rank)?.to_string());
-        let (machine, in_flight) = (self.engine.machine(), self.engine.in_flight());
+        let (machine, in_flight) = (self.driver.machine(), self.driver.in_flight());
         let report =
             self.statistics.report((machine.id(), machine.peers()), &machine.counters(), present, in_flight, &seat);
-        answer(&connection, &report);
+        send_report(&connection, &report);
     }
 
     /// Leaves all groups and notifies the other service processes, within bounds.
     fn farewell(&mut self) {
         let connections: Vec<_> = self.ranks.connections.keys().copied().collect();
         for id in connections {
-            self.ranks.remove(id, &self.poller, &mut self.engine);
+            self.ranks.remove(id, &self.poller, &mut self.driver);
         }
-        let until = Instant::now() + FAREWELL;
+        let until = Instant::now() + FAREWELL_LIMIT;
         loop {
             self.fabric_calls = true;
-            if !self.turn().unfinished && self.outbox.is_empty() {
+            if !self.turn().unfinished && self.send_queue.is_empty() {
                 return;
             }
             if Instant::now() >= until {
@@ -543,21 +553,21 @@ impl Conductor {
     }
 }
 
-fn refuse(channel: Channel, errno: Errno) {
+fn reject_rank(channel: AttachChannel, errno: Errno) {
     let text = format!("the service process of this host cannot take another rank: {errno}{MORE_DESCRIPTORS}");
-    tell(&channel, Status::Resource, text);
+    send_error(&channel, Status::Resource, text);
 }
 
-pub fn tell(channel: &Channel, status: Status, text: String) {
-    if let Err(error) = channel.send(0, &Reply::Error { status, text }, &[]) {
+pub fn send_error(channel: &AttachChannel, status: Status, text: String) {
+    if let Err(error) = channel.send(0, &AttachReply::Error { status, text }, &[]) {
         tracing::debug!(%error, "a process does not hear why it is turned away");
     }
 }
 
 /// Reports to a process of another user why it cannot attach. A thread beside this one sends the reply: before it, the
 /// kernel wakes all waiters at the other end, and there may be millions.
-pub fn dismiss(channel: Channel, text: String) {
-    REFUSALS.act(move || tell(&channel, Status::NoService, text));
+pub fn reject_process(channel: AttachChannel, text: String) {
+    REFUSAL_CLOSER.submit(move || send_error(&channel, Status::NoService, text));
 }
 
 fn received((Datagram { from, bytes }, payload): (Datagram<'_>, PayloadHash)) -> ReceivedDatagram<'_> {

@@ -9,35 +9,35 @@ use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
 use outboard_fabric::limited;
-use outboard_fabric::ofi::{Message, Ofi, OfiError};
+use outboard_fabric::ofi::{DeferredMessage, Ofi, OfiError};
 use outboard_proto::{CallId, EngineMessage, GroupHandle, InstanceId, MemRef};
-use outboard_shm::memory::Resident;
+use outboard_shm::memory::MappedBytes;
 
-use crate::memory::Fault;
-use crate::telemetry::statistics::Offloaded;
+use crate::memory::MemoryFault;
+use crate::telemetry::statistics::OffloadCounters;
 
 /// The failure of a list is held back for this long. A message to a dead service process fails a moment before its
 /// death is known, and the call must fail by the death.
-const GRACE: Duration = Duration::from_secs(1);
+const FAILURE_DELAY: Duration = Duration::from_secs(1);
 
 /// The call that a list belongs to.
-type Place = (GroupHandle, InstanceId, CallId);
+type ListOwner = (GroupHandle, InstanceId, CallId);
 
-pub(crate) struct Offload {
+pub(crate) struct OffloadEngine {
     ofi: Ofi,
     next: u64,
     /// Lists in flight, except withdrawn ones.
-    lists: BTreeMap<u64, Place>,
+    lists: BTreeMap<u64, ListOwner>,
     /// Lists that the engine has given up, and the time at which each is reported.
-    given_up: VecDeque<(Instant, Place)>,
+    given_up: VecDeque<(Instant, ListOwner)>,
     /// After a sleep: whether lists were in flight during it, and how many lists had been handed over.
     slept: Option<(bool, u64)>,
-    pub(crate) counts: Offloaded,
+    pub(crate) counts: OffloadCounters,
 }
 
-impl Offload {
+impl OffloadEngine {
     /// Opens libfabric's `provider` at an address of this host.
-    pub(crate) fn open(provider: &str, at: Ipv4Addr) -> Result<Offload, OfiError> {
+    pub(crate) fn open(provider: &str, at: Ipv4Addr) -> Result<OffloadEngine, OfiError> {
         let ofi = Ofi::open(provider, at)?;
         tracing::warn!(
             provider,
@@ -46,7 +46,7 @@ impl Offload {
              on closed networks alone"
         );
         let (lists, given_up) = (BTreeMap::new(), VecDeque::new());
-        Ok(Offload { ofi, next: 0, lists, given_up, slept: None, counts: Offloaded::default() })
+        Ok(OffloadEngine { ofi, next: 0, lists, given_up, slept: None, counts: OffloadCounters::default() })
     }
 
     /// Address at which the engines of other service processes reach this one.
@@ -74,15 +74,15 @@ impl Offload {
     pub(crate) fn begin(
         &mut self,
         offload: outboard_proto::Offload,
-        mut resident: impl FnMut(MemRef) -> Result<Resident, Fault>,
+        mut resident: impl FnMut(MemRef) -> Result<MappedBytes, MemoryFault>,
     ) -> bool {
         let outboard_proto::Offload { call, group, instance, list, messages } = offload;
         let mut message = |EngineMessage { peer, tag, memory }: EngineMessage| {
-            Ok(Message { peer, tag, bytes: memory.map(&mut resident).transpose()? })
+            Ok(DeferredMessage { peer, tag, bytes: memory.map(&mut resident).transpose()? })
         };
         let messages = messages.into_iter().map(|one| one.map(&mut message).transpose());
         // If there was no memory, the group has failed already.
-        let Ok(messages) = messages.collect::<Result<Vec<_>, Fault>>() else { return true };
+        let Ok(messages) = messages.collect::<Result<Vec<_>, MemoryFault>>() else { return true };
         let token = self.next;
         self.next += 1;
         match self.ofi.post(token, &list, messages) {
@@ -114,22 +114,22 @@ impl Offload {
     }
 
     /// Calls whose lists have ended, and whether they were carried out.
-    pub(crate) fn take_ended(&mut self, now: Instant) -> Vec<(Place, bool)> {
+    pub(crate) fn take_ended(&mut self, now: Instant) -> Vec<(ListOwner, bool)> {
         let mut ended = Vec::new();
         for (token, result) in self.ofi.take_ended() {
-            let Some(place) = self.lists.remove(&token) else { continue };
+            let Some(owner) = self.lists.remove(&token) else { continue };
             match result {
-                Ok(()) => ended.push((place, true)),
+                Ok(()) => ended.push((owner, true)),
                 Err(error) => {
-                    limited!(error, group = %place.0, %error, "the engine gives a call up");
-                    self.given_up.push_back((now + GRACE, place));
+                    limited!(error, group = %owner.0, %error, "the engine gives a call up");
+                    self.given_up.push_back((now + FAILURE_DELAY, owner));
                 }
             }
         }
         while self.due().is_some_and(|at| at <= now)
-            && let Some((_, place)) = self.given_up.pop_front()
+            && let Some((_, owner)) = self.given_up.pop_front()
         {
-            ended.push((place, false));
+            ended.push((owner, false));
         }
         ended
     }

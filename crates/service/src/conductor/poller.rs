@@ -11,7 +11,7 @@ const BATCH: usize = 64;
 
 /// The descriptor that woke the conductor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Token {
+pub enum WakeToken {
     /// The caller requests the end of the daemon.
     Stop,
     Fabric,
@@ -33,26 +33,33 @@ pub enum Token {
 
 const KIND_SHIFT: u32 = 56;
 /// Tokens without a number; the index is the code.
-const PLAIN: [Token; 7] =
-    [Token::Stop, Token::Fabric, Token::Mailbox, Token::Attach, Token::Statistics, Token::Engine, Token::Datapath];
+const PLAIN: [WakeToken; 7] = [
+    WakeToken::Stop,
+    WakeToken::Fabric,
+    WakeToken::Mailbox,
+    WakeToken::Attach,
+    WakeToken::Statistics,
+    WakeToken::Engine,
+    WakeToken::Datapath,
+];
 
-impl Token {
+impl WakeToken {
     fn encode(self) -> u64 {
         match self {
-            Token::Channel(id) => 1 << KIND_SHIFT | id,
-            Token::Process(id) => 2 << KIND_SHIFT | id,
-            Token::Doorbell(id) => 3 << KIND_SHIFT | id,
+            WakeToken::Channel(id) => 1 << KIND_SHIFT | id,
+            WakeToken::Process(id) => 2 << KIND_SHIFT | id,
+            WakeToken::Doorbell(id) => 3 << KIND_SHIFT | id,
             plain => PLAIN.iter().zip(0..).find(|(token, _)| **token == plain).expect("all of them are listed").1,
         }
     }
 
-    fn decode(word: u64) -> Token {
+    fn decode(word: u64) -> WakeToken {
         let id = word & ((1 << KIND_SHIFT) - 1);
         match word >> KIND_SHIFT {
             0 => PLAIN[id as usize],
-            1 => Token::Channel(id),
-            2 => Token::Process(id),
-            _ => Token::Doorbell(id),
+            1 => WakeToken::Channel(id),
+            2 => WakeToken::Process(id),
+            _ => WakeToken::Doorbell(id),
         }
     }
 }
@@ -78,7 +85,7 @@ impl Poller {
     }
 
     /// Watches a descriptor: it wakes with this token from now on.
-    pub fn watch(&self, fd: impl AsFd, token: Token, trigger: Trigger) -> Result<(), Errno> {
+    pub fn watch(&self, fd: impl AsFd, token: WakeToken, trigger: Trigger) -> Result<(), Errno> {
         let flags = match trigger {
             Trigger::Level => epoll::EventFlags::IN | epoll::EventFlags::RDHUP,
             Trigger::Edge => epoll::EventFlags::IN | epoll::EventFlags::ET,
@@ -94,7 +101,7 @@ impl Poller {
     }
 
     /// Sleeps until a descriptor is readable or `limit` has passed; without a limit, until a descriptor is readable.
-    pub fn sleep(&mut self, limit: Option<Duration>) -> Result<Vec<Token>, Errno> {
+    pub fn sleep(&mut self, limit: Option<Duration>) -> Result<Vec<WakeToken>, Errno> {
         let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
         self.woken.clear();
         match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut self.woken), limit.as_ref()) {
@@ -102,11 +109,11 @@ impl Poller {
             Err(Errno::NOSYS) => return self.sleep_in_two_steps(limit.as_ref()),
             Err(errno) => return Err(errno),
         }
-        Ok(self.woken.iter().map(|event| Token::decode(event.data.u64())).collect())
+        Ok(self.woken.iter().map(|event| WakeToken::decode(event.data.u64())).collect())
     }
 
     /// Replaces `sleep` on kernels before 5.11, which DPUs may have: their `epoll_wait` counts in milliseconds.
-    fn sleep_in_two_steps(&self, limit: Option<&Timespec>) -> Result<Vec<Token>, Errno> {
+    fn sleep_in_two_steps(&self, limit: Option<&Timespec>) -> Result<Vec<WakeToken>, Errno> {
         let mut watched = [PollFd::new(&self.epoll, PollFlags::IN)];
         match poll(&mut watched, limit) {
             Ok(0) | Err(Errno::INTR) => return Ok(Vec::new()),
@@ -117,7 +124,7 @@ impl Poller {
         // SAFETY: the array has room for the number of events that is passed.
         let count = unsafe { libc::epoll_wait(self.epoll.as_raw_fd(), woken.as_mut_ptr(), BATCH as libc::c_int, 0) };
         match usize::try_from(count) {
-            Ok(count) => Ok(woken[..count].iter().map(|event| Token::decode(event.u64)).collect()),
+            Ok(count) => Ok(woken[..count].iter().map(|event| WakeToken::decode(event.u64)).collect()),
             Err(_) => match Errno::from_io_error(&std::io::Error::last_os_error()) {
                 Some(Errno::INTR) => Ok(Vec::new()),
                 errno => Err(errno.unwrap_or(Errno::IO)),
@@ -132,21 +139,23 @@ mod tests {
 
     /// Kernels before 5.11 take this path.
     #[test]
-    fn two_steps_see_what_one_sees() {
+    fn sleep_in_two_steps_reports_each_edge_once() {
         let poller = Poller::new().expect("a descriptor");
         let bell = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).expect("a descriptor");
-        poller.watch(&bell, Token::Doorbell(3), Trigger::Edge).expect("watched");
+        poller.watch(&bell, WakeToken::Doorbell(3), Trigger::Edge).expect("watched");
         let now = Timespec::default();
         assert_eq!(poller.sleep_in_two_steps(Some(&now)), Ok(Vec::new()));
         rustix::io::write(&bell, &1u64.to_ne_bytes()).expect("rung");
-        assert_eq!(poller.sleep_in_two_steps(None), Ok(vec![Token::Doorbell(3)]));
+        assert_eq!(poller.sleep_in_two_steps(None), Ok(vec![WakeToken::Doorbell(3)]));
         assert_eq!(poller.sleep_in_two_steps(Some(&now)), Ok(Vec::new()), "an edge is told once");
     }
 
     #[test]
-    fn tokens_come_back_as_they_went() {
-        for token in PLAIN.into_iter().chain([Token::Channel(7), Token::Process(1 << 40), Token::Doorbell(0)]) {
-            assert_eq!(Token::decode(token.encode()), token);
+    fn tokens_decode_to_what_was_encoded() {
+        for token in
+            PLAIN.into_iter().chain([WakeToken::Channel(7), WakeToken::Process(1 << 40), WakeToken::Doorbell(0)])
+        {
+            assert_eq!(WakeToken::decode(token.encode()), token);
         }
     }
 }

@@ -19,13 +19,13 @@ const LINE: usize = 128;
 /// The kernel's figure for this thread, and the turns that this thread has requested.
 #[derive(Debug)]
 pub(crate) struct Processor {
-    waits: Option<File>,
-    turns: Turns,
+    schedstat: Option<File>,
+    time_slice: TimeSlice,
 }
 
 /// Requested length of this thread's turns on the processor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Turns {
+pub(crate) enum TimeSlice {
     /// The usual length: after a yield each of them runs about as often as this thread.
     Usual,
     /// As short as the kernel grants. If all processors compute, Linux 6.12 and later runs a thread with a shorter turn
@@ -36,30 +36,31 @@ pub(crate) enum Turns {
 
 impl Processor {
     /// Requests exact timers and short turns for this thread.
-    pub(crate) fn of_this_thread() -> Self {
+    pub(crate) fn for_this_thread() -> Self {
         // SAFETY: changes the precision of this thread's timers and nothing else.
         unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, TIMER_SLACK) };
-        let mut processor = Processor { waits: File::open("/proc/thread-self/schedstat").ok(), turns: Turns::Usual };
-        processor.take_turns(Turns::Short);
+        let mut processor =
+            Processor { schedstat: File::open("/proc/thread-self/schedstat").ok(), time_slice: TimeSlice::Usual };
+        processor.request_time_slice(TimeSlice::Short);
         processor
     }
 
     /// Time that this thread has waited for a processor since its start.
     pub(crate) fn delay(&self) -> Option<Duration> {
         let mut line = [0; LINE];
-        let length = self.waits.as_ref()?.read_at(&mut line, 0).ok()?;
+        let length = self.schedstat.as_ref()?.read_at(&mut line, 0).ok()?;
         let nanoseconds = std::str::from_utf8(&line[..length]).ok()?.split(' ').nth(1)?.parse().ok()?;
         Some(Duration::from_nanos(nanoseconds))
     }
 
-    pub(crate) fn take_turns(&mut self, turns: Turns) {
-        if std::mem::replace(&mut self.turns, turns) == turns {
+    pub(crate) fn request_time_slice(&mut self, time_slice: TimeSlice) {
+        if std::mem::replace(&mut self.time_slice, time_slice) == time_slice {
             return;
         }
         if let Some(mut attributes) = scheduling().filter(|found| found.sched_policy == libc::SCHED_OTHER as u32) {
-            attributes.sched_runtime = match turns {
-                Turns::Usual => 0,
-                Turns::Short => SHORT,
+            attributes.sched_runtime = match time_slice {
+                TimeSlice::Usual => 0,
+                TimeSlice::Short => SHORT,
             };
             // SAFETY: the kernel reads as many bytes as the `size` field of the structure counts.
             unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0) };
@@ -83,21 +84,21 @@ mod tests {
 
     /// On a kernel that is too old for short turns it reports a runtime of 0.
     #[test]
-    fn turns_are_short_or_as_they_were_and_nothing_else_changes() {
+    fn requesting_a_short_time_slice_changes_only_the_slice() {
         let told = || scheduling().expect("Linux tells");
         let before = told();
-        let mut processor = Processor::of_this_thread();
+        let mut processor = Processor::for_this_thread();
         assert!([0, SHORT].contains(&told().sched_runtime), "{}", told().sched_runtime);
-        processor.take_turns(Turns::Usual);
+        processor.request_time_slice(TimeSlice::Usual);
         let after = told();
         let all = |told: libc::sched_attr| (told.sched_policy, told.sched_nice, told.sched_runtime);
         assert_eq!(all(after), all(before));
     }
 
     #[test]
-    fn who_shares_its_processor_with_a_crowd_has_waited_for_it() {
+    fn scheduling_delay_grows_when_processors_are_oversubscribed() {
         use std::sync::atomic::{AtomicBool, Ordering};
-        let (processor, over) = (Processor::of_this_thread(), AtomicBool::new(false));
+        let (processor, over) = (Processor::for_this_thread(), AtomicBool::new(false));
         let before = processor.delay().expect("Linux tells");
         std::thread::scope(|scope| {
             for _ in 0..2 * std::thread::available_parallelism().map_or(1, usize::from) {
@@ -113,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn where_the_kernel_does_not_tell_there_is_no_figure() {
-        assert_eq!(Processor { waits: None, turns: Turns::Short }.delay(), None);
+    fn without_schedstat_there_is_no_scheduling_delay() {
+        assert_eq!(Processor { schedstat: None, time_slice: TimeSlice::Short }.delay(), None);
     }
 }

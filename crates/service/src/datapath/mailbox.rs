@@ -13,13 +13,13 @@ use rustix::event::{EventfdFlags, eventfd};
 
 /// The flag and the bell with which posters wake the conductor.
 #[derive(Debug)]
-struct Waker {
+struct ConductorWaker {
     /// The conductor sleeps or is about to.
     asleep: Mutex<bool>,
     bell: OwnedFd,
 }
 
-impl Waker {
+impl ConductorWaker {
     fn asleep(&self) -> MutexGuard<'_, bool> {
         self.asleep.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -32,14 +32,14 @@ pub(crate) struct Mailbox<T> {
     /// An item found on the way to sleep.
     next: Option<T>,
     post: SyncSender<T>,
-    waker: Arc<Waker>,
+    waker: Arc<ConductorWaker>,
 }
 
 /// A datapath thread's end.
 #[derive(Debug)]
 pub(crate) struct Poster<T> {
     post: SyncSender<T>,
-    waker: Arc<Waker>,
+    waker: Arc<ConductorWaker>,
 }
 
 impl<T> Mailbox<T> {
@@ -47,7 +47,7 @@ impl<T> Mailbox<T> {
     pub(crate) fn new(capacity: usize) -> std::io::Result<Self> {
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let (post, queue) = sync_channel(capacity);
-        Ok(Mailbox { queue, next: None, post, waker: Arc::new(Waker { asleep: Mutex::default(), bell }) })
+        Ok(Mailbox { queue, next: None, post, waker: Arc::new(ConductorWaker { asleep: Mutex::default(), bell }) })
     }
 
     pub(crate) fn poster(&self) -> Poster<T> {
@@ -73,7 +73,7 @@ impl<T> Mailbox<T> {
     }
 
     /// Empties the bell; to be called when the bell has ended a sleep.
-    pub(crate) fn silence(&self) {
+    pub(crate) fn clear_bell(&self) {
         // Fails only if there is nothing to read, and then the bell is silent already.
         let _ = rustix::io::read(&self.waker.bell, &mut [0; 8]);
     }
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn the_bell_rings_for_a_sleeper_alone() {
+    fn a_post_rings_only_for_a_sleeping_conductor() {
         let mut mailbox = Mailbox::new(4).expect("eventfd");
         let poster = mailbox.poster();
         assert!(poster.post(1));
@@ -119,7 +119,7 @@ mod tests {
         assert!(poster.post(2));
         assert!(rung(&mailbox));
         mailbox.stay_awake();
-        mailbox.silence();
+        mailbox.clear_bell();
         assert!(!rung(&mailbox));
         assert_eq!((mailbox.take(), mailbox.take()), (Some(2), None));
     }
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn a_poster_that_waits_learns_of_the_end() {
+    fn a_blocked_poster_returns_when_the_mailbox_is_dropped() {
         let mailbox = Mailbox::new(1).expect("eventfd");
         let poster = mailbox.poster();
         assert!(poster.post(1));

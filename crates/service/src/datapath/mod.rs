@@ -1,5 +1,5 @@
 //! The datapath: one thread that sends multicast and several that receive it, apart from the conductor (MC-9, MC-10).
-//! On slow links, where a wake-up costs more than the datagrams, the conductor does both itself ([`own`]).
+//! On slow links, where a wake-up costs more than the datagrams, the conductor does both itself ([`inline`]).
 //!
 //! ```text
 //! conductor -- SendJob, bounded --> sender     conductor -- Command, bounded --> receiver
@@ -11,8 +11,8 @@
 //! as long as one group needs the address. No header is trusted: a receiver hashes a payload by the key that the header
 //! names, and the machine checks the tag.
 
+mod inline;
 pub(crate) mod mailbox;
-mod own;
 mod receiver;
 mod sender;
 
@@ -26,13 +26,13 @@ use std::time::Instant;
 
 use outboard_fabric::multicast::{MulticastSettings, channel_address};
 use outboard_proto::wire::{DATAGRAM_HEADER_BYTES, MulticastKey};
-use outboard_proto::{Channel, GroupHandle, MulticastBatch};
+use outboard_proto::{GroupHandle, MulticastBatch, MulticastChannel};
 
+use crate::datapath::inline::InlineDatapath;
 use crate::datapath::mailbox::Mailbox;
-use crate::datapath::own::Own;
-use crate::memory::{Fault, Place};
-pub(crate) use receiver::Batch;
-use receiver::{Interest, Receiver};
+use crate::memory::{MemoryFault, MemoryLocation};
+pub(crate) use receiver::DatagramBatch;
+use receiver::{Interest, ReceiverThread};
 
 /// Most send jobs in the sender's queue.
 const SEND_JOBS: usize = 64;
@@ -45,104 +45,108 @@ const BURSTS: usize = 4;
 #[derive(Debug)]
 pub(crate) struct SendJob {
     pub(crate) batch: MulticastBatch,
-    pub(crate) place: Place,
+    pub(crate) location: MemoryLocation,
 }
 
 /// Outcome of sending or receiving.
 #[derive(Debug)]
-pub(crate) enum Report {
+pub(crate) enum DatapathReport {
     /// The job of this batch is done: its memory is not read any more. `read` is the result of reading the memory. The
     /// kernel accepted this many datagrams and bytes; recovery repairs the `failures`, datagrams that it did not
     /// accept.
-    Sent { token: u64, read: Result<(), Fault>, datagrams: u64, bytes: u64, failures: u64 },
+    Sent { token: u64, read: Result<(), MemoryFault>, datagrams: u64, bytes: u64, failures: u64 },
     /// Datagrams have arrived in a batch that goes back to this receiver. Its socket buffer had no room for
     /// `overflowed` bursts.
-    Received { receiver: usize, batch: Batch, overflowed: u64 },
+    Received { receiver: usize, batch: DatagramBatch, overflowed: u64 },
     /// The kernel refuses to receive; the receiver tries again. The batch goes back.
-    Failed { receiver: usize, batch: Batch, error: io::Error },
+    Failed { receiver: usize, batch: DatagramBatch, error: io::Error },
     /// The receiver has panicked and receives nothing any more.
     Gone { receiver: usize },
 }
 
 #[derive(Debug)]
-enum Hands {
+enum DatapathMode {
     /// Separate threads (MC-9), for links whose datagrams keep more than one processor busy.
-    Threads { jobs: SyncSender<SendJob>, sender: JoinHandle<()>, receivers: Vec<Receiver> },
+    Threads { jobs: SyncSender<SendJob>, sender: JoinHandle<()>, receivers: Vec<ReceiverThread> },
     /// The conductor, which sends and receives without waking another thread.
-    Conductor(Box<Own>),
+    Conductor(Box<InlineDatapath>),
 }
 
 /// The conductor's handle on the datapath. Dropping it ends the threads.
 #[derive(Debug)]
 pub(crate) struct Datapath {
     /// `None` only during the drop.
-    hands: Option<Hands>,
+    mode: Option<DatapathMode>,
     /// Groups that need each address. A group is listed once for each of its channels on the address.
     joined: HashMap<Ipv4Addr, Vec<GroupHandle>>,
 }
 
 impl Datapath {
     /// A mailbox with room for every report that the threads can have under way.
-    pub(crate) fn mailbox(receivers: usize) -> io::Result<Mailbox<Report>> {
+    pub(crate) fn mailbox(receivers: usize) -> io::Result<Mailbox<DatapathReport>> {
         // The sender holds one job beyond the queue, and each receiver may report its panic.
         Mailbox::new(SEND_JOBS + 1 + receivers * (BATCHES + 1))
     }
 
     /// Starts a thread that sends and `receivers` that receive; without receivers the conductor does both. Fails if a
     /// socket option is refused or threads are exhausted.
-    pub(crate) fn start(settings: &MulticastSettings, receivers: usize, mailbox: &Mailbox<Report>) -> io::Result<Self> {
-        let hands = if receivers == 0 {
-            Hands::Conductor(Box::new(Own::new(settings)?))
+    pub(crate) fn start(
+        settings: &MulticastSettings,
+        receivers: usize,
+        mailbox: &Mailbox<DatapathReport>,
+    ) -> io::Result<Self> {
+        let mode = if receivers == 0 {
+            DatapathMode::Conductor(Box::new(InlineDatapath::new(settings)?))
         } else {
             let (jobs, sender) = sender::start(settings, SEND_JOBS, mailbox.poster())?;
             let poster = || (mailbox.poster(), mailbox.poster());
-            let receiver = |number| Receiver::start(settings, number, (BATCHES, BURSTS), poster());
+            let receiver = |number| ReceiverThread::start(settings, number, (BATCHES, BURSTS), poster());
             let receivers = (0..receivers).map(receiver).collect::<io::Result<_>>()?;
-            Hands::Threads { jobs, sender, receivers }
+            DatapathMode::Threads { jobs, sender, receivers }
         };
-        Ok(Datapath { hands: Some(hands), joined: HashMap::new() })
+        Ok(Datapath { mode: Some(mode), joined: HashMap::new() })
     }
 
-    fn hands(&mut self) -> &mut Hands {
-        self.hands.as_mut().expect("there until dropped")
+    fn mode(&mut self) -> &mut DatapathMode {
+        self.mode.as_mut().expect("there until dropped")
     }
 
     /// The descriptor that the conductor must watch, if it receives multicast itself.
     pub(crate) fn event_fd(&self) -> Option<BorrowedFd<'_>> {
-        match &self.hands {
-            Some(Hands::Conductor(own)) => Some(own.event_fd()),
-            Some(Hands::Threads { .. }) | None => None,
+        match &self.mode {
+            Some(DatapathMode::Conductor(inline)) => Some(inline.event_fd()),
+            Some(DatapathMode::Threads { .. }) | None => None,
         }
     }
 
     /// The descriptor has become readable.
-    pub(crate) fn woken(&mut self) {
-        if let Hands::Conductor(own) = self.hands() {
-            own.woken();
+    pub(crate) fn note_readable(&mut self) {
+        if let DatapathMode::Conductor(inline) = self.mode() {
+            inline.note_readable();
         }
     }
 
     /// Does the conductor's part of the work and returns its outcome. `None`: no work, or its time has not come.
-    pub(crate) fn report(&mut self, now: Instant) -> Option<Report> {
-        match self.hands() {
-            Hands::Conductor(own) => own.report(now),
-            Hands::Threads { .. } => None,
+    pub(crate) fn report(&mut self, now: Instant) -> Option<DatapathReport> {
+        match self.mode() {
+            DatapathMode::Conductor(inline) => inline.report(now),
+            DatapathMode::Threads { .. } => None,
         }
     }
 
     /// Time at which [`Self::report`] must be called although no descriptor wakes the conductor.
     pub(crate) fn due(&self, now: Instant) -> Option<Instant> {
-        match &self.hands {
-            Some(Hands::Conductor(own)) => own.due(now),
-            Some(Hands::Threads { .. }) | None => None,
+        match &self.mode {
+            Some(DatapathMode::Conductor(inline)) => inline.due(now),
+            Some(DatapathMode::Threads { .. }) | None => None,
         }
     }
 
     /// Submits a job, or returns it if there is no room. A sending thread ends early only by its own panic.
     pub(crate) fn submit(&mut self, job: SendJob) -> Option<SendJob> {
-        match self.hands() {
-            Hands::Conductor(own) => own.submit(job),
-            Hands::Threads { jobs, .. } => match jobs.try_send(job) {
+        match self.mode() {
+            DatapathMode::Conductor(inline) => inline.submit(job),
+            DatapathMode::Threads { jobs, .. } => match jobs.try_send(job) {
                 Ok(()) => None,
                 Err(TrySendError::Full(job)) => Some(job),
                 Err(TrySendError::Disconnected(_)) => panic!("the multicast sender has ended"),
@@ -152,16 +156,16 @@ impl Datapath {
 
     /// Receives a channel for a group with this key, effective on return. Fails if the kernel refuses, for instance
     /// because of too many memberships.
-    pub(crate) fn join(&mut self, channel: Channel, group: GroupHandle, key: MulticastKey) -> io::Result<()> {
+    pub(crate) fn join(&mut self, channel: MulticastChannel, group: GroupHandle, key: MulticastKey) -> io::Result<()> {
         let address = channel_address(channel.0);
         let first = self.joined.get(&address).is_none_or(Vec::is_empty);
-        self.tell(address, Interest::Begins { group, key, join: first.then_some(address) })?;
+        self.apply_interest(address, Interest::Begins { group, key, join: first.then_some(address) })?;
         self.joined.entry(address).or_default().push(group);
         Ok(())
     }
 
     /// Stops receiving a channel for a group.
-    pub(crate) fn leave(&mut self, channel: Channel, group: GroupHandle) -> io::Result<()> {
+    pub(crate) fn leave(&mut self, channel: MulticastChannel, group: GroupHandle) -> io::Result<()> {
         let address = channel_address(channel.0);
         let Some(groups) = self.joined.get_mut(&address) else { return Ok(()) };
         let Some(at) = groups.iter().position(|known| *known == group) else { return Ok(()) };
@@ -170,21 +174,23 @@ impl Datapath {
         if last {
             self.joined.remove(&address);
         }
-        self.tell(address, Interest::Ends { group, leave: last.then_some(address) })
+        self.apply_interest(address, Interest::Ends { group, leave: last.then_some(address) })
     }
 
-    pub(crate) fn give_back(&mut self, receiver: usize, batch: Batch) {
-        match self.hands() {
-            Hands::Conductor(own) => own.give_back(batch),
-            Hands::Threads { receivers, .. } => receivers[receiver].give_back(batch),
+    pub(crate) fn give_back(&mut self, receiver: usize, batch: DatagramBatch) {
+        match self.mode() {
+            DatapathMode::Conductor(inline) => inline.give_back(batch),
+            DatapathMode::Threads { receivers, .. } => receivers[receiver].give_back(batch),
         }
     }
 
     /// Addresses are spread over the receivers by their lowest bits, which are mixed already.
-    fn tell(&mut self, address: Ipv4Addr, interest: Interest) -> io::Result<()> {
-        match self.hands() {
-            Hands::Conductor(own) => own.mind(interest),
-            Hands::Threads { receivers, .. } => receivers[address.to_bits() as usize % receivers.len()].tell(interest),
+    fn apply_interest(&mut self, address: Ipv4Addr, interest: Interest) -> io::Result<()> {
+        match self.mode() {
+            DatapathMode::Conductor(inline) => inline.apply_interest(interest),
+            DatapathMode::Threads { receivers, .. } => {
+                receivers[address.to_bits() as usize % receivers.len()].apply_interest(interest)
+            }
         }
     }
 }
@@ -195,7 +201,7 @@ pub(crate) fn split(datagram: &[u8]) -> (&[u8], &[u8]) {
 
 impl Drop for Datapath {
     fn drop(&mut self) {
-        if let Some(Hands::Threads { jobs, sender, .. }) = self.hands.take() {
+        if let Some(DatapathMode::Threads { jobs, sender, .. }) = self.mode.take() {
             drop(jobs);
             if sender.join().is_err() {
                 tracing::error!("the multicast sender panicked");

@@ -21,28 +21,28 @@ use outboard_fabric::multicast::{Datagram, MulticastReceiver, MulticastSettings,
 use outboard_proto::GroupHandle;
 use outboard_proto::wire::{DatagramHeader, MulticastKey, PayloadHash, PayloadHasher};
 
-use super::{Report, split};
+use super::{DatapathReport, split};
 use crate::datapath::mailbox::Poster;
 
 /// Room for commands beside batches on their way back.
 const COMMANDS: usize = 16;
 /// Time that the conductor waits for a membership; a working thread answers within a batch.
-const PATIENCE: Duration = Duration::from_secs(5);
+const MEMBERSHIP_LIMIT: Duration = Duration::from_secs(5);
 /// Pause after a socket error, doubled with each further error.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 /// Datagrams that were received together, and the hashes of their payloads.
 #[derive(Debug)]
-pub(crate) struct Batch {
+pub(crate) struct DatagramBatch {
     received: ReceiveBatch,
     hashes: Vec<PayloadHash>,
 }
 
-impl Batch {
+impl DatagramBatch {
     /// A batch with room for this many bursts.
-    pub(super) fn new(bursts: usize) -> Batch {
-        Batch { received: ReceiveBatch::new(bursts), hashes: Vec::new() }
+    pub(super) fn new(bursts: usize) -> DatagramBatch {
+        DatagramBatch { received: ReceiveBatch::new(bursts), hashes: Vec::new() }
     }
 
     /// Each datagram with the hash of its payload.
@@ -61,64 +61,64 @@ pub(super) enum Interest {
 }
 
 #[derive(Debug)]
-enum Command {
-    Return(Batch),
+enum ReceiverCommand {
+    Return(DatagramBatch),
     Interest { interest: Interest, answer: SyncSender<io::Result<()>> },
     Stop,
 }
 
 /// The conductor's handle on one receiving thread. Dropping the handle ends the thread.
 #[derive(Debug)]
-pub(super) struct Receiver {
-    commands: SyncSender<Command>,
+pub(super) struct ReceiverThread {
+    commands: SyncSender<ReceiverCommand>,
     waker: Waker,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Receiver {
+impl ReceiverThread {
     /// Starts thread `number` with `batches` batches of `bursts` bursts.
     pub(super) fn start(
         settings: &MulticastSettings,
         number: usize,
         (batches, bursts): (usize, usize),
-        (poster, last_words): (Poster<Report>, Poster<Report>),
+        (poster, last_words): (Poster<DatapathReport>, Poster<DatapathReport>),
     ) -> io::Result<Self> {
-        let intake = Intake::new(settings, number)?;
+        let intake = MulticastIntake::new(settings, number)?;
         let waker = intake.socket.waker();
         let (commands, queue) = sync_channel(batches + COMMANDS);
-        let free = (0..batches).map(|_| Batch::new(bursts)).collect();
-        let worker = Worker { intake, number, free, queue, poster };
+        let free = (0..batches).map(|_| DatagramBatch::new(bursts)).collect();
+        let worker = ReceiveWorker { intake, number, free, queue, poster };
         let run = move || {
             // Unwind-safe: the worker's state is dropped with the worker.
             let panicked = std::panic::catch_unwind(AssertUnwindSafe(|| worker.run())).is_err();
             if panicked {
                 // At shutdown the conductor does not read the report.
-                let _ = last_words.post(Report::Gone { receiver: number });
+                let _ = last_words.post(DatapathReport::Gone { receiver: number });
             }
         };
         let thread = std::thread::Builder::new().name(format!("multicast-recv{number}")).spawn(run)?;
-        Ok(Receiver { commands, waker, thread: Some(thread) })
+        Ok(ReceiverThread { commands, waker, thread: Some(thread) })
     }
 
-    pub(super) fn give_back(&self, batch: Batch) {
+    pub(super) fn give_back(&self, batch: DatagramBatch) {
         // Fails only if the thread has ended, and then no batch is needed.
-        let _ = self.commands.send(Command::Return(batch));
+        let _ = self.commands.send(ReceiverCommand::Return(batch));
     }
 
     /// Applies a request of a group, effective on return.
-    pub(super) fn tell(&self, interest: Interest) -> io::Result<()> {
+    pub(super) fn apply_interest(&self, interest: Interest) -> io::Result<()> {
         let ended = || io::Error::other("the receiving thread has ended");
         let (answer, answered) = sync_channel(1);
-        self.commands.send(Command::Interest { interest, answer }).map_err(|_| ended())?;
+        self.commands.send(ReceiverCommand::Interest { interest, answer }).map_err(|_| ended())?;
         self.waker.wake();
-        answered.recv_timeout(PATIENCE).map_err(|_| ended())?
+        answered.recv_timeout(MEMBERSHIP_LIMIT).map_err(|_| ended())?
     }
 }
 
-impl Drop for Receiver {
+impl Drop for ReceiverThread {
     fn drop(&mut self) {
         // Fails only if the thread has ended.
-        let _ = self.commands.send(Command::Stop);
+        let _ = self.commands.send(ReceiverCommand::Stop);
         self.waker.wake();
         if let Some(thread) = self.thread.take() {
             // A panicked thread has reported its panic itself.
@@ -128,14 +128,14 @@ impl Drop for Receiver {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Next {
+enum WorkerFlow {
     GoOn,
     End,
 }
 
 /// A socket, and the keys for hashing its payloads.
 #[derive(Debug)]
-pub(super) struct Intake {
+pub(super) struct MulticastIntake {
     socket: MulticastReceiver,
     /// The hasher of each group, and how many `Begins` it has.
     keys: HashMap<GroupHandle, (PayloadHasher, u32)>,
@@ -143,11 +143,11 @@ pub(super) struct Intake {
     pause: Duration,
 }
 
-impl Intake {
+impl MulticastIntake {
     pub(super) fn new(settings: &MulticastSettings, number: usize) -> io::Result<Self> {
         let socket = MulticastReceiver::new(settings)?;
         tracing::info!(number, buffer_bytes = socket.buffer_bytes(), "receiving multicast");
-        Ok(Intake { socket, keys: HashMap::new(), pause: FIRST_PAUSE })
+        Ok(MulticastIntake { socket, keys: HashMap::new(), pause: FIRST_PAUSE })
     }
 
     /// Readable when datagrams wait.
@@ -155,7 +155,7 @@ impl Intake {
         self.socket.event_fd()
     }
 
-    pub(super) fn mind(&mut self, interest: Interest) -> io::Result<()> {
+    pub(super) fn apply_interest(&mut self, interest: Interest) -> io::Result<()> {
         match interest {
             Interest::Begins { group, key, join } => {
                 join.map_or(Ok(()), |address| self.socket.join(address))?;
@@ -179,7 +179,7 @@ impl Intake {
     ///
     /// # Errors
     /// The kernel's error, and the pause before the next try.
-    pub(super) fn receive(&mut self, batch: &mut Batch) -> Result<Option<u64>, (io::Error, Duration)> {
+    pub(super) fn receive(&mut self, batch: &mut DatagramBatch) -> Result<Option<u64>, (io::Error, Duration)> {
         let received = self.socket.receive(&mut batch.received).map_err(|error| (error, self.longer_pause()))?;
         if received.bursts == 0 {
             return Ok(None);
@@ -202,15 +202,15 @@ impl Intake {
     }
 }
 
-struct Worker {
-    intake: Intake,
+struct ReceiveWorker {
+    intake: MulticastIntake,
     number: usize,
-    free: Vec<Batch>,
-    queue: mpsc::Receiver<Command>,
-    poster: Poster<Report>,
+    free: Vec<DatagramBatch>,
+    queue: mpsc::Receiver<ReceiverCommand>,
+    poster: Poster<DatapathReport>,
 }
 
-impl Worker {
+impl ReceiveWorker {
     fn run(mut self) {
         loop {
             let command = match self.free.is_empty() {
@@ -219,34 +219,34 @@ impl Worker {
                 false => self.queue.try_recv().ok(),
             };
             let next = match command {
-                Some(command) => self.obey(command),
-                None if self.free.is_empty() => Next::End,
+                Some(command) => self.handle_command(command),
+                None if self.free.is_empty() => WorkerFlow::End,
                 None => self.receive(),
             };
-            if next == Next::End {
+            if next == WorkerFlow::End {
                 return;
             }
         }
     }
 
-    fn obey(&mut self, command: Command) -> Next {
+    fn handle_command(&mut self, command: ReceiverCommand) -> WorkerFlow {
         match command {
-            Command::Return(batch) => self.free.push(batch),
-            Command::Interest { interest, answer } => {
+            ReceiverCommand::Return(batch) => self.free.push(batch),
+            ReceiverCommand::Interest { interest, answer } => {
                 // Fails if the conductor has stopped waiting.
-                let _ = answer.send(self.intake.mind(interest));
+                let _ = answer.send(self.intake.apply_interest(interest));
             }
-            Command::Stop => return Next::End,
+            ReceiverCommand::Stop => return WorkerFlow::End,
         }
-        Next::GoOn
+        WorkerFlow::GoOn
     }
 
-    fn receive(&mut self) -> Next {
-        let Some(mut batch) = self.free.pop() else { return Next::GoOn };
+    fn receive(&mut self) -> WorkerFlow {
+        let Some(mut batch) = self.free.pop() else { return WorkerFlow::GoOn };
         match self.intake.receive(&mut batch) {
             Ok(Some(overflowed)) => {
-                let report = Report::Received { receiver: self.number, batch, overflowed };
-                return if self.poster.post(report) { Next::GoOn } else { Next::End };
+                let report = DatapathReport::Received { receiver: self.number, batch, overflowed };
+                return if self.poster.post(report) { WorkerFlow::GoOn } else { WorkerFlow::End };
             }
             Ok(None) => {}
             Err((error, pause)) => return self.pause(batch, error, pause),
@@ -258,19 +258,19 @@ impl Worker {
                 return self.pause(batch, error, pause);
             }
         }
-        Next::GoOn
+        WorkerFlow::GoOn
     }
 
     /// The kernel refuses to receive. The report carries a batch, so the number of reports under way is bounded. Then
     /// the thread pauses.
-    fn pause(&mut self, batch: Batch, error: io::Error, pause: Duration) -> Next {
-        if !self.poster.post(Report::Failed { receiver: self.number, batch, error }) {
-            return Next::End;
+    fn pause(&mut self, batch: DatagramBatch, error: io::Error, pause: Duration) -> WorkerFlow {
+        if !self.poster.post(DatapathReport::Failed { receiver: self.number, batch, error }) {
+            return WorkerFlow::End;
         }
         match self.queue.recv_timeout(pause) {
-            Ok(command) => self.obey(command),
-            Err(RecvTimeoutError::Timeout) => Next::GoOn,
-            Err(RecvTimeoutError::Disconnected) => Next::End,
+            Ok(command) => self.handle_command(command),
+            Err(RecvTimeoutError::Timeout) => WorkerFlow::GoOn,
+            Err(RecvTimeoutError::Disconnected) => WorkerFlow::End,
         }
     }
 }

@@ -10,9 +10,9 @@ use outboard_fabric::limited;
 use outboard_fabric::multicast::{MulticastSender, MulticastSettings, channel_address};
 use outboard_proto::wire::{DATAGRAM_HEADER_BYTES, DatagramHeader};
 
-use super::{Report, SendJob};
+use super::{DatapathReport, SendJob};
 use crate::datapath::mailbox::Poster;
-use crate::memory::Fault;
+use crate::memory::MemoryFault;
 
 /// After this many full interface queues the rest of a batch is left to recovery.
 const MOST_CONGESTED: u32 = 20;
@@ -23,14 +23,14 @@ const CONGESTED_PAUSE: Duration = Duration::from_micros(500);
 pub(super) fn start(
     settings: &MulticastSettings,
     jobs: usize,
-    poster: Poster<Report>,
+    poster: Poster<DatapathReport>,
 ) -> io::Result<(SyncSender<SendJob>, JoinHandle<()>)> {
-    let mut worker = Worker::new(settings)?;
+    let mut worker = SendWorker::new(settings)?;
     let (sender, receiver) = sync_channel(jobs);
     let run = move || {
         while let Ok(job) = receiver.recv() {
             worker.begin(job);
-            while let Some(pause) = worker.go_on() {
+            while let Some(pause) = worker.continue_sending() {
                 std::thread::sleep(pause);
             }
             if !worker.report().is_some_and(|report| poster.post(report)) {
@@ -43,40 +43,41 @@ pub(super) fn start(
 }
 
 #[derive(Debug)]
-struct Current {
+struct CurrentJob {
     job: SendJob,
-    read: Result<(), Fault>,
+    read: Result<(), MemoryFault>,
     length: usize,
     /// Datagrams sent, and full queues met.
     sent: usize,
     congested: u32,
 }
 
-/// Carries out one job after another: [`Self::begin`], [`Self::go_on`] until it returns no pause, [`Self::report`].
+/// Carries out one job after another: [`Self::begin`], [`Self::continue_sending`] until it returns no pause,
+/// [`Self::report`].
 #[derive(Debug)]
-pub(super) struct Worker {
+pub(super) struct SendWorker {
     socket: MulticastSender,
-    current: Option<Current>,
+    current: Option<CurrentJob>,
     /// Reused from job to job.
     payload: Vec<u8>,
     headers: Vec<[u8; DATAGRAM_HEADER_BYTES]>,
 }
 
-impl Worker {
+impl SendWorker {
     pub(super) fn new(settings: &MulticastSettings) -> io::Result<Self> {
         let socket = MulticastSender::new(settings)?;
-        Ok(Worker { socket, current: None, payload: Vec::new(), headers: Vec::new() })
+        Ok(SendWorker { socket, current: None, payload: Vec::new(), headers: Vec::new() })
     }
 
     /// Reads the payload of a job; no other job may be under way.
     pub(super) fn begin(&mut self, job: SendJob) {
-        let SendJob { batch, place } = &job;
+        let SendJob { batch, location } = &job;
         let length = usize::try_from(batch.memory.len).expect("a batch lies in memory");
         // Grows to the largest batch once.
         if self.payload.len() < length {
             self.payload.resize(length, 0);
         }
-        let read = place.read(&mut self.payload[..length]);
+        let read = location.read(&mut self.payload[..length]);
         self.headers.clear();
         if read.is_ok() {
             let hasher = batch.key.hasher();
@@ -89,13 +90,13 @@ impl Worker {
         if let Err(error) = self.socket.set_reach(batch.reach) {
             limited!(warn, %error, reach = ?batch.reach, "multicast may not reach all; unicast repairs the rest");
         }
-        let before = self.current.replace(Current { job, read, length, sent: 0, congested: 0 });
+        let before = self.current.replace(CurrentJob { job, read, length, sent: 0, congested: 0 });
         assert!(before.is_none(), "one job at a time");
     }
 
     /// Sends the rest of the job. Returns the pause before the next try if a queue is full.
-    pub(super) fn go_on(&mut self) -> Option<Duration> {
-        let Current { job, length, sent, congested, .. } = self.current.as_mut()?;
+    pub(super) fn continue_sending(&mut self) -> Option<Duration> {
+        let CurrentJob { job, length, sent, congested, .. } = self.current.as_mut()?;
         let (to, chunk) = (channel_address(job.batch.channel.0), job.batch.chunk_bytes as usize);
         while *sent < self.headers.len() && *congested < MOST_CONGESTED {
             let payload = &self.payload[*sent * chunk..*length];
@@ -117,10 +118,16 @@ impl Worker {
     }
 
     /// Ends the job and returns its outcome.
-    pub(super) fn report(&mut self) -> Option<Report> {
-        let Current { job, read, length, sent, .. } = self.current.take()?;
+    pub(super) fn report(&mut self) -> Option<DatapathReport> {
+        let CurrentJob { job, read, length, sent, .. } = self.current.take()?;
         let bytes = (sent * job.batch.chunk_bytes as usize).min(length) + sent * DATAGRAM_HEADER_BYTES;
         let failures = u64::from(job.batch.chunks).saturating_sub(sent as u64);
-        Some(Report::Sent { token: job.batch.token, read, datagrams: sent as u64, bytes: bytes as u64, failures })
+        Some(DatapathReport::Sent {
+            token: job.batch.token,
+            read,
+            datagrams: sent as u64,
+            bytes: bytes as u64,
+            failures,
+        })
     }
 }

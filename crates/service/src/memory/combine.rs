@@ -8,15 +8,15 @@ use outboard_plan::Reduction;
 use outboard_proto::MemRef;
 use outboard_shm::memory::RankMemory;
 
-use crate::memory::backlog::Work;
-use crate::memory::{Fault, Place};
+use crate::memory::deferred_ops::MemoryWork;
+use crate::memory::{MemoryFault, MemoryLocation};
 
 /// Bytes combined at a time: whole elements of any kind.
-pub(super) const PIECE: u64 = 64 << 10;
+pub(super) const PIECE_BYTES: u64 = 64 << 10;
 
 /// A reduction as the machine ordered it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Combination {
+pub(crate) struct OrderedReduction {
     /// The operand that stays.
     pub(crate) from: MemRef,
     /// The operand that becomes the result.
@@ -28,43 +28,48 @@ pub(crate) struct Combination {
 
 /// Buffers for a piece of each operand. They grow once.
 #[derive(Debug, Default)]
-pub(crate) struct Bounces {
+pub(crate) struct BounceBuffers {
     from: Vec<u8>,
     into: Vec<u8>,
 }
 
 /// A stopped reduction: the fault, and the work that is left.
 #[derive(Debug)]
-pub(crate) struct Unfinished {
-    pub(crate) fault: Fault,
-    pub(crate) left: Vec<Work>,
+pub(crate) struct UnfinishedWork {
+    pub(crate) fault: MemoryFault,
+    pub(crate) left: Vec<MemoryWork>,
 }
 
-impl Combination {
+impl OrderedReduction {
     /// `len` bytes of the combination from `start` on, whole elements.
-    pub(super) fn piece(&self, start: u64, len: u64) -> Combination {
+    pub(super) fn piece(&self, start: u64, len: u64) -> OrderedReduction {
         let piece = |whole: MemRef| MemRef { offset: whole.offset + start, len, ..whole };
-        Combination { from: piece(self.from), into: piece(self.into), ..*self }
+        OrderedReduction { from: piece(self.from), into: piece(self.into), ..*self }
     }
 
     /// The work behind the first `done` bytes.
-    fn behind(&self, done: u64) -> Option<Work> {
+    fn behind(&self, done: u64) -> Option<MemoryWork> {
         let left = self.into.len - done;
-        (left > 0).then(|| Work::Reduce(self.piece(done, left)))
+        (left > 0).then(|| MemoryWork::Reduce(self.piece(done, left)))
     }
 
     /// Carries the combination out on operands at these places.
-    pub(crate) fn perform(&self, from: &Place, into: &Place, bounces: &mut Bounces) -> Result<(), Unfinished> {
+    pub(crate) fn perform(
+        &self,
+        from: &MemoryLocation,
+        into: &MemoryLocation,
+        bounce_buffers: &mut BounceBuffers,
+    ) -> Result<(), UnfinishedWork> {
         let mut done = 0;
         while done < self.into.len {
-            let bytes = (self.into.len - done).min(PIECE);
+            let bytes = (self.into.len - done).min(PIECE_BYTES);
             let operands = (&from.behind(done), &into.behind(done));
-            self.combine_piece(operands, bytes, bounces).map_err(|(fault, result)| {
+            self.combine_piece(operands, bytes, bounce_buffers).map_err(|(fault, result)| {
                 let to = MemRef { offset: self.into.offset + done, len: bytes, ..self.into };
                 // A result that could not be written back, or only in part, is not computed a second time.
-                let put = result.map(|bytes| Work::Deliver { bytes, to });
+                let put = result.map(|bytes| MemoryWork::Deliver { bytes, to });
                 let rest = if put.is_some() { done + bytes } else { done };
-                Unfinished { fault, left: put.into_iter().chain(self.behind(rest)).collect() }
+                UnfinishedWork { fault, left: put.into_iter().chain(self.behind(rest)).collect() }
             })?;
             done += bytes;
         }
@@ -74,13 +79,13 @@ impl Combination {
     /// Combines a piece. A failed write returns the bytes that were to be written.
     fn combine_piece(
         &self,
-        (from, into): (&Place, &Place),
+        (from, into): (&MemoryLocation, &MemoryLocation),
         bytes: u64,
-        bounces: &mut Bounces,
-    ) -> Result<(), (Fault, Option<Vec<u8>>)> {
+        bounce_buffers: &mut BounceBuffers,
+    ) -> Result<(), (MemoryFault, Option<Vec<u8>>)> {
         let length = bytes as usize;
-        let Bounces { from: copy, into: result } = bounces;
-        if let Place::Staging { buffer, offset } = from
+        let BounceBuffers { from: copy, into: result } = bounce_buffers;
+        if let MemoryLocation::Staging { buffer, offset } = from
             && !from.overlaps(into, bytes)
         {
             return buffer.lend(*offset, length, |operand| self.combine(operand, into, result));
@@ -91,17 +96,22 @@ impl Combination {
     }
 
     /// Combines as many bytes as `operand` has.
-    fn combine(&self, operand: &[u8], into: &Place, result: &mut Vec<u8>) -> Result<(), (Fault, Option<Vec<u8>>)> {
+    fn combine(
+        &self,
+        operand: &[u8],
+        into: &MemoryLocation,
+        result: &mut Vec<u8>,
+    ) -> Result<(), (MemoryFault, Option<Vec<u8>>)> {
         let combine = |into: &mut [u8]| outboard_arithmetic::reduce(self.reduction, operand, into, self.from_left);
         match into {
-            Place::Staging { buffer, offset } => buffer.fill(*offset, operand.len(), combine),
-            Place::Rank { call, memory, address } => {
+            MemoryLocation::Staging { buffer, offset } => buffer.fill(*offset, operand.len(), combine),
+            MemoryLocation::Rank { call, memory, address } => {
                 result.resize(operand.len(), 0);
                 into.read(result).map_err(|fault| (fault, None))?;
                 combine(result);
                 memory
                     .write(*address, result)
-                    .map_err(|error| (Fault::Call { call: *call, error }, Some(result.clone())))?;
+                    .map_err(|error| (MemoryFault::Call { call: *call, error }, Some(result.clone())))?;
             }
         }
         Ok(())
@@ -113,31 +123,31 @@ mod tests {
     use std::sync::Arc;
 
     use outboard_plan::{Element, Operator};
-    use outboard_proto::{CallId, Region, StagingId};
+    use outboard_proto::{CallId, MemRegion, StagingId};
     use outboard_shm::memory::{AccessError, RankMemory, TieredMemory};
-    use outboard_shm::region::Region as Shared;
+    use outboard_shm::region::MemfdRegion as Shared;
 
     use super::*;
-    use crate::memory::staging::{Staging, StagingPool};
+    use crate::memory::staging::{StagingBuffer, StagingBufferPool};
 
-    const BYTES: u64 = PIECE + 16;
+    const BYTES: u64 = PIECE_BYTES + 16;
     const AT: u64 = 0x10000;
 
-    fn piece(region: Region) -> MemRef {
+    fn piece(region: MemRegion) -> MemRef {
         MemRef { region, offset: 0, len: BYTES }
     }
 
-    fn combination_of_sums() -> Combination {
-        let (from, into) = (piece(Region::Staging(StagingId(1))), piece(Region::Output(CallId(1))));
+    fn combination_of_sums() -> OrderedReduction {
+        let (from, into) = (piece(MemRegion::Staging(StagingId(1))), piece(MemRegion::Output(CallId(1))));
         let reduction = Reduction::new(Operator::Sum, Element::U32).expect("defined");
-        Combination { from, into, reduction, from_left: true }
+        OrderedReduction { from, into, reduction, from_left: true }
     }
 
-    fn staged(number: u32) -> (Arc<Staging>, Place) {
-        let buffer = StagingPool::default().take(BYTES).expect("memory");
+    fn staged(number: u32) -> (Arc<StagingBuffer>, MemoryLocation) {
+        let buffer = StagingBufferPool::default().take(BYTES).expect("memory");
         let bytes: Vec<u8> = (0..BYTES / 4).flat_map(|_| number.to_ne_bytes()).collect();
         buffer.copy_in(0, &bytes);
-        (buffer.clone(), Place::Staging { buffer, offset: 0 })
+        (buffer.clone(), MemoryLocation::Staging { buffer, offset: 0 })
     }
 
     /// A rank's memory of which this many bytes can be reached.
@@ -155,11 +165,11 @@ mod tests {
 
     #[test]
     fn every_element_is_combined_once_wherever_it_lies() {
-        let (memory, mut bounces) = (rank(2 * PIECE), Bounces::default());
-        let place = Place::Rank { call: CallId(1), memory: Arc::clone(&memory), address: AT };
+        let (memory, mut bounce_buffers) = (rank(2 * PIECE_BYTES), BounceBuffers::default());
+        let location = MemoryLocation::Rank { call: CallId(1), memory: Arc::clone(&memory), address: AT };
         let ((_, from), (into, there)) = (staged(3), staged(4));
-        for target in [&place, &place, &there] {
-            assert!(combination_of_sums().perform(&from, target, &mut bounces).is_ok());
+        for target in [&location, &location, &there] {
+            assert!(combination_of_sums().perform(&from, target, &mut bounce_buffers).is_ok());
         }
         let mut found = vec![0; BYTES as usize];
         memory.read(AT, &mut found).expect("reachable");
@@ -171,13 +181,13 @@ mod tests {
     #[test]
     fn operands_in_one_buffer_may_overlap() {
         let (buffer, whole) = staged(5);
-        let combination = Combination {
+        let combination = OrderedReduction {
             from: MemRef { len: 64, ..combination_of_sums().from },
             into: MemRef { len: 64, ..combination_of_sums().into },
             ..combination_of_sums()
         };
         for at in [64, 32, 0] {
-            assert!(combination.perform(&whole, &whole.behind(at), &mut Bounces::default()).is_ok());
+            assert!(combination.perform(&whole, &whole.behind(at), &mut BounceBuffers::default()).is_ok());
         }
         let mut found = vec![0; 128];
         buffer.copy_out(0, &mut found);
@@ -186,16 +196,20 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_behind_a_fault_is_named() {
-        let (memory, mut bounces) = (rank(PIECE), Bounces::default());
-        let place = Place::Rank { call: CallId(1), memory, address: AT };
+    fn a_fault_returns_the_remaining_work() {
+        let (memory, mut bounce_buffers) = (rank(PIECE_BYTES), BounceBuffers::default());
+        let location = MemoryLocation::Rank { call: CallId(1), memory, address: AT };
         let combination = combination_of_sums();
-        let Unfinished { fault, left } =
-            combination.perform(&staged(3).1, &place, &mut bounces).expect_err("the second piece is out of reach");
-        assert!(matches!(fault, Fault::Call { error: AccessError::Unreachable { bytes: 16, .. }, .. }));
-        let [Work::Reduce(rest)] = &left[..] else { panic!("{left:?}") };
-        assert_eq!((rest.from.offset, rest.from.len, rest.into.offset, rest.into.len), (PIECE, 16, PIECE, 16));
-        let unread = combination.perform(&place, &staged(3).1, &mut bounces).expect_err("read from there");
+        let UnfinishedWork { fault, left } = combination
+            .perform(&staged(3).1, &location, &mut bounce_buffers)
+            .expect_err("the second piece is out of reach");
+        assert!(matches!(fault, MemoryFault::Call { error: AccessError::Unreachable { bytes: 16, .. }, .. }));
+        let [MemoryWork::Reduce(rest)] = &left[..] else { panic!("{left:?}") };
+        assert_eq!(
+            (rest.from.offset, rest.from.len, rest.into.offset, rest.into.len),
+            (PIECE_BYTES, 16, PIECE_BYTES, 16)
+        );
+        let unread = combination.perform(&location, &staged(3).1, &mut bounce_buffers).expect_err("read from there");
         assert_eq!(unread.left.len(), 1);
     }
 }

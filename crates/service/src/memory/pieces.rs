@@ -2,16 +2,16 @@
 
 /// Pieces of memory, addressed by the offset in the buffer that they form.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Pieces {
+pub struct MemoryPieces {
     /// Offset in the buffer, address and bytes of each piece that is not empty.
     pieces: Vec<(u64, u64, u64)>,
     total: u64,
 }
 
-impl Pieces {
+impl MemoryPieces {
     /// `pieces` are address and bytes of each piece; the sum of the bytes fits 64 bits.
-    pub fn new(pieces: impl IntoIterator<Item = (u64, u64)>) -> Pieces {
-        let mut placed = Pieces::default();
+    pub fn new(pieces: impl IntoIterator<Item = (u64, u64)>) -> MemoryPieces {
+        let mut placed = MemoryPieces::default();
         for (address, bytes) in pieces.into_iter().filter(|(_, bytes)| *bytes > 0) {
             placed.pieces.push((placed.total, address, bytes));
             placed.total += bytes;
@@ -76,7 +76,7 @@ mod tests {
                 end = at + bytes;
                 (at, bytes)
             }).collect();
-            let pieces = Pieces::new(list.clone());
+            let pieces = MemoryPieces::new(list.clone());
             let bytes: Vec<u64> = list.iter().flat_map(|(at, bytes)| *at..at + bytes).collect();
             let all = |places: &mut dyn Iterator<Item = (u64, u64)>| -> Vec<u64> {
                 places.flat_map(|(at, count)| at..at + count).collect()

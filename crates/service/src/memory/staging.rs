@@ -1,9 +1,9 @@
 //! Memory of the service process itself: for ranks that have not called yet (SP-6) and ranks whose memory cannot be
 //! accessed (GP-9).
 //!
-//! Invariants: a [`Staging`] is accessed through raw copies only, so the conductor and a datapath thread may access
-//! different parts of it at once. No access of the machine goes beyond the length of a buffer. Allocations have the
-//! size that the machine counts ([`staging_size`]). Freed buffers are kept for reuse up to [`KEPT_BYTES`], so a
+//! Invariants: a [`StagingBuffer`] is accessed through raw copies only, so the conductor and a datapath thread may
+//! access different parts of it at once. No access of the machine goes beyond the length of a buffer. Allocations have
+//! the size that the machine counts ([`staging_size`]). Freed buffers are kept for reuse up to [`KEPT_BYTES`], so a
 //! repeated collective does not fault its pages in again.
 //!
 //! Large memory causes no wait: the kernel zeroes a page of a mapping when the page is touched, and another thread
@@ -14,8 +14,8 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use outboard_proto::staging_size;
-use outboard_shm::closer::MEMORY;
-use outboard_shm::memory::Resident;
+use outboard_shm::closer::MEMORY_CLOSER;
+use outboard_shm::memory::MappedBytes;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
 /// Freed bytes kept for reuse.
@@ -28,22 +28,22 @@ const MAPPED_BYTES: usize = 256 << 10;
 
 /// A buffer that threads share.
 #[derive(Debug)]
-pub(crate) struct Staging {
+pub(crate) struct StagingBuffer {
     start: NonNull<u8>,
     size: usize,
 }
 
 // SAFETY: the allocation belongs to no thread, and it is accessed through raw copies only.
-unsafe impl Send for Staging {}
+unsafe impl Send for StagingBuffer {}
 // SAFETY: as above; the protocol orders reads and writes (a batch is done before its memory changes).
-unsafe impl Sync for Staging {}
+unsafe impl Sync for StagingBuffer {}
 
 fn layout(size: usize) -> Option<Layout> {
     Layout::from_size_align(size, ALIGN).ok()
 }
 
-impl Staging {
-    fn allocate(size: usize) -> Option<Staging> {
+impl StagingBuffer {
+    fn allocate(size: usize) -> Option<StagingBuffer> {
         let start = if size < MAPPED_BYTES {
             // SAFETY: the layout has a size above zero.
             unsafe { alloc_zeroed(layout(size)?) }
@@ -52,7 +52,7 @@ impl Staging {
             // SAFETY: a fresh mapping at an address of the kernel's choice touches no memory that Rust knows of.
             unsafe { mmap_anonymous(std::ptr::null_mut(), size, rights, MapFlags::PRIVATE) }.ok()?.cast()
         };
-        Some(Staging { start: NonNull::new(start)?, size })
+        Some(StagingBuffer { start: NonNull::new(start)?, size })
     }
 
     /// Usable bytes: the requested size, rounded up.
@@ -81,10 +81,10 @@ impl Staging {
     }
 
     /// The `len` bytes at `offset`, for the kernel to read or write.
-    pub(crate) fn resident(self: &Arc<Self>, offset: u64, len: usize) -> Option<Resident> {
-        let keeper: Arc<Staging> = Arc::clone(self);
+    pub(crate) fn resident(self: &Arc<Self>, offset: u64, len: usize) -> Option<MappedBytes> {
+        let keeper: Arc<StagingBuffer> = Arc::clone(self);
         // SAFETY: the allocation lives as long as the buffer, and is accessed through raw copies only.
-        NonNull::new(self.at(offset, len)).map(|start| unsafe { Resident::new(start, len, keeper) })
+        NonNull::new(self.at(offset, len)).map(|start| unsafe { MappedBytes::new(start, len, keeper) })
     }
 
     /// Lets `write` fill `len` bytes at `offset`.
@@ -101,14 +101,14 @@ impl Staging {
     }
 }
 
-impl Drop for Staging {
+impl Drop for StagingBuffer {
     fn drop(&mut self) {
         match layout(self.size).filter(|_| self.size < MAPPED_BYTES) {
             // SAFETY: allocated with this layout and freed once; borrowers hold the `Arc`.
             Some(layout) => unsafe { dealloc(self.start.as_ptr(), layout) },
             None => {
                 let mapping = Mapping { start: self.start, size: self.size };
-                MEMORY.act(|| drop(mapping));
+                MEMORY_CLOSER.submit(|| drop(mapping));
             }
         }
     }
@@ -133,25 +133,25 @@ impl Drop for Mapping {
 
 /// Freed buffers, kept for reuse.
 #[derive(Debug, Default)]
-pub(crate) struct StagingPool {
-    free: Vec<Arc<Staging>>,
+pub(crate) struct StagingBufferPool {
+    free: Vec<Arc<StagingBuffer>>,
     kept: usize,
 }
 
-impl StagingPool {
+impl StagingBufferPool {
     /// A buffer of at least `bytes` bytes with arbitrary content; none if memory is exhausted.
-    pub(crate) fn take(&mut self, bytes: u64) -> Option<Arc<Staging>> {
+    pub(crate) fn take(&mut self, bytes: u64) -> Option<Arc<StagingBuffer>> {
         let size = usize::try_from(staging_size(bytes)?).ok()?;
         if let Some(at) = self.free.iter().position(|buffer| buffer.size == size) {
             self.kept -= size;
             return Some(self.free.swap_remove(at));
         }
-        Staging::allocate(size).map(Arc::new)
+        StagingBuffer::allocate(size).map(Arc::new)
     }
 
     /// Takes a buffer back. A buffer that a datapath thread still reads, or that a payload is on its way to, is not
     /// reused. It is freed when that access ends.
-    pub(crate) fn give_back(&mut self, buffer: Arc<Staging>) {
+    pub(crate) fn give_back(&mut self, buffer: Arc<StagingBuffer>) {
         let size = buffer.size;
         if Arc::strong_count(&buffer) == 1 && self.kept + size <= KEPT_BYTES {
             self.kept += size;
@@ -168,7 +168,7 @@ mod tests {
 
     #[test]
     fn bounds_hold_and_buffers_are_reused() {
-        let mut pool = StagingPool::default();
+        let mut pool = StagingBufferPool::default();
         let buffer = pool.take(1000).expect("memory");
         buffer.copy_in(900, &[7; 100]);
         let mut back = [0; 100];
@@ -195,7 +195,7 @@ mod tests {
         const BYTES: u64 = 4 << 30;
         let pages = BYTES / 4096;
         let before = resident_pages();
-        let buffer = StagingPool::default().take(BYTES).expect("address space");
+        let buffer = StagingBufferPool::default().take(BYTES).expect("address space");
         let (mut first, mut last) = ([7; 64], [7; 64]);
         buffer.copy_out(0, &mut first);
         buffer.copy_out(BYTES - 64, &mut last);
@@ -206,7 +206,7 @@ mod tests {
 
     #[test]
     fn large_memory_is_given_back_after_its_last_drop() {
-        let buffer = StagingPool::default().take(MAPPED_BYTES as u64).expect("memory");
+        let buffer = StagingBufferPool::default().take(MAPPED_BYTES as u64).expect("memory");
         buffer.copy_in(0, &[7; 64]);
         let (start, size) = (buffer.start.as_ptr() as usize, buffer.size);
         let mapped = || {

@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use outboard_fabric::limited;
 use outboard_fabric::multicast::Interface;
-use outboard_proto::{GroupHandle, HostId, OfferId, Refusal, SpId};
-use outboard_shm::attach::{Channel, ChannelError, Hello, Received, Reply, Request, Welcome};
+use outboard_proto::{GroupHandle, GroupRefusal, HostId, OfferId, SpId};
+use outboard_shm::attach::{AttachChannel, AttachReply, AttachRequest, ChannelError, Hello, ReceivedMessage, Welcome};
 use outboard_shm::control::{LAYOUT_VERSION, ServiceSide};
 use outboard_shm::memory::{CrossMemory, MOST_RANGES, MemoryDescriptor, Proof, RangeError, TieredMemory};
 use outboard_shm::region::unseal;
@@ -20,20 +20,20 @@ use outboard_shm::status::Status;
 use rustix::io::Errno;
 use rustix::process::Pid;
 
-use crate::conductor::engine::Engine;
-use crate::conductor::poller::{Poller, Token, Trigger};
-use crate::memory::errands::Runner;
+use crate::conductor::driver::EndpointDriver;
+use crate::conductor::poller::{Poller, Trigger, WakeToken};
+use crate::memory::rank_copies::CopyAgent;
 use crate::ranks::docked::{DockedRank, DockedRanks};
 use crate::ranks::offers::Offer;
-use crate::ranks::{Attached, Connection, ConnectionId, Membership, Ranks, Stage};
+use crate::ranks::{AttachedRank, ConnectionId, Membership, MembershipStage, RankConnection, Ranks};
 use crate::settings::Settings;
-use crate::telemetry::trace::Trace;
-use crate::topology::{Seat, Topology};
+use crate::telemetry::trace::TimelineFile;
+use crate::topology::{CpuTopology, Seat};
 
 /// Messages handled from one connection per wake-up; the rest wake the conductor again.
 const MESSAGES: usize = 4;
 /// Largest encoded recording; a recording is decoded in one step.
-pub const MOST_RECORDED: u64 = 8 << 20;
+pub const MAX_RECORDING_BYTES: u64 = 8 << 20;
 /// Most unused offers of a rank; the oldest is dropped first.
 const MOST_OFFERS: usize = 256;
 
@@ -42,11 +42,11 @@ pub(crate) const MORE_DESCRIPTORS: &str = "; raise its limit on descriptors (`ul
 
 /// Properties of this host that its ranks receive.
 #[derive(Debug)]
-pub(crate) struct Host {
+pub(crate) struct HostProperties {
     pub(crate) id: SpId,
     pub(crate) place: HostId,
     pub(crate) node: Arc<str>,
-    pub(crate) topology: Topology,
+    pub(crate) topology: CpuTopology,
     pub(crate) settings: Settings,
     pub(crate) digest: u64,
     /// Address of the unicast fabric.
@@ -62,68 +62,70 @@ pub(crate) struct Host {
 
 /// A refused request: status and text of the reply.
 #[derive(Debug)]
-pub struct Refused {
+pub struct RefusedRequest {
     pub status: Status,
     pub text: String,
 }
 
-impl Refused {
-    pub(crate) fn argument(text: impl ToString) -> Refused {
-        Refused { status: Status::Argument, text: text.to_string() }
+impl RefusedRequest {
+    pub(crate) fn argument(text: impl ToString) -> RefusedRequest {
+        RefusedRequest { status: Status::Argument, text: text.to_string() }
     }
 
     /// Logs the refusal and returns its reply.
-    pub(crate) fn told(self, connection: ConnectionId) -> Reply {
+    pub(crate) fn logged_reply(self, connection: ConnectionId) -> AttachReply {
         tracing::debug!(connection, status = ?self.status, text = self.text, "a request is refused");
         self.reply()
     }
 
     #[must_use]
-    pub fn reply(self) -> Reply {
-        Reply::Error { status: self.status, text: self.text }
+    pub fn reply(self) -> AttachReply {
+        AttachReply::Error { status: self.status, text: self.text }
     }
 }
 
-pub(crate) fn refuse<T>(status: Status, text: impl ToString) -> Result<T, Refused> {
-    Err(Refused { status, text: text.to_string() })
+pub(crate) fn refuse<T>(status: Status, text: impl ToString) -> Result<T, RefusedRequest> {
+    Err(RefusedRequest { status, text: text.to_string() })
 }
 
 /// State of the connection after a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Next {
+pub(crate) enum AfterRequest {
     Stay,
     Close,
 }
 
-pub(crate) struct Desk<'a> {
+pub(crate) struct RequestHandler<'a> {
     pub(crate) ranks: &'a mut Ranks,
-    pub(crate) engine: &'a mut Engine,
+    pub(crate) driver: &'a mut EndpointDriver,
     pub(crate) poller: &'a Poller,
-    pub(crate) host: &'a Host,
-    pub(crate) trace: Option<&'a mut Trace>,
+    pub(crate) host: &'a HostProperties,
+    pub(crate) trace: Option<&'a mut TimelineFile>,
 }
 
-impl Desk<'_> {
-    pub(crate) fn serve(&mut self, id: ConnectionId) {
+impl RequestHandler<'_> {
+    pub(crate) fn serve_connection(&mut self, id: ConnectionId) {
         for _ in 0..MESSAGES {
-            let Some(connection) = self.ranks.connections.get(&id).filter(|one| !one.waits()) else { return };
-            match connection.channel().receive::<Request>() {
+            let Some(connection) = self.ranks.connections.get(&id).filter(|one| !one.has_deferred_request()) else {
+                return;
+            };
+            match connection.channel().receive::<AttachRequest>() {
                 Ok(None) => return,
                 Ok(Some(received)) => {
                     let attached = self.ranks.rank(id).is_some();
-                    if !attached || self.ranks.waiting.admits(id, &received.message) {
-                        self.settle(id, received);
+                    if !attached || self.ranks.request_queue.admits(id, &received.message) {
+                        self.handle_request(id, received);
                     } else if let Some(rank) = self.ranks.rank(id) {
-                        rank.waits = Some(received);
+                        rank.deferred_request = Some(received);
                     }
                 }
                 Err(error) => {
                     let farewell = match &error {
                         ChannelError::Decode(decode) => {
-                            Some(Refused { status: Status::Version, text: decode.to_string() })
+                            Some(RefusedRequest { status: Status::Version, text: decode.to_string() })
                         }
                         ChannelError::Descriptors => {
-                            self.ranks.withdraw(id, Some(Refusal::Descriptors), self.engine);
+                            self.ranks.withdraw(id, Some(GroupRefusal::Descriptors), self.driver);
                             Some(kernel("take the descriptors of a request", Errno::MFILE))
                         }
                         ChannelError::Closed | ChannelError::Backlogged | ChannelError::Kernel(_) => None,
@@ -139,10 +141,10 @@ impl Desk<'_> {
     }
 
     /// Answers a request, and closes the connection if it has ended.
-    pub(crate) fn settle(&mut self, id: ConnectionId, received: Received<Request>) {
-        match self.answer(id, received) {
-            Ok(Next::Stay) => {}
-            Ok(Next::Close) => self.ranks.remove(id, self.poller, self.engine),
+    pub(crate) fn handle_request(&mut self, id: ConnectionId, received: ReceivedMessage<AttachRequest>) {
+        match self.dispatch(id, received) {
+            Ok(AfterRequest::Stay) => {}
+            Ok(AfterRequest::Close) => self.ranks.remove(id, self.poller, self.driver),
             Err(error) => self.drop_connection(id, &error),
         }
     }
@@ -152,74 +154,84 @@ impl Desk<'_> {
             limited!(warn, connection = id, %error, "a connection is given up");
             self.ranks.refused += 1;
         }
-        self.ranks.remove(id, self.poller, self.engine);
+        self.ranks.remove(id, self.poller, self.driver);
     }
 
-    fn answer(&mut self, id: ConnectionId, received: Received<Request>) -> Result<Next, ChannelError> {
-        let Received { token, message, descriptors } = received;
-        if let Request::Hello(hello) = message {
-            return self.hello(id, token, &hello, descriptors);
+    fn dispatch(
+        &mut self,
+        id: ConnectionId,
+        received: ReceivedMessage<AttachRequest>,
+    ) -> Result<AfterRequest, ChannelError> {
+        let ReceivedMessage { token, message, descriptors } = received;
+        if let AttachRequest::Hello(hello) = message {
+            return self.accept_greeting(id, token, &hello, descriptors);
         }
         if self.ranks.rank(id).is_none() {
             let text = "the first message of a connection is a greeting".to_owned();
-            self.ranks.reply(id, token, &Reply::Error { status: Status::Protocol, text })?;
-            return Ok(Next::Close);
+            self.ranks.reply(id, token, &AttachReply::Error { status: Status::Protocol, text })?;
+            return Ok(AfterRequest::Close);
         }
-        let detaches = message == Request::Detach;
+        let detaches = message == AttachRequest::Detach;
         let outcome = match message {
-            Request::Hello(_) => unreachable!("answered above"),
-            Request::Offer => self.offer(id),
-            Request::CreateGroup { ranks, rank } => match self.create_group(id, token, descriptors, (ranks, rank)) {
-                Ok(()) => return Ok(Next::Stay),
-                Err(refused) => Err(refused),
-            },
-            Request::DestroyGroup { group } => self.destroy_group(id, group),
-            Request::Record { group, recording, bytes } => self.record(id, descriptors, (group, recording), bytes),
-            Request::FreeRecording { group, recording } => self.free_recording(id, group, recording),
-            Request::SetDeadline { group, milliseconds } => self.set_deadline(id, group, milliseconds),
-            Request::RegisterMemory { address, bytes } => self.register(id, descriptors, address, bytes),
-            Request::UnregisterMemory { address } => self.unregister(id, address),
-            Request::Restage(restaged) => self.restage(id, &restaged),
-            Request::ErrorText { slot } => self.error_text(id, slot),
-            Request::Detach => self.detach(id),
+            AttachRequest::Hello(_) => unreachable!("answered above"),
+            AttachRequest::Offer => self.offer(id),
+            AttachRequest::CreateGroup { ranks, rank } => {
+                match self.create_group(id, token, descriptors, (ranks, rank)) {
+                    Ok(()) => return Ok(AfterRequest::Stay),
+                    Err(refused) => Err(refused),
+                }
+            }
+            AttachRequest::DestroyGroup { group } => self.destroy_group(id, group),
+            AttachRequest::Record { group, recording, bytes } => {
+                self.record(id, descriptors, (group, recording), bytes)
+            }
+            AttachRequest::FreeRecording { group, recording } => self.free_recording(id, group, recording),
+            AttachRequest::SetDeadline { group, milliseconds } => self.set_deadline(id, group, milliseconds),
+            AttachRequest::RegisterMemory { address, bytes } => self.register_memory(id, descriptors, address, bytes),
+            AttachRequest::UnregisterMemory { address } => self.unregister_memory(id, address),
+            AttachRequest::Restage(restaged) => self.restage(id, &restaged),
+            AttachRequest::ErrorText { slot } => self.error_text(id, slot),
+            AttachRequest::Detach => self.detach(id),
         };
         let closes = detaches && outcome.is_ok();
-        let reply = outcome.unwrap_or_else(|refused| refused.told(id));
+        let reply = outcome.unwrap_or_else(|refused| refused.logged_reply(id));
         self.ranks.reply(id, token, &reply)?;
-        Ok(if closes { Next::Close } else { Next::Stay })
+        Ok(if closes { AfterRequest::Close } else { AfterRequest::Stay })
     }
 
-    fn hello(
+    fn accept_greeting(
         &mut self,
         id: ConnectionId,
         token: u64,
         hello: &Hello,
         descriptors: Vec<OwnedFd>,
-    ) -> Result<Next, ChannelError> {
+    ) -> Result<AfterRequest, ChannelError> {
         let attached = match self.ranks.connections.get(&id) {
-            Some(Connection::Greeting(_)) => self.attach(id, hello, descriptors),
-            Some(Connection::Attached(_)) | None => refuse(Status::Protocol, "this connection is attached already"),
+            Some(RankConnection::Greeting(_)) => self.attach(id, hello, descriptors),
+            Some(RankConnection::AttachedRank(_)) | None => {
+                refuse(Status::Protocol, "this connection is attached already")
+            }
         };
         let (side, welcome, rank) = match attached {
             Ok(attached) => attached,
             Err(refused) => {
                 limited!(warn, pid = hello.pid, text = refused.text, "a process may not attach");
                 self.ranks.reply(id, token, &refused.reply())?;
-                return Ok(Next::Close);
+                return Ok(AfterRequest::Close);
             }
         };
-        let Some(Connection::Greeting(channel)) = self.ranks.connections.remove(&id) else {
+        let Some(RankConnection::Greeting(channel)) = self.ranks.connections.remove(&id) else {
             unreachable!("it was greeting a moment ago")
         };
-        let sent = channel.send(token, &Reply::Welcome(welcome), &side.descriptors());
+        let sent = channel.send(token, &AttachReply::Welcome(welcome), &side.descriptors());
         // Ranks of another host or process namespace have no number here by which others could read them.
-        let pid = rank.seen.filter(|_| rank.seat.is_none());
-        let runner = pid.map(|pid| Arc::new(Runner { id, pid, errands: side.errands() }));
-        let rank = Attached::new(channel, rank, side, runner);
+        let pid = rank.visible_pid.filter(|_| rank.seat.is_none());
+        let copy_agent = pid.map(|pid| Arc::new(CopyAgent { id, pid, copies: side.rank_copies() }));
+        let rank = AttachedRank::new(channel, rank, side, copy_agent);
         tracing::info!(pid = rank.pid, tier = %rank.tier, "a rank attached");
-        self.ranks.connections.insert(id, Connection::Attached(Box::new(rank)));
+        self.ranks.connections.insert(id, RankConnection::AttachedRank(Box::new(rank)));
         self.ranks.attached_once = true;
-        sent.map(|()| Next::Stay)
+        sent.map(|()| AfterRequest::Stay)
     }
 
     /// Checks the greeting process, pins it and finds out how its memory is accessed.
@@ -228,26 +240,26 @@ impl Desk<'_> {
         id: ConnectionId,
         hello: &Hello,
         descriptors: Vec<OwnedFd>,
-    ) -> Result<(ServiceSide, Welcome, Process), Refused> {
+    ) -> Result<(ServiceSide, Welcome, PinnedProcess), RefusedRequest> {
         let most = self.host.settings.max_ranks;
         if self.ranks.attached().count() >= most as usize {
             return refuse(Status::Resource, format!("{most} ranks are attached already; raise --max-ranks"));
         }
-        let mut process = pin(self.ranks.connections[&id].channel(), hello, descriptors)?;
+        let mut process = pin_process(self.ranks.connections[&id].channel(), hello, descriptors)?;
         process.memory = process.memory.with_alarm(self.ranks.alarm());
         if let Some(DockedRank { pid, seat, watch }) = self.host.docked.take(&hello.nonce) {
             // The process that connects here is the dock's; only the connection reports the end of the rank.
-            (process.pid, process.seen, process.pidfd, process.seat) = (pid, None, None, Some(seat));
-            process.memory = process.memory.with_watch(watch);
+            (process.pid, process.visible_pid, process.pidfd, process.seat) = (pid, None, None, Some(seat));
+            process.memory = process.memory.with_observer(watch);
         }
-        let side =
-            ServiceSide::create().map_err(|error| Refused { status: Status::Resource, text: error.to_string() })?;
+        let side = ServiceSide::create()
+            .map_err(|error| RefusedRequest { status: Status::Resource, text: error.to_string() })?;
         let watch = |fd: BorrowedFd<'_>, token, trigger| {
             self.poller.watch(fd, token, trigger).map_err(|errno| kernel("watch the process", errno))
         };
-        watch(side.doorbell().as_fd(), Token::Doorbell(id), Trigger::Edge)?;
+        watch(side.doorbell().as_fd(), WakeToken::Doorbell(id), Trigger::Edge)?;
         if let Some(pidfd) = &process.pidfd
-            && let Err(refused) = watch(pidfd.as_fd(), Token::Process(id), Trigger::Level)
+            && let Err(refused) = watch(pidfd.as_fd(), WakeToken::Process(id), Trigger::Level)
         {
             self.poller.unwatch(side.doorbell());
             return Err(refused);
@@ -262,7 +274,7 @@ impl Desk<'_> {
     }
 
     /// Refuses if the interface has lost its address, since others would contact this host at the old one.
-    fn check_address(&self) -> Result<(), Refused> {
+    fn check_address(&self) -> Result<(), RefusedRequest> {
         let (Some(before), Some(name)) = (self.host.sends_from, &self.host.settings.interface) else { return Ok(()) };
         let now = Interface::named(name).and_then(|interface| interface.address());
         let text = match now {
@@ -277,132 +289,138 @@ impl Desk<'_> {
         refuse(Status::NoService, format!("{text}; restart the service process"))
     }
 
-    fn offer(&mut self, id: ConnectionId) -> Result<Reply, Refused> {
+    fn offer(&mut self, id: ConnectionId) -> Result<AttachReply, RefusedRequest> {
         self.check_address()?;
-        let drawn: [u64; 4] = random().map_err(|errno| kernel("draw random numbers", errno))?;
+        let drawn: [u64; 4] = random_words().map_err(|errno| kernel("draw random numbers", errno))?;
         let (handle, key) = (GroupHandle(drawn[0] as u32), [drawn[1], drawn[2]]);
         let host = self.host;
         let rank = self.attached(id)?;
         let seat = rank.seat.clone();
         let here = || Seat { node: Arc::clone(&host.node), place: rank.place(&host.topology) };
         let seat = seat.unwrap_or_else(here);
-        let &Host { id: sp, place, digest, sends_from, link_rate, .. } = host;
+        let &HostProperties { id: sp, place, digest, sends_from, link_rate, .. } = host;
         let (address, engine) = (Arc::clone(&host.address), Arc::clone(&host.engine));
         let id = OfferId(drawn[3]);
         let offer = Offer { sp, host: place, handle, key, digest, address, engine, sends_from, link_rate, seat, id };
         let forgotten = if rank.offers.len() >= MOST_OFFERS { rank.offers.pop_front() } else { None };
         rank.offers.push_back(id);
-        self.engine.offer(id);
-        forgotten.into_iter().for_each(|offer| self.engine.withdraw(offer, Some(Refusal::Forgotten)));
-        Ok(Reply::Offer(Box::new(offer.encode())))
+        self.driver.offer(id);
+        forgotten.into_iter().for_each(|offer| self.driver.withdraw(offer, Some(GroupRefusal::Forgotten)));
+        Ok(AttachReply::Offer(Box::new(offer.encode())))
     }
 
-    fn destroy_group(&mut self, id: ConnectionId, group: u64) -> Result<Reply, Refused> {
+    fn destroy_group(&mut self, id: ConnectionId, group: u64) -> Result<AttachReply, RefusedRequest> {
         match self.membership(id, group)?.stage {
-            Stage::Making { .. } => refuse(Status::Busy, "the group is being made"),
-            Stage::Made { in_flight: 1.., .. } => refuse(Status::Busy, "requests of the group are in flight"),
-            Stage::Made { in_flight: 0, .. } => {
-                self.ranks.leave(id, group, self.engine);
-                Ok(Reply::Done)
+            MembershipStage::Making { .. } => refuse(Status::Busy, "the group is being made"),
+            MembershipStage::Made { in_flight: 1.., .. } => refuse(Status::Busy, "requests of the group are in flight"),
+            MembershipStage::Made { in_flight: 0, .. } => {
+                self.ranks.leave(id, group, self.driver);
+                Ok(AttachReply::Done)
             }
         }
     }
 
-    fn set_deadline(&mut self, id: ConnectionId, group: u64, milliseconds: u64) -> Result<Reply, Refused> {
+    fn set_deadline(&mut self, id: ConnectionId, group: u64, milliseconds: u64) -> Result<AttachReply, RefusedRequest> {
         self.membership(id, group)?.deadline = (milliseconds > 0).then(|| Duration::from_millis(milliseconds));
-        Ok(Reply::Done)
+        Ok(AttachReply::Done)
     }
 
-    fn register(
+    fn register_memory(
         &mut self,
         id: ConnectionId,
         descriptors: Vec<OwnedFd>,
         address: u64,
         bytes: u64,
-    ) -> Result<Reply, Refused> {
+    ) -> Result<AttachReply, RefusedRequest> {
         let rank = self.attached(id)?;
         tracing::debug!(pid = rank.pid, address, bytes, "a rank shares memory");
-        register(&rank.memory, descriptors, address, bytes)
+        register_memory(&rank.memory, descriptors, address, bytes)
     }
 
-    fn unregister(&mut self, id: ConnectionId, address: u64) -> Result<Reply, Refused> {
-        self.attached(id)?.memory.ranges().unregister(address).map_err(Refused::argument)?;
-        Ok(Reply::Done)
+    fn unregister_memory(&mut self, id: ConnectionId, address: u64) -> Result<AttachReply, RefusedRequest> {
+        self.attached(id)?.memory.ranges().unregister(address).map_err(RefusedRequest::argument)?;
+        Ok(AttachReply::Done)
     }
 
-    fn error_text(&mut self, id: ConnectionId, slot: u32) -> Result<Reply, Refused> {
+    fn error_text(&mut self, id: ConnectionId, slot: u32) -> Result<AttachReply, RefusedRequest> {
         match self.attached(id)?.failures.get(&slot) {
-            Some((status, text)) => Ok(Reply::ErrorText { status: *status, text: text.clone() }),
+            Some((status, text)) => Ok(AttachReply::ErrorText { status: *status, text: text.clone() }),
             None => refuse(Status::Argument, format!("no failed request owns completion word {slot}")),
         }
     }
 
-    fn detach(&mut self, id: ConnectionId) -> Result<Reply, Refused> {
+    fn detach(&mut self, id: ConnectionId) -> Result<AttachReply, RefusedRequest> {
         if self.attached(id)?.busy.is_empty() {
-            Ok(Reply::Done)
+            Ok(AttachReply::Done)
         } else {
             refuse(Status::Busy, "requests are in flight; wait for them")
         }
     }
 
-    pub(crate) fn attached(&mut self, id: ConnectionId) -> Result<&mut Attached, Refused> {
-        let refused = || Refused { status: Status::Protocol, text: "attach first".to_owned() };
+    pub(crate) fn attached(&mut self, id: ConnectionId) -> Result<&mut AttachedRank, RefusedRequest> {
+        let refused = || RefusedRequest { status: Status::Protocol, text: "attach first".to_owned() };
         self.ranks.rank(id).ok_or_else(refused)
     }
 
-    fn membership(&mut self, id: ConnectionId, group: u64) -> Result<&mut Membership, Refused> {
+    fn membership(&mut self, id: ConnectionId, group: u64) -> Result<&mut Membership, RefusedRequest> {
         self.attached(id)?.groups.get_mut(&group).ok_or_else(|| no_group(group))
     }
 }
 
-pub(crate) fn no_group(group: u64) -> Refused {
-    Refused::argument(format!("group {group} is not one of this rank's"))
+pub(crate) fn no_group(group: u64) -> RefusedRequest {
+    RefusedRequest::argument(format!("group {group} is not one of this rank's"))
 }
 
 /// The one descriptor that the codec passes with a request.
-fn descriptor(descriptors: Vec<OwnedFd>) -> Result<OwnedFd, Refused> {
-    descriptors.into_iter().next().ok_or_else(|| Refused::argument("the request has no descriptor"))
+fn descriptor(descriptors: Vec<OwnedFd>) -> Result<OwnedFd, RefusedRequest> {
+    descriptors.into_iter().next().ok_or_else(|| RefusedRequest::argument("the request has no descriptor"))
 }
 
 /// The `bytes` bytes of the sealed memory that a request passes.
 ///
 /// # Errors
 /// The reply to a rank that has not sealed the memory, or that gives another length.
-pub fn sealed(descriptors: Vec<OwnedFd>, bytes: usize) -> Result<Vec<u8>, Refused> {
-    unseal(descriptor(descriptors)?, bytes).map_err(Refused::argument)
+pub fn read_sealed(descriptors: Vec<OwnedFd>, bytes: usize) -> Result<Vec<u8>, RefusedRequest> {
+    unseal(descriptor(descriptors)?, bytes).map_err(RefusedRequest::argument)
 }
 
-/// Reads an encoded recording by [`sealed`], after a check of its size.
+/// Reads an encoded recording by [`read_sealed`], after a check of its size.
 ///
 /// # Errors
 /// The reply.
-pub fn sealed_recording(descriptors: Vec<OwnedFd>, bytes: u64) -> Result<Vec<u8>, Refused> {
-    if bytes > MOST_RECORDED {
-        let text = format!("a recording of {bytes} bytes exceeds the limit of {MOST_RECORDED}; record less at once");
+pub fn read_sealed_recording(descriptors: Vec<OwnedFd>, bytes: u64) -> Result<Vec<u8>, RefusedRequest> {
+    if bytes > MAX_RECORDING_BYTES {
+        let text =
+            format!("a recording of {bytes} bytes exceeds the limit of {MAX_RECORDING_BYTES}; record less at once");
         return refuse(Status::Resource, text);
     }
-    sealed(descriptors, bytes as usize)
+    read_sealed(descriptors, bytes as usize)
 }
 
 /// Registers a range of a rank's memory, which its request passes.
 ///
 /// # Errors
 /// The reply to a rank whose range cannot be registered.
-pub fn register(memory: &TieredMemory, descriptors: Vec<OwnedFd>, address: u64, bytes: u64) -> Result<Reply, Refused> {
+pub fn register_memory(
+    memory: &TieredMemory,
+    descriptors: Vec<OwnedFd>,
+    address: u64,
+    bytes: u64,
+) -> Result<AttachReply, RefusedRequest> {
     match memory.ranges().register(address, bytes, descriptor(descriptors)?) {
-        Ok(()) => Ok(Reply::Done),
+        Ok(()) => Ok(AttachReply::Done),
         Err(error @ RangeError::TooMany(_)) => refuse(Status::Resource, error),
         Err(error) => refuse(Status::Argument, error),
     }
 }
 
 #[derive(Debug)]
-pub struct Process {
+pub struct PinnedProcess {
     /// Process number in this namespace; none if the process is in a process namespace that is not visible here.
-    pub seen: Option<Pid>,
-    /// Process number for messages: `seen`, or else the number that the process claims.
+    pub visible_pid: Option<Pid>,
+    /// Process number for messages: `visible_pid`, or else the number that the process claims.
     pub pid: u32,
-    /// Reports the end of the process; none if the kernel cannot give one ([`Channel::peer_pidfd`]).
+    /// Reports the end of the process; none if the kernel cannot give one ([`AttachChannel::peer_pidfd`]).
     pub pidfd: Option<OwnedFd>,
     pub memory: TieredMemory,
     /// Seat of the rank, if it runs on another machine.
@@ -413,7 +431,11 @@ pub struct Process {
 ///
 /// # Errors
 /// The reply to a process that may not attach.
-pub fn pin(channel: &Channel, hello: &Hello, descriptors: Vec<OwnedFd>) -> Result<Process, Refused> {
+pub fn pin_process(
+    channel: &AttachChannel,
+    hello: &Hello,
+    descriptors: Vec<OwnedFd>,
+) -> Result<PinnedProcess, RefusedRequest> {
     if hello.layout_version != LAYOUT_VERSION {
         let text = format!(
             "the library shares memory in layout {}, the daemon in layout {LAYOUT_VERSION}; install both from one release",
@@ -421,30 +443,30 @@ pub fn pin(channel: &Channel, hello: &Hello, descriptors: Vec<OwnedFd>) -> Resul
         );
         return refuse(Status::Version, text);
     }
-    let seen = channel.peer().map_err(|errno| kernel("ask for the peer of the socket", errno))?.pid;
+    let visible_pid = channel.peer().map_err(|errno| kernel("ask for the peer of the socket", errno))?.pid;
     let pidfd = match channel.peer_pidfd() {
         // The kernel returns one of these errors for a process that has been reaped.
         Err(Errno::SRCH | Errno::INVAL | Errno::NODATA) => return refuse(Status::NoService, "the process has ended"),
         pinned => pinned.map_err(|errno| kernel("pin the process", errno))?,
     };
-    let pid = seen.map_or(hello.pid, |pid| pid.as_raw_nonzero().get().unsigned_abs());
-    if seen.is_none() {
+    let pid = visible_pid.map_or(hello.pid, |pid| pid.as_raw_nonzero().get().unsigned_abs());
+    if visible_pid.is_none() {
         tracing::info!(pid, "a rank of another process namespace");
     }
     let descriptor = descriptors.into_iter().next().map(|given| MemoryDescriptor::attach(given, pid.cast_signed()));
-    let descriptor = descriptor.transpose().map_err(Refused::argument)?;
-    let cross = seen.map(CrossMemory::of);
+    let descriptor = descriptor.transpose().map_err(RefusedRequest::argument)?;
+    let cross = visible_pid.map(CrossMemory::of);
     let proof = Proof { address: hello.probe_address, nonce: hello.nonce };
     let memory = TieredMemory::proven(cross, descriptor, proof);
-    Ok(Process { seen, pid, pidfd, memory, seat: None })
+    Ok(PinnedProcess { visible_pid, pid, pidfd, memory, seat: None })
 }
 
-fn kernel(what: &'static str, errno: Errno) -> Refused {
+fn kernel(what: &'static str, errno: Errno) -> RefusedRequest {
     let remedy = if matches!(errno, Errno::MFILE | Errno::NFILE) { MORE_DESCRIPTORS } else { "" };
-    Refused { status: Status::Resource, text: format!("the service process cannot {what}: {errno}{remedy}") }
+    RefusedRequest { status: Status::Resource, text: format!("the service process cannot {what}: {errno}{remedy}") }
 }
 
-pub fn random<const N: usize>() -> Result<[u64; N], Errno> {
+pub fn random_words<const N: usize>() -> Result<[u64; N], Errno> {
     let mut words = [0; N];
     for word in &mut words {
         let mut bytes = [0; 8];

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use outboard_shm::memory::Watch;
+use outboard_shm::memory::WriteObserver;
 
 use crate::topology::Seat;
 
@@ -13,7 +13,7 @@ pub struct DockedRank {
     /// Seat of the rank on its machine (SP-1).
     pub seat: Seat,
     /// Notified of writes to the rank's memory.
-    pub watch: Arc<dyn Watch>,
+    pub watch: Arc<dyn WriteObserver>,
 }
 
 /// Ranks that the dock is about to attach, by the nonce in their greeting, which identifies them to the conductor.

@@ -20,7 +20,7 @@ pub(crate) fn collective(error: &CollectiveError) -> Status {
         CollectiveError::Staging { .. } | CollectiveError::Refused { .. } | CollectiveError::Engine(_) => {
             Status::Resource
         }
-        CollectiveError::Deadline(_) | CollectiveError::NotAsked { .. } => Status::Deadline,
+        CollectiveError::Deadline(_) | CollectiveError::GroupNotRequested { .. } => Status::Deadline,
         CollectiveError::Protocol(_) => Status::Protocol,
     }
 }

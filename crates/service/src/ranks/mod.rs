@@ -23,46 +23,46 @@ use std::time::{Duration, Instant};
 use outboard_call::{CallKind, MOST_BYTES, Rank};
 use outboard_fabric::limited;
 use outboard_proto::{CallId, CollectiveError, Config, GroupError, GroupHandle, OfferId};
-use outboard_shm::attach::{Channel, ChannelError, GroupReady, Received, Reply, Request};
-use outboard_shm::control::{Completions, ServiceSide};
+use outboard_shm::attach::{AttachChannel, AttachReply, AttachRequest, ChannelError, GroupReady, ReceivedMessage};
+use outboard_shm::control::{Completer, ServiceSide};
 use outboard_shm::memory::{Alarm, Tier, TieredMemory};
 use outboard_shm::status::Status;
 use rustix::io::Errno;
 use rustix::process::Pid;
 
-use crate::conductor::dismiss;
-use crate::conductor::engine::Engine;
-use crate::conductor::poller::{Poller, Token, Trigger};
-use crate::memory::Pieces;
-use crate::memory::errands::Runner;
+use crate::conductor::driver::EndpointDriver;
+use crate::conductor::poller::{Poller, Trigger, WakeToken};
+use crate::conductor::reject_process;
+use crate::memory::MemoryPieces;
+use crate::memory::rank_copies::CopyAgent;
 use crate::ranks::admission::admit;
-use crate::ranks::attach::Process;
-use crate::ranks::lengthy::Waiting;
-use crate::telemetry::statistics::{Ended, Moved, Tiers};
-use crate::topology::{Place, Seat, Topology};
+use crate::ranks::attach::PinnedProcess;
+use crate::ranks::large_requests::RequestQueue;
+use crate::telemetry::statistics::{EndedRankCall, TierBytes, TierCounts};
+use crate::topology::{CpuBinding, CpuTopology, Seat};
 
 pub(crate) mod admission;
 pub(crate) mod attach;
+mod counts;
 pub(crate) mod docked;
 pub(crate) mod failure;
-pub(crate) mod lengthy;
+pub(crate) mod large_requests;
 pub mod offers;
-mod present;
 mod rings;
 pub(crate) mod submission;
 
 /// Time for which a rank that runs another program may delay others. A check takes a system call for each rank.
-pub const LOOK: Duration = Duration::from_secs(1);
+pub const MEMORY_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Number of a connection.
 pub(crate) type ConnectionId = u64;
 
 /// Recordings of a rank on a group, by number.
-pub(crate) type Recordings = BTreeMap<u32, Arc<Pieces>>;
+pub(crate) type Recordings = BTreeMap<u32, Arc<MemoryPieces>>;
 
 /// State of a membership.
 #[derive(Debug)]
-pub(crate) enum Stage {
+pub(crate) enum MembershipStage {
     /// Requested; the request with this token waits for its reply.
     Making { token: u64 },
     Made {
@@ -80,34 +80,34 @@ pub(crate) struct Membership {
     pub(crate) ranks: u32,
     /// Limit of this rank's calls (SP-9).
     pub(crate) deadline: Option<Duration>,
-    pub(crate) stage: Stage,
+    pub(crate) stage: MembershipStage,
 }
 
 impl Membership {
     /// Leaves the group in the machine, which drops its count of the rank's recordings. So the recordings are dropped
     /// here too, even before the rank destroys the group.
-    fn end(&mut self, engine: &mut Engine) {
-        engine.leave(self.handle, self.rank);
-        if let Stage::Made { recordings, .. } = &mut self.stage {
+    fn end(&mut self, driver: &mut EndpointDriver) {
+        driver.leave(self.handle, self.rank);
+        if let MembershipStage::Made { recordings, .. } = &mut self.stage {
             recordings.clear();
         }
     }
 }
 
 #[derive(Debug)]
-pub(crate) struct Attached {
-    pub(crate) channel: Channel,
+pub(crate) struct AttachedRank {
+    pub(crate) channel: AttachChannel,
     pub(crate) pid: u32,
     /// Process number, if the process is in a visible process namespace.
-    pub(crate) seen: Option<Pid>,
+    pub(crate) visible_pid: Option<Pid>,
     /// None if the kernel cannot give one; then the socket and the rank's memory report its end.
     pub(crate) pidfd: Option<OwnedFd>,
     /// Seat of the rank, if it runs on another machine.
     pub(crate) seat: Option<Seat>,
     pub(crate) side: ServiceSide,
-    pub(crate) completions: Completions,
-    /// Present if the rank can do errands (SP-6).
-    pub(crate) runner: Option<Arc<Runner>>,
+    pub(crate) completions: Completer,
+    /// Present if the rank can copy for itself (SP-6).
+    pub(crate) copy_agent: Option<Arc<CopyAgent>>,
     pub(crate) memory: Arc<TieredMemory>,
     /// The tier of `memory` that was reported last.
     pub(crate) tier: Tier,
@@ -121,32 +121,32 @@ pub(crate) struct Attached {
     /// Completion words of requests in flight.
     pub(crate) busy: HashMap<u32, CallId>,
     /// A large request that waits for a later turn.
-    pub(crate) waits: Option<Received<Request>>,
+    pub(crate) deferred_request: Option<ReceivedMessage<AttachRequest>>,
 }
 
 #[derive(Debug)]
-pub(crate) enum Connection {
+pub(crate) enum RankConnection {
     /// Has not sent its greeting.
-    Greeting(Channel),
-    Attached(Box<Attached>),
+    Greeting(AttachChannel),
+    AttachedRank(Box<AttachedRank>),
 }
 
-impl Connection {
-    pub(crate) fn channel(&self) -> &Channel {
+impl RankConnection {
+    pub(crate) fn channel(&self) -> &AttachChannel {
         match self {
-            Connection::Greeting(channel) => channel,
-            Connection::Attached(rank) => &rank.channel,
+            RankConnection::Greeting(channel) => channel,
+            RankConnection::AttachedRank(rank) => &rank.channel,
         }
     }
 
     /// Whether a request of the connection waits.
-    pub(crate) fn waits(&self) -> bool {
-        matches!(self, Connection::Attached(rank) if rank.waits.is_some())
+    pub(crate) fn has_deferred_request(&self) -> bool {
+        matches!(self, RankConnection::AttachedRank(rank) if rank.deferred_request.is_some())
     }
 }
 
 #[derive(Debug)]
-struct InFlight {
+struct CallInFlight {
     connection: ConnectionId,
     group: u64,
     slot: u32,
@@ -160,23 +160,23 @@ struct InFlight {
 /// All connections of the attach socket, and the calls of their ranks in flight.
 #[derive(Debug, Default)]
 pub(crate) struct Ranks {
-    pub(crate) connections: BTreeMap<ConnectionId, Connection>,
+    pub(crate) connections: BTreeMap<ConnectionId, RankConnection>,
     next_connection: ConnectionId,
     members: HashMap<(GroupHandle, Rank), (ConnectionId, u64)>,
     /// Seats of the ranks of each group, on all hosts, and the number of its ranks that are served here (SP-1).
     seats: HashMap<GroupHandle, (u32, Vec<Seat>)>,
-    calls: HashMap<CallId, InFlight>,
+    calls: HashMap<CallId, CallInFlight>,
     next_call: u64,
     /// Ranks that are gone, by their last tier.
-    departed: Tiers,
+    departed: TierCounts,
     /// Bytes of memory of these ranks that were moved.
-    moved: Moved,
+    moved: TierBytes,
     /// Time of the next check of the attached ranks' memory.
-    look_at: Option<Instant>,
+    next_memory_check: Option<Instant>,
     /// An access has found that memory of some rank has changed.
     alarm: Arc<Alarm>,
     /// Requests that wait for a later turn.
-    pub(crate) waiting: Waiting,
+    pub(crate) request_queue: RequestQueue,
     pub(crate) attached_once: bool,
     /// Submissions taken from rings, refused ones included (GP-5).
     pub(crate) submissions: u64,
@@ -190,43 +190,47 @@ pub(crate) struct Ranks {
 
 impl Ranks {
     /// Accepts a new connection, if its process belongs to our own user.
-    pub(crate) fn greet(&mut self, channel: Channel, poller: &Poller) -> Result<(), Errno> {
+    pub(crate) fn accept_connection(&mut self, channel: AttachChannel, poller: &Poller) -> Result<(), Errno> {
         let user = channel.peer()?.uid;
         if let Err(text) = admit(rustix::process::geteuid().as_raw(), user) {
             limited!(warn, text, "a process is turned away");
             self.refused += 1;
-            dismiss(channel, text);
+            reject_process(channel, text);
             return Ok(());
         }
         let id = self.next_connection + 1;
-        poller.watch(&channel, Token::Channel(id), Trigger::Level)?;
+        poller.watch(&channel, WakeToken::Channel(id), Trigger::Level)?;
         self.next_connection = id;
-        self.connections.insert(id, Connection::Greeting(channel));
+        self.connections.insert(id, RankConnection::Greeting(channel));
         Ok(())
     }
 
-    pub(crate) fn attached(&self) -> impl Iterator<Item = &Attached> {
+    pub(crate) fn attached(&self) -> impl Iterator<Item = &AttachedRank> {
         self.connections.values().filter_map(|connection| match connection {
-            Connection::Greeting(_) => None,
-            Connection::Attached(rank) => Some(&**rank),
+            RankConnection::Greeting(_) => None,
+            RankConnection::AttachedRank(rank) => Some(&**rank),
         })
     }
 
     /// The rank of this connection, if it is attached.
-    pub(crate) fn rank(&mut self, id: ConnectionId) -> Option<&mut Attached> {
+    pub(crate) fn rank(&mut self, id: ConnectionId) -> Option<&mut AttachedRank> {
         match self.connections.get_mut(&id)? {
-            Connection::Greeting(_) => None,
-            Connection::Attached(rank) => Some(rank),
+            RankConnection::Greeting(_) => None,
+            RankConnection::AttachedRank(rank) => Some(rank),
         }
     }
 
     /// A usable membership of the rank: the group, the rank number in the group and its recordings.
-    pub(crate) fn made(&mut self, id: ConnectionId, group: u64) -> Option<(GroupHandle, Rank, &mut Recordings)> {
+    pub(crate) fn made_membership(
+        &mut self,
+        id: ConnectionId,
+        group: u64,
+    ) -> Option<(GroupHandle, Rank, &mut Recordings)> {
         match self.rank(id)?.groups.get_mut(&group)? {
-            Membership { handle, rank, stage: Stage::Made { recordings, .. }, .. } => {
+            Membership { handle, rank, stage: MembershipStage::Made { recordings, .. }, .. } => {
                 Some((*handle, *rank, recordings))
             }
-            Membership { stage: Stage::Making { .. }, .. } => None,
+            Membership { stage: MembershipStage::Making { .. }, .. } => None,
         }
     }
 
@@ -277,29 +281,34 @@ impl Ranks {
     }
 
     /// Ends a membership, in good order or not, and reports it to the machine.
-    pub(crate) fn leave(&mut self, id: ConnectionId, group: u64, engine: &mut Engine) {
+    pub(crate) fn leave(&mut self, id: ConnectionId, group: u64, driver: &mut EndpointDriver) {
         let Some(mut membership) = self.rank(id).and_then(|rank| rank.groups.remove(&group)) else { return };
         self.forget_member(membership.handle, membership.rank);
-        membership.end(engine);
+        membership.end(driver);
     }
 
     /// Withdraws the offers of a rank that is gone or refused, so that no group waits for it.
-    pub(crate) fn withdraw(&mut self, id: ConnectionId, refused: Option<outboard_proto::Refusal>, engine: &mut Engine) {
+    pub(crate) fn withdraw(
+        &mut self,
+        id: ConnectionId,
+        refused: Option<outboard_proto::GroupRefusal>,
+        driver: &mut EndpointDriver,
+    ) {
         let offers = self.rank(id).map(|rank| std::mem::take(&mut rank.offers));
-        offers.into_iter().flatten().for_each(|offer| engine.withdraw(offer, refused));
+        offers.into_iter().flatten().for_each(|offer| driver.withdraw(offer, refused));
     }
 
     /// Ends a connection: its memory is forgotten, then its groups are left.
-    pub(crate) fn remove(&mut self, id: ConnectionId, poller: &Poller, engine: &mut Engine) {
+    pub(crate) fn remove(&mut self, id: ConnectionId, poller: &Poller, driver: &mut EndpointDriver) {
         for (&call, in_flight) in self.calls.iter().filter(|(_, in_flight)| in_flight.connection == id) {
-            engine.forget_memory(call, in_flight.place.1);
+            driver.forget_memory(call, in_flight.place.1);
         }
-        self.withdraw(id, None, engine);
-        engine.forget_runner(id);
+        self.withdraw(id, None, driver);
+        driver.forget_copy_agent(id);
         let Some(connection) = self.connections.get(&id) else { return };
         poller.unwatch(connection.channel());
         let mut groups = Vec::new();
-        if let Connection::Attached(rank) = connection {
+        if let RankConnection::AttachedRank(rank) = connection {
             if let Some(pidfd) = &rank.pidfd {
                 poller.unwatch(pidfd);
             }
@@ -310,13 +319,13 @@ impl Ranks {
             tracing::info!(pid = rank.pid, groups = groups.len(), "a rank is gone");
         }
         for group in groups {
-            self.leave(id, group, engine);
+            self.leave(id, group, driver);
         }
         self.connections.remove(&id);
     }
 
     /// Sends a reply. If it fails, the caller removes the rank.
-    pub(crate) fn reply(&mut self, id: ConnectionId, token: u64, reply: &Reply) -> Result<(), ChannelError> {
+    pub(crate) fn reply(&mut self, id: ConnectionId, token: u64, reply: &AttachReply) -> Result<(), ChannelError> {
         match self.connections.get(&id) {
             None => Ok(()),
             Some(connection) => connection.channel().send(token, reply, &[]),
@@ -328,23 +337,23 @@ impl Ranks {
     /// socket reports such ranks if a child holds the socket and the process runs another program. Ranks whose tier the
     /// kernel has withdrawn are notified. They may have to copy before anything else happens, so this is the last step
     /// of a turn. Returns whether any ranks are gone.
-    pub(crate) fn mind_memory(&mut self, now: Instant, poller: &Poller, engine: &mut Engine) -> bool {
-        if self.look_at.is_none_or(|at| at <= now) {
-            self.attached().for_each(|rank| rank.memory.look());
-            self.look_at = Some(now + LOOK);
+    pub(crate) fn check_memory(&mut self, now: Instant, poller: &Poller, driver: &mut EndpointDriver) -> bool {
+        if self.next_memory_check.is_none_or(|at| at <= now) {
+            self.attached().for_each(|rank| rank.memory.check_address_space());
+            self.next_memory_check = Some(now + MEMORY_CHECK_INTERVAL);
         }
         if !self.alarm.take() {
             return false;
         }
-        let is_gone = |(id, connection): (&ConnectionId, &Connection)| match connection {
-            Connection::Attached(rank) => rank.memory.is_gone().then_some(*id),
-            Connection::Greeting(_) => None,
+        let is_gone = |(id, connection): (&ConnectionId, &RankConnection)| match connection {
+            RankConnection::AttachedRank(rank) => rank.memory.is_gone().then_some(*id),
+            RankConnection::Greeting(_) => None,
         };
         let gone: Vec<_> = self.connections.iter().filter_map(is_gone).collect();
-        gone.iter().for_each(|id| self.remove(*id, poller, engine));
+        gone.iter().for_each(|id| self.remove(*id, poller, driver));
         for connection in self.connections.values_mut() {
-            if let Connection::Attached(rank) = connection {
-                self.withdrawn += u64::from(rank.fell());
+            if let RankConnection::AttachedRank(rank) = connection {
+                self.withdrawn += u64::from(rank.notify_withdrawn_tier());
             }
         }
         !gone.is_empty()
@@ -352,7 +361,7 @@ impl Ranks {
 
     /// Time of the next check of the ranks' memory.
     pub(crate) fn due(&self) -> Option<Instant> {
-        self.look_at.filter(|_| self.attached().next().is_some())
+        self.next_memory_check.filter(|_| self.attached().next().is_some())
     }
 
     /// Raises the sleeping flags of all submission rings; returns false if a ring has an entry.
@@ -369,7 +378,7 @@ impl Ranks {
     }
 
     /// The rank's call in flight with this completion word, if it is this instance of the group.
-    pub(crate) fn call_of(&mut self, id: ConnectionId, slot: u32, group: u64, instance: u64) -> Option<CallId> {
+    pub(crate) fn find_call(&mut self, id: ConnectionId, slot: u32, group: u64, instance: u64) -> Option<CallId> {
         let call = *self.rank(id)?.busy.get(&slot)?;
         let in_flight = self.calls.get(&call)?;
         (in_flight.group == group && in_flight.instance == instance).then_some(call)
@@ -378,10 +387,10 @@ impl Ranks {
     /// Ends all calls in flight with an error because the service process ends; returns their number. The memory of
     /// their ranks is released. The machine decides every other end: it ends a call when its batches have left and its
     /// orders are done. Here the time for that is over.
-    pub(crate) fn give_up(&mut self, engine: &mut Engine) -> usize {
+    pub(crate) fn fail_calls_in_flight(&mut self, driver: &mut EndpointDriver) -> usize {
         let calls: Vec<_> = self.calls.iter().map(|(call, in_flight)| (*call, in_flight.place.1)).collect();
         for &(call, rank) in &calls {
-            engine.forget_memory(call, rank);
+            driver.forget_memory(call, rank);
             let text = "the service process was told to end before the call had ended; attach again when it is back";
             self.end(call, Err((Status::ServiceLost, text.to_owned())));
         }
@@ -393,19 +402,19 @@ impl Ranks {
         &mut self,
         call: CallId,
         result: Result<(), CollectiveError>,
-        engine: &mut Engine,
-    ) -> Option<Ended> {
-        engine.forget_call(call);
+        driver: &mut EndpointDriver,
+    ) -> Option<EndedRankCall> {
+        driver.forget_call(call);
         self.end(call, result.map_err(|error| (failure::collective(&error), error.to_string())))
     }
 
     /// Reports the end of a call to its rank, and removes the call.
-    fn end(&mut self, call: CallId, result: Result<(), (Status, String)>) -> Option<Ended> {
-        let InFlight { connection, group, slot, since, place, kind, bytes, .. } = self.calls.remove(&call)?;
-        let ended = Some(Ended { place, kind, bytes, took: since.elapsed() });
+    fn end(&mut self, call: CallId, result: Result<(), (Status, String)>) -> Option<EndedRankCall> {
+        let CallInFlight { connection, group, slot, since, place, kind, bytes, .. } = self.calls.remove(&call)?;
+        let ended = Some(EndedRankCall { place, kind, bytes, took: since.elapsed() });
         let Some(rank) = self.rank(connection) else { return ended };
         rank.busy.remove(&slot);
-        if let Some(Membership { stage: Stage::Made { in_flight, .. }, .. }) = rank.groups.get_mut(&group) {
+        if let Some(Membership { stage: MembershipStage::Made { in_flight, .. }, .. }) = rank.groups.get_mut(&group) {
             *in_flight -= 1;
         }
         let status = result.as_ref().map_or_else(|(status, _)| *status, |()| Status::Ok);
@@ -429,13 +438,13 @@ impl Ranks {
         let here = self.seats.get(&handle).map_or(1, |(here, _)| *here);
         let rank = self.rank(id)?;
         let membership = rank.groups.get_mut(&group)?;
-        let made = Stage::Made { recordings: BTreeMap::new(), in_flight: 0 };
-        let Stage::Making { token } = std::mem::replace(&mut membership.stage, made) else { return None };
+        let made = MembershipStage::Made { recordings: BTreeMap::new(), in_flight: 0 };
+        let MembershipStage::Making { token } = std::mem::replace(&mut membership.stage, made) else { return None };
         let ranks = membership.ranks;
         let reply = match result {
             Ok(()) => {
                 tracing::info!(pid = rank.pid, group = %handle, rank = me.0, ranks, "a group is made");
-                Reply::GroupReady(GroupReady {
+                AttachReply::GroupReady(GroupReady {
                     group,
                     handle: handle.0,
                     offloads_from: config.offload_from,
@@ -447,25 +456,30 @@ impl Ranks {
                 limited!(warn, pid = rank.pid, group = %handle, rank = me.0, %error, "a group cannot be made");
                 rank.groups.remove(&group);
                 self.forget_member(handle, me);
-                Reply::Error { status: failure::group(&error), text: error.to_string() }
+                AttachReply::Error { status: failure::group(&error), text: error.to_string() }
             }
         };
         self.reply(id, token, &reply).is_err().then_some(id)
     }
 }
 
-impl Attached {
+impl AttachedRank {
     /// A rank without groups and calls.
-    fn new(channel: Channel, process: Process, side: ServiceSide, runner: Option<Arc<Runner>>) -> Attached {
-        Attached {
+    fn new(
+        channel: AttachChannel,
+        process: PinnedProcess,
+        side: ServiceSide,
+        copy_agent: Option<Arc<CopyAgent>>,
+    ) -> AttachedRank {
+        AttachedRank {
             channel,
             pid: process.pid,
-            seen: process.seen,
+            visible_pid: process.visible_pid,
             pidfd: process.pidfd,
             seat: process.seat,
             completions: side.completions(),
             side,
-            runner,
+            copy_agent,
             tier: process.memory.tier(),
             memory: Arc::new(process.memory),
             groups: BTreeMap::new(),
@@ -473,20 +487,20 @@ impl Attached {
             offers: VecDeque::new(),
             failures: HashMap::new(),
             busy: HashMap::new(),
-            waits: None,
+            deferred_request: None,
         }
     }
 
     /// Socket and core that the process may run on now; unknown if its process namespace is not visible.
-    pub(crate) fn place(&self, topology: &Topology) -> Place {
+    pub(crate) fn place(&self, topology: &CpuTopology) -> CpuBinding {
         if let Some(seat) = &self.seat {
             return seat.place;
         }
-        self.seen.map_or_else(Place::default, |pid| topology.place_of(Some(pid)))
+        self.visible_pid.map_or_else(CpuBinding::default, |pid| topology.binding_of(Some(pid)))
     }
 
     /// Whether the kernel has withdrawn a tier of the rank's memory since the last call; if so, notifies the rank.
-    fn fell(&mut self) -> bool {
+    fn notify_withdrawn_tier(&mut self) -> bool {
         let (before, now) = (self.tier, self.memory.tier());
         if before == now {
             return false;

@@ -13,7 +13,7 @@ use outboard_call::codec::{DecodeError, Reader, Writer};
 use outboard_fabric::ofi::MAX_OFI_ADDRESS;
 use outboard_proto::config::Difference;
 use outboard_proto::wire;
-use outboard_proto::{GroupHandle, GroupSpec, HostId, Member, OfferId, SpId};
+use outboard_proto::{GroupHandle, GroupMember, GroupSpec, HostId, OfferId, SpId};
 use outboard_shm::attach::OFFER_BYTES;
 use siphasher::sip::SipHasher13;
 use siphasher::sip128::{self, Hasher128};
@@ -163,7 +163,7 @@ pub(crate) fn group_spec(parsed: &[Offer]) -> Result<(GroupSpec, Vec<Seat>), Off
         let Offer { address, engine, .. } = known[&offer.sp];
         let (address, engine) = (Arc::clone(address), Arc::clone(engine));
         let (sends_from, link_rate) = (offer.sends_from, offer.link_rate);
-        Member { sp: offer.sp, host: offer.host, address, sends_from, link_rate, engine, offer: offer.id }
+        GroupMember { sp: offer.sp, host: offer.host, address, sends_from, link_rate, engine, offer: offer.id }
     };
     let members = parsed.iter().map(member).collect();
     let spec = GroupSpec { handle: first.handle, key: common_key(parsed), members };
@@ -200,7 +200,7 @@ fn checksum(bytes: &[u8]) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::topology::Place;
+    use crate::topology::CpuBinding;
     use proptest::prelude::*;
 
     fn offer(sp: u64) -> Offer {
@@ -214,7 +214,7 @@ mod tests {
             engine: [sp as u8; 16].into(),
             sends_from: Some(Ipv4Addr::new(10, 0, 0, sp as u8)),
             link_rate: sp * 1_000_000_000,
-            seat: Seat { node: "h\u{f6}st".into(), place: Place { socket: Some(sp as u32), core: None } },
+            seat: Seat { node: "h\u{f6}st".into(), place: CpuBinding { socket: Some(sp as u32), core: None } },
             id: OfferId(7),
         }
     }
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn the_lowest_rank_names_the_group() {
+    fn the_handle_of_a_group_is_that_of_its_lowest_rank() {
         let all = [offer(5), offer(6), offer(5)];
         let (spec, seats) = group_spec(&Offer::decode_all(&blob(&all)).expect("whole")).expect("they fit");
         assert_eq!(seats.iter().map(Seat::to_string).collect::<Vec<_>>()[1], "h\u{f6}st, socket 6, any core");
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_refused_by_rank() {
+    fn mismatched_offers_are_refused_naming_the_rank() {
         let good = blob(&[offer(1), offer(2)]);
         let group = |bytes: &[u8]| spec_of(bytes).expect_err("refused");
         assert!(matches!(group(&good[..OFFER_BYTES + 1]), OfferError::Damaged { rank: 1, .. }));
@@ -274,7 +274,7 @@ mod tests {
 
     #[test]
     fn names_of_hosts_are_cut_at_a_character_and_kept_printable() {
-        let named = |node: &str| Offer { seat: Seat { node: node.into(), place: Place::default() }, ..offer(1) };
+        let named = |node: &str| Offer { seat: Seat { node: node.into(), place: CpuBinding::default() }, ..offer(1) };
         let long = "\u{fc}".repeat(40);
         assert_eq!(&*Offer::decode(&named(&long).encode(), 0).expect("whole").seat.node, &long[..64]);
         assert!(Offer::decode(&named("a\u{1b}[2J").encode(), 0).is_err());

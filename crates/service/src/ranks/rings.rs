@@ -6,44 +6,59 @@ use std::time::Instant;
 use outboard_call::{CallKind, Footprint};
 use outboard_proto::{CallId, InstanceId, PostedCall};
 use outboard_shm::control::RING_CAPACITY;
-use outboard_shm::entry::Entry;
+use outboard_shm::entry::SubmissionEntry;
 
-use super::submission::Admitted;
-use super::{Attached, Connection, ConnectionId, InFlight, Membership, Ranks, Stage};
-use crate::conductor::engine::Engine;
-use crate::telemetry::trace::Trace;
+use super::submission::AdmittedCall;
+use super::{AttachedRank, CallInFlight, ConnectionId, Membership, MembershipStage, RankConnection, Ranks};
+use crate::conductor::driver::EndpointDriver;
+use crate::telemetry::trace::TimelineFile;
 
 /// Submissions taken from one rank per turn, so that no rank starves the others.
 const SUBMISSIONS: usize = 64;
 
 impl Ranks {
     /// Takes the ranks' submissions; returns whether there were any.
-    pub(crate) fn take_submissions(&mut self, engine: &mut Engine, trace: Option<&mut Trace>) -> bool {
+    pub(crate) fn take_submissions(&mut self, driver: &mut EndpointDriver, trace: Option<&mut TimelineFile>) -> bool {
         let mut taken = Vec::new();
         for (&id, connection) in &mut self.connections {
-            let Connection::Attached(rank) = connection else { continue };
-            self.refused += rank.take(SUBMISSIONS, |entry| taken.push((id, entry)));
+            let RankConnection::AttachedRank(rank) = connection else { continue };
+            self.refused += rank.take_entries(SUBMISSIONS, |entry| taken.push((id, entry)));
         }
-        self.submit_all(&taken, engine, trace);
+        self.submit_all(&taken, driver, trace);
         !taken.is_empty()
     }
 
     /// Takes all submissions of one rank.
-    pub(crate) fn take_submissions_of(&mut self, id: ConnectionId, engine: &mut Engine, trace: Option<&mut Trace>) {
+    pub(crate) fn take_submissions_of(
+        &mut self,
+        id: ConnectionId,
+        driver: &mut EndpointDriver,
+        trace: Option<&mut TimelineFile>,
+    ) {
         let mut taken = Vec::new();
         let most = RING_CAPACITY as usize;
-        self.refused += self.rank(id).map_or(0, |rank| rank.take(most, |entry| taken.push((id, entry))));
-        self.submit_all(&taken, engine, trace);
+        self.refused += self.rank(id).map_or(0, |rank| rank.take_entries(most, |entry| taken.push((id, entry))));
+        self.submit_all(&taken, driver, trace);
     }
 
-    fn submit_all(&mut self, taken: &[(ConnectionId, Entry)], engine: &mut Engine, mut trace: Option<&mut Trace>) {
+    fn submit_all(
+        &mut self,
+        taken: &[(ConnectionId, SubmissionEntry)],
+        driver: &mut EndpointDriver,
+        mut trace: Option<&mut TimelineFile>,
+    ) {
         self.submissions += taken.len() as u64;
         for (id, entry) in taken {
-            self.submit((*id, entry), engine, trace.as_deref_mut());
+            self.submit((*id, entry), driver, trace.as_deref_mut());
         }
     }
 
-    fn submit(&mut self, (id, entry): (ConnectionId, &Entry), engine: &mut Engine, trace: Option<&mut Trace>) {
+    fn submit(
+        &mut self,
+        (id, entry): (ConnectionId, &SubmissionEntry),
+        driver: &mut EndpointDriver,
+        trace: Option<&mut TimelineFile>,
+    ) {
         self.next_call += 1;
         let call_id = CallId(self.next_call);
         let Some(rank) = self.rank(id) else { return };
@@ -53,8 +68,8 @@ impl Ranks {
             self.refused += 1;
             return;
         }
-        match rank.admit(entry, engine) {
-            Ok(Admitted { group, rank: me, footprint, deadline, buffers }) => {
+        match rank.admit(entry, driver) {
+            Ok(AdmittedCall { group, rank: me, footprint, deadline, buffers }) => {
                 let Footprint { signature, blocks, .. } = footprint;
                 let (in_place, blocks) = (entry.call.in_place, blocks.map(Arc::new));
                 rank.failures.remove(&slot);
@@ -62,7 +77,7 @@ impl Ranks {
                 // A message has no instance number of the group.
                 let tagged = matches!(signature.kind, CallKind::Tagged(_));
                 let instance = InstanceId(if tagged { 0 } else { entry.instance });
-                let in_flight = InFlight {
+                let in_flight = CallInFlight {
                     connection: id,
                     group: entry.group,
                     slot,
@@ -77,7 +92,7 @@ impl Ranks {
                     trace.called(call_id, (group, instance, me), signature);
                 }
                 let call = PostedCall { id: call_id, group, rank: me, instance, signature, in_place, blocks, deadline };
-                engine.call(call, buffers);
+                driver.call(call, buffers);
             }
             Err(refusal) => {
                 tracing::debug!(pid = rank.pid, %refusal, "a submission is refused");
@@ -87,21 +102,22 @@ impl Ranks {
                 // The other ranks wait for a call that will not come, so the machine reports that this rank has left.
                 // The rank counts the refused collective, so none of its later calls has the next instance number.
                 let counted = !matches!(entry.call.kind, CallKind::Tagged(_));
-                let is_out = |membership: &&mut Membership| counted && matches!(membership.stage, Stage::Made { .. });
+                let is_out =
+                    |membership: &&mut Membership| counted && matches!(membership.stage, MembershipStage::Made { .. });
                 let out = rank.groups.get_mut(&entry.group).filter(is_out);
-                out.into_iter().for_each(|membership| membership.end(engine));
+                out.into_iter().for_each(|membership| membership.end(driver));
                 self.refused += 1;
             }
         }
     }
 }
 
-impl Attached {
+impl AttachedRank {
     /// Takes up to `most` submissions; returns the number of refused ones.
-    fn take(&mut self, most: usize, mut submitted: impl FnMut(Entry)) -> u64 {
+    fn take_entries(&mut self, most: usize, mut submitted: impl FnMut(SubmissionEntry)) -> u64 {
         let mut refused = 0;
         for _ in 0..most {
-            match self.side.take() {
+            match self.side.pop() {
                 None => break,
                 Some(Ok(entry)) => submitted(entry),
                 Some(Err(error)) => {
@@ -117,16 +133,16 @@ impl Attached {
 #[cfg(test)]
 mod tests {
     use outboard_call::{Call, Rank, Signature};
-    use outboard_proto::{CollectiveError, Config, Event, GroupHandle, GroupSpec, HostId, Member, OfferId, SpId};
-    use outboard_shm::attach::Channel;
+    use outboard_proto::{CollectiveError, Config, Event, GroupHandle, GroupMember, GroupSpec, HostId, OfferId, SpId};
+    use outboard_shm::attach::AttachChannel;
     use outboard_shm::control::{RankSide, ServiceSide};
     use outboard_shm::memory::TieredMemory;
     use outboard_shm::status::Status;
     use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
     use super::*;
-    use crate::memory::Buffers;
-    use crate::ranks::attach::Process;
+    use crate::memory::PostedBuffers;
+    use crate::ranks::attach::PinnedProcess;
 
     /// A rank without a group, whose submissions are all refused.
     fn attach(ranks: &mut Ranks, id: ConnectionId) -> RankSide {
@@ -135,28 +151,28 @@ mod tests {
         let socket = socket.expect("a descriptor");
         rustix::net::bind(&socket, &SocketAddrUnix::new(&path).expect("short")).expect("a free name");
         rustix::net::listen(&socket, 1).expect("bound");
-        let channel = Channel::connect(&path).expect("it listens");
+        let channel = AttachChannel::connect(&path).expect("it listens");
         std::fs::remove_file(&path).expect("ours");
         let side = ServiceSide::create().expect("memory");
         let [region, doorbell] = side.descriptors().map(|fd| fd.try_clone_to_owned().expect("a descriptor"));
         let memory = TieredMemory::default();
-        let process = Process { seen: None, pid: 1, pidfd: None, memory, seat: None };
-        let rank = Attached::new(channel, process, side, None);
-        ranks.connections.insert(id, Connection::Attached(Box::new(rank)));
+        let process = PinnedProcess { visible_pid: None, pid: 1, pidfd: None, memory, seat: None };
+        let rank = AttachedRank::new(channel, process, side, None);
+        ranks.connections.insert(id, RankConnection::AttachedRank(Box::new(rank)));
         RankSide::attach(region, doorbell).expect("a control region")
     }
 
     /// A request of one rank takes the calls of that rank only.
     #[test]
-    fn those_of_one_rank_are_taken_alone() {
-        let (mut ranks, mut engine) = (Ranks::default(), Engine::new(SpId(1), Config::default(), 1, 0));
+    fn a_request_of_a_rank_takes_only_its_own_submissions() {
+        let (mut ranks, mut driver) = (Ranks::default(), EndpointDriver::new(SpId(1), Config::default(), 1, 0));
         let sides = [1, 2].map(|id| attach(&mut ranks, id));
         let call = Call::new(CallKind::Barrier);
         let post = |side: &RankSide| {
-            (0..100).for_each(|slot| side.post(&Entry { group: 1, instance: 1, slot, call }).expect("room"));
+            (0..100).for_each(|slot| side.post(&SubmissionEntry { group: 1, instance: 1, slot, call }).expect("room"));
         };
         sides.iter().for_each(post);
-        ranks.take_submissions_of(2, &mut engine, None);
+        ranks.take_submissions_of(2, &mut driver, None);
         let left: Vec<usize> = [1, 2].map(|id| ranks.rank(id).map_or(0, |rank| rank.failures.len())).into();
         assert_eq!((left, ranks.submissions), (vec![0, 100], 100));
     }
@@ -164,10 +180,10 @@ mod tests {
     /// A rank posts a collective with an unreadable table. The rank that waits for it receives the report that it has
     /// left.
     #[test]
-    fn a_collective_that_is_refused_takes_its_rank_out_of_the_group() {
-        let (mut ranks, mut engine) = (Ranks::default(), Engine::new(SpId(1), Config::default(), 1, 0));
+    fn a_refused_collective_ends_its_ranks_membership() {
+        let (mut ranks, mut driver) = (Ranks::default(), EndpointDriver::new(SpId(1), Config::default(), 1, 0));
         let side = attach(&mut ranks, 3);
-        let member = |offer| Member {
+        let member = |offer| GroupMember {
             sp: SpId(1),
             host: HostId(1),
             address: [1].into(),
@@ -178,8 +194,8 @@ mod tests {
         };
         let handle = GroupHandle(7);
         let spec = GroupSpec { handle, key: [3, 4], members: [1, 2].map(member).into() };
-        [0, 1].into_iter().for_each(|rank| engine.create_group(&spec, Rank(rank)));
-        let stage = Stage::Made { recordings: [].into(), in_flight: 0 };
+        [0, 1].into_iter().for_each(|rank| driver.create_group(&spec, Rank(rank)));
+        let stage = MembershipStage::Made { recordings: [].into(), in_flight: 0 };
         ranks.join(3, Membership { handle, rank: Rank(0), ranks: 2, deadline: None, stage }, Vec::new());
         let waits = PostedCall {
             id: CallId(100),
@@ -191,12 +207,12 @@ mod tests {
             blocks: None,
             deadline: None,
         };
-        engine.call(waits, Buffers::new(Arc::new(TieredMemory::default()), (0, 0), (0, 0)));
+        driver.call(waits, PostedBuffers::new(Arc::new(TieredMemory::default()), (0, 0), (0, 0)));
         let call = Call { table: 0x1000, ..Call::new(CallKind::Alltoallv) };
-        side.post(&Entry { group: 1, instance: 1, slot: 5, call }).expect("room");
-        ranks.take_submissions_of(3, &mut engine, None);
+        side.post(&SubmissionEntry { group: 1, instance: 1, slot: 5, call }).expect("room");
+        ranks.take_submissions_of(3, &mut driver, None);
         assert_eq!(side.result(5), Some(Status::Memory));
-        let ended = std::iter::from_fn(|| engine.poll_event()).find_map(|event| match event {
+        let ended = std::iter::from_fn(|| driver.poll_event()).find_map(|event| match event {
             Event::Completed { call, result } => Some((call, result)),
             _ => None,
         });

@@ -6,19 +6,19 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use outboard_call::{Call, CallError, CallKind, Footprint, Rank, Side, TaggedCall};
+use outboard_call::{Call, CallError, CallKind, Footprint, MemoryRange, Rank, TaggedCall};
 use outboard_proto::{GroupHandle, InstanceId};
-use outboard_shm::entry::Entry;
+use outboard_shm::entry::SubmissionEntry;
 use outboard_shm::memory::{AccessError, RankMemory};
 use outboard_shm::status::Status;
 
-use super::{Attached, Membership, Stage};
-use crate::conductor::engine::Engine;
-use crate::memory::Buffers;
+use super::{AttachedRank, Membership, MembershipStage};
+use crate::conductor::driver::EndpointDriver;
+use crate::memory::PostedBuffers;
 
 /// A submission that is refused.
 #[derive(Debug, thiserror::Error)]
-pub enum Refusal {
+pub enum SubmissionError {
     #[error("group {0} is not one of this rank's; use a group between its creation and its destruction")]
     Group(u64),
     #[error("call {found} of the group came where {expected} was due; a group's calls are posted in order")]
@@ -31,61 +31,80 @@ pub enum Refusal {
     Recording(u32),
 }
 
-impl Refusal {
+impl SubmissionError {
     #[must_use]
     pub fn status(&self) -> Status {
         match self {
-            Refusal::Table { .. } => Status::Memory,
-            Refusal::Group(_) | Refusal::Instance { .. } | Refusal::Call(_) | Refusal::Recording(_) => Status::Argument,
+            SubmissionError::Table { .. } => Status::Memory,
+            SubmissionError::Group(_)
+            | SubmissionError::Instance { .. }
+            | SubmissionError::Call(_)
+            | SubmissionError::Recording(_) => Status::Argument,
         }
     }
 }
 
-pub(super) struct Admitted {
+pub(super) struct AdmittedCall {
     pub(super) group: GroupHandle,
     pub(super) rank: Rank,
     pub(super) footprint: Footprint,
     pub(super) deadline: Option<Duration>,
-    pub(super) buffers: Buffers,
+    pub(super) buffers: PostedBuffers,
 }
 
-impl Attached {
+impl AttachedRank {
     /// Checks a submission against this rank's state, and against the machine's count of its collectives.
-    pub(super) fn admit(&mut self, entry: &Entry, engine: &Engine) -> Result<Admitted, Refusal> {
-        let unknown = || Refusal::Group(entry.group);
+    pub(super) fn admit(
+        &mut self,
+        entry: &SubmissionEntry,
+        driver: &EndpointDriver,
+    ) -> Result<AdmittedCall, SubmissionError> {
+        let unknown = || SubmissionError::Group(entry.group);
         let Membership { handle, rank, ranks, deadline, stage } =
             self.groups.get_mut(&entry.group).ok_or_else(unknown)?;
-        let Stage::Made { recordings, in_flight } = stage else {
+        let MembershipStage::Made { recordings, in_flight } = stage else {
             return Err(unknown());
         };
         let mut call = entry.call;
         let counted = if matches!(call.kind, CallKind::Tagged(_)) {
             None
         } else {
-            engine.machine().next_instance(*handle, *rank)
+            driver.machine().next_instance(*handle, *rank)
         };
         if let Some(InstanceId(expected)) = counted.filter(|due| due.0 != entry.instance) {
-            return Err(Refusal::Instance { found: entry.instance, expected });
+            return Err(SubmissionError::Instance { found: entry.instance, expected });
         }
         let mut recorded = None;
         if let CallKind::Tagged(TaggedCall::Recorded { recording }) = call.kind {
-            let pieces = recordings.get(&recording).ok_or(Refusal::Recording(recording))?;
+            let pieces = recordings.get(&recording).ok_or(SubmissionError::Recording(recording))?;
             call.bytes = pieces.total();
             recorded = Some(Arc::clone(pieces));
         }
         let footprint = footprint(&call, *rank, *ranks, &*self.memory)?;
         *in_flight += 1;
-        let runner = self.runner.clone();
-        let (memory, pair) = (Arc::clone(&self.memory), |side: Side| (side.address, side.bytes));
+        let copy_agent = self.copy_agent.clone();
+        let (memory, pair) = (Arc::clone(&self.memory), |side: MemoryRange| (side.address, side.bytes));
         let buffers = match (call.kind, recorded) {
-            (_, Some(pieces)) => {
-                Buffers::recorded(memory, pieces, Some(footprint.writes.address).filter(|_| call.receive != 0))
-            }
+            (_, Some(pieces)) => PostedBuffers::of_recording(
+                memory,
+                pieces,
+                Some(footprint.writes.address).filter(|_| call.receive != 0),
+            ),
             // A message has one buffer, which the machine names its output.
-            (CallKind::Tagged(TaggedCall::Send { .. }), None) => Buffers::new(memory, (0, 0), pair(footprint.reads)),
-            _ => Buffers::new(memory, pair(footprint.reads), (footprint.writes.address, footprint.output_bytes())),
+            (CallKind::Tagged(TaggedCall::Send { .. }), None) => {
+                PostedBuffers::new(memory, (0, 0), pair(footprint.reads))
+            }
+            _ => {
+                PostedBuffers::new(memory, pair(footprint.reads), (footprint.writes.address, footprint.output_bytes()))
+            }
         };
-        Ok(Admitted { group: *handle, rank: *rank, footprint, deadline: *deadline, buffers: buffers.of(runner) })
+        Ok(AdmittedCall {
+            group: *handle,
+            rank: *rank,
+            footprint,
+            deadline: *deadline,
+            buffers: buffers.with_copy_agent(copy_agent),
+        })
     }
 }
 
@@ -94,10 +113,10 @@ impl Attached {
 ///
 /// # Errors
 /// The table cannot be read, or the call is invalid.
-pub fn footprint(call: &Call, rank: Rank, ranks: u32, memory: &dyn RankMemory) -> Result<Footprint, Refusal> {
+pub fn footprint(call: &Call, rank: Rank, ranks: u32, memory: &dyn RankMemory) -> Result<Footprint, SubmissionError> {
     let mut table = vec![0; 8 * call.table_numbers(rank, ranks)];
     if !table.is_empty() {
-        memory.read(call.table, &mut table).map_err(|error| Refusal::Table { address: call.table, error })?;
+        memory.read(call.table, &mut table).map_err(|error| SubmissionError::Table { address: call.table, error })?;
     }
     let numbers: Vec<u64> = table.as_chunks::<8>().0.iter().map(|number| u64::from_le_bytes(*number)).collect();
     Ok(call.footprint(rank, ranks, &numbers)?)

@@ -39,12 +39,12 @@ fn list(ranks: &[Rank]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use outboard_proto::{Absentee, Absentees, CallKind, GroupHandle, InFlight, InstanceId, Signature};
+    use outboard_proto::{Absentee, Absentees, CallKind, GroupHandle, InFlightInstance, InstanceId, Signature};
 
     #[test]
     fn sp_9_the_sentence_names_the_missing_their_last_calls_and_whom_is_waited_for() {
         let signature = |bytes| Signature { kind: CallKind::Allgather, bytes };
-        let flight = InFlight {
+        let flight = InFlightInstance {
             group: GroupHandle(10),
             instance: InstanceId(7),
             signature: signature(4096),

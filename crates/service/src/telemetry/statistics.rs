@@ -9,12 +9,12 @@ use std::time::{Duration, Instant};
 
 use outboard_fabric::limited;
 use outboard_plan::Rank;
-use outboard_proto::{CallKind, Counters, GroupHandle, InFlight, SpId};
+use outboard_proto::{CallKind, EndpointCounters, GroupHandle, InFlightInstance, SpId};
 use outboard_shm::memory::Tier;
 use serde::{Deserialize, Serialize};
 
 use crate::telemetry::turns::TurnLengths;
-use crate::topology::Place;
+use crate::topology::CpuBinding;
 
 /// Lines of this process's log that were dropped because they could not be written in time. The log writer counts them.
 pub static LOST_LINES: AtomicU64 = AtomicU64::new(0);
@@ -34,7 +34,7 @@ const REPORTED_SEATS: usize = 128;
 
 /// A collective in flight, and the ranks that it waits for (SP-9).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Waiting {
+pub struct CollectiveInFlight {
     pub group: u32,
     /// Number of the call in the group.
     pub instance: u64,
@@ -50,12 +50,12 @@ pub struct Waiting {
     pub seats: BTreeMap<u32, String>,
 }
 
-impl Waiting {
-    fn new(flight: &InFlight, seat: &dyn Fn(GroupHandle, Rank) -> Option<String>) -> Self {
+impl CollectiveInFlight {
+    fn new(flight: &InFlightInstance, seat: &dyn Fn(GroupHandle, Rank) -> Option<String>) -> Self {
         let named = |ranks: &[Rank]| ranks.iter().map(|rank| rank.0).take(REPORTED_RANKS).collect::<Vec<_>>();
         let (not_called, awaits) = (named(&flight.absent), named(&flight.awaits));
         let seat = |rank: &u32| Some((*rank, seat(flight.group, Rank(*rank))?));
-        Waiting {
+        CollectiveInFlight {
             group: flight.group.0,
             instance: flight.instance.0,
             call: flight.signature.to_string(),
@@ -69,13 +69,13 @@ impl Waiting {
 
 /// Place of an attached rank now (SP-1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Seated {
+pub struct PlacedRank {
     pub pid: u32,
     /// The rank's first group, usually the group of all ranks.
     pub group: Option<u32>,
     pub rank: Option<u32>,
     /// The binding of its process.
-    pub place: Place,
+    pub place: CpuBinding,
 }
 
 /// Lateness of one rank of a group for one kind of collective (SP-9).
@@ -93,7 +93,7 @@ pub struct Lateness {
 
 /// Calls of one kind that have ended on local ranks.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Kind {
+pub struct KindCounters {
     pub kind: String,
     /// Calls that ended, with or without an error.
     pub calls: u64,
@@ -107,7 +107,7 @@ pub struct Kind {
 }
 
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Ended {
+pub(crate) struct EndedRankCall {
     pub(crate) place: (GroupHandle, Rank),
     pub(crate) kind: CallKind,
     /// Bytes of the receive buffer.
@@ -117,7 +117,7 @@ pub(crate) struct Ended {
 
 /// Attached ranks by tier of memory access (SP-4, GP-9).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Tiers {
+pub struct TierCounts {
     /// Only memory that is shared with the service process.
     pub memfd: u32,
     pub cross_memory_attach: u32,
@@ -127,7 +127,7 @@ pub struct Tiers {
     pub staging: u32,
 }
 
-impl Tiers {
+impl TierCounts {
     pub(crate) fn add(&mut self, tier: Tier) {
         match tier {
             Tier::Memfd => self.memfd += 1,
@@ -140,7 +140,7 @@ impl Tiers {
 
 /// Bytes moved to and from ranks' memory, by tier (SP-4).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Moved {
+pub struct TierBytes {
     /// In memory that is shared with the service process: allocations through it, the shared heap, and staging.
     pub memfd: u64,
     pub cross_memory_attach: u64,
@@ -148,7 +148,7 @@ pub struct Moved {
     pub memory_descriptor: u64,
 }
 
-impl Moved {
+impl TierBytes {
     pub(crate) fn add(&mut self, moved: [(Tier, u64); 3]) {
         for (tier, bytes) in moved {
             match tier {
@@ -163,7 +163,7 @@ impl Moved {
 
 /// Adaptive polling of the conductor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Looks {
+pub struct PollCounters {
     /// Turns that found an event without a sleep before them.
     pub found: u64,
     /// Polls that ended without an event.
@@ -174,7 +174,7 @@ pub struct Looks {
 
 /// Copies from rank to rank of this host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Copies {
+pub struct CopyCounters {
     /// Copies that ranks did themselves while they waited (SP-6).
     pub by_ranks: u64,
     pub bytes_by_ranks: u64,
@@ -188,7 +188,7 @@ pub struct Copies {
 
 /// Calls of local ranks that were handed to the engine beside the service process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Offloaded {
+pub struct OffloadCounters {
     pub calls: u64,
     /// Wake-ups of the conductor to hand lists over, or while a list was in flight.
     pub wakeups: u64,
@@ -196,7 +196,7 @@ pub struct Offloaded {
 
 /// Counters of the datapath threads and the conductor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Datapath {
+pub struct DatapathStatistics {
     pub datagrams_sent: u64,
     /// Bytes of these datagrams, with our header, without UDP and IP.
     pub bytes_sent: u64,
@@ -214,18 +214,18 @@ pub struct Datapath {
     /// Unicast bytes that were received in place, without a copy in this process.
     pub bytes_landed: u64,
     pub sleeps: u64,
-    pub looks: Looks,
+    pub looks: PollCounters,
     /// Submissions or messages of ranks that were refused.
     pub refused: u64,
     /// Refused connections: of unauthenticated peers, and of service processes that broke the protocol.
     pub connections_refused: u64,
-    pub copies: Copies,
+    pub copies: CopyCounters,
     /// Calls that the engine beside the service process carried out.
-    pub offloaded: Offloaded,
+    pub offloaded: OffloadCounters,
 }
 
 #[derive(Debug, Default, Serialize, Deserialize)]
-pub struct Report {
+pub struct StatisticsReport {
     pub pid: u32,
     pub service_process: String,
     pub uptime_s: f64,
@@ -236,21 +236,21 @@ pub struct Report {
     /// Lines of the log that were dropped because they could not be written in time.
     pub log_lines_lost: u64,
     #[serde(flatten)]
-    pub counters: Counters,
+    pub counters: EndpointCounters,
     /// Other service processes that are known: the peers of its groups, and the last peers without a group.
     pub peers: u64,
     #[serde(flatten)]
-    pub present: Present,
-    pub kinds: Vec<Kind>,
-    pub datapath: Datapath,
+    pub present: RankCounts,
+    pub kinds: Vec<KindCounters>,
+    pub datapath: DatapathStatistics,
     pub turns: TurnLengths,
     pub late: Vec<Lateness>,
-    pub in_flight: Vec<Waiting>,
+    pub in_flight: Vec<CollectiveInFlight>,
 }
 
 /// The attached ranks, their calls and their memory.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
-pub struct Present {
+pub struct RankCounts {
     pub ranks: u32,
     /// Memberships of these ranks in groups.
     pub memberships: u32,
@@ -258,7 +258,7 @@ pub struct Present {
     /// Entries that ranks have put into their rings since the start: one for each call (GP-5).
     pub submissions: u64,
     /// Ranks attached now, by tier.
-    pub memory_tiers: Tiers,
+    pub memory_tiers: TierCounts,
     /// Times that the kernel has withdrawn a tier of a rank's memory, so that the next tier took over.
     pub tiers_withdrawn: u64,
     /// Calls in flight whose buffers their ranks have copied.
@@ -268,38 +268,39 @@ pub struct Present {
     /// Number of these ranges that are mapped.
     pub mapped_ranges: u64,
     /// Ranks attached since the start, by their last tier.
-    pub memory_tiers_ever: Tiers,
+    pub memory_tiers_ever: TierCounts,
     /// Bytes of the memory of these ranks that were moved, by tier.
-    pub moved: Moved,
+    pub moved: TierBytes,
     /// Places of the first attached ranks.
-    pub seated: Vec<Seated>,
+    pub seated: Vec<PlacedRank>,
 }
 
 /// The daemon's own counts.
 #[derive(Debug)]
 pub(crate) struct Statistics {
     started: Instant,
-    pub(crate) datapath: Datapath,
+    pub(crate) datapath: DatapathStatistics,
     pub(crate) turns: TurnLengths,
     late: HashMap<(GroupHandle, Rank, &'static str), Lateness>,
-    kinds: BTreeMap<&'static str, Kind>,
+    kinds: BTreeMap<&'static str, KindCounters>,
 }
 
 impl Statistics {
     pub(crate) fn new() -> Self {
         Statistics {
             started: Instant::now(),
-            datapath: Datapath::default(),
+            datapath: DatapathStatistics::default(),
             turns: TurnLengths::default(),
             late: HashMap::new(),
             kinds: BTreeMap::new(),
         }
     }
 
-    pub(crate) fn ended(&mut self, ended: &Ended, failed: bool) {
+    pub(crate) fn ended(&mut self, ended: &EndedRankCall, failed: bool) {
         let took = u64::try_from(ended.took.as_nanos()).unwrap_or(u64::MAX);
         let name = ended.kind.name();
-        let entry = self.kinds.entry(name).or_insert_with(|| Kind { kind: name.to_owned(), ..Kind::default() });
+        let entry =
+            self.kinds.entry(name).or_insert_with(|| KindCounters { kind: name.to_owned(), ..KindCounters::default() });
         entry.calls += 1;
         entry.failed += u64::from(failed);
         entry.bytes = entry.bytes.saturating_add(ended.bytes);
@@ -323,12 +324,12 @@ impl Statistics {
     pub(crate) fn report(
         &self,
         (sp, peers): (SpId, usize),
-        counters: &Counters,
-        mut present: Present,
-        in_flight: impl Iterator<Item = InFlight>,
+        counters: &EndpointCounters,
+        mut present: RankCounts,
+        in_flight: impl Iterator<Item = InFlightInstance>,
         seat: &dyn Fn(GroupHandle, Rank) -> Option<String>,
-    ) -> Report {
-        let mut in_flight: Vec<InFlight> = in_flight.collect();
+    ) -> StatisticsReport {
+        let mut in_flight: Vec<InFlightInstance> = in_flight.collect();
         in_flight.sort_unstable_by_key(|flight| (std::cmp::Reverse(flight.age_ns), flight.group, flight.instance));
         in_flight.truncate(REPORTED_IN_FLIGHT);
         present.seated.truncate(REPORTED_SEATS);
@@ -336,7 +337,7 @@ impl Statistics {
         let mut late: Vec<&Lateness> = self.late.values().collect();
         late.sort_unstable_by_key(|entry| (std::cmp::Reverse(entry.total_ns), entry.group, entry.rank));
         late.truncate(REPORTED_LATE);
-        Report {
+        StatisticsReport {
             pid: std::process::id(),
             service_process: format!("{:016x}", sp.0),
             uptime_s: self.started.elapsed().as_secs_f64(),
@@ -350,12 +351,12 @@ impl Statistics {
             datapath: self.datapath,
             turns: self.turns,
             late: late.into_iter().cloned().collect(),
-            in_flight: in_flight.iter().map(|flight| Waiting::new(flight, seat)).collect(),
+            in_flight: in_flight.iter().map(|flight| CollectiveInFlight::new(flight, seat)).collect(),
         }
     }
 }
 
-pub(crate) fn answer(connection: &OwnedFd, report: &Report) {
+pub(crate) fn send_report(connection: &OwnedFd, report: &StatisticsReport) {
     let mut line = match serde_json::to_vec(report) {
         Ok(line) => line,
         Err(error) => {
@@ -388,9 +389,9 @@ fn cpu_time() -> (Duration, Duration) {
 mod tests {
     use super::*;
 
-    fn report(statistics: &Statistics) -> Report {
-        let present = Present { ranks: 2, ..Present::default() };
-        statistics.report((SpId(1), 0), &Counters::default(), present, std::iter::empty(), &|_, _| None)
+    fn report(statistics: &Statistics) -> StatisticsReport {
+        let present = RankCounts { ranks: 2, ..RankCounts::default() };
+        statistics.report((SpId(1), 0), &EndpointCounters::default(), present, std::iter::empty(), &|_, _| None)
     }
 
     #[test]
@@ -418,7 +419,7 @@ mod tests {
     #[test]
     fn calls_are_summed_by_kind() {
         let mut statistics = Statistics::new();
-        let ended = |milliseconds| Ended {
+        let ended = |milliseconds| EndedRankCall {
             place: (GroupHandle(1), Rank(0)),
             kind: CallKind::Allgather,
             bytes: 1000,
@@ -428,14 +429,14 @@ mod tests {
         statistics.ended(&ended(1), true);
         let report = report(&statistics);
         let kind = "allgather".to_owned();
-        let sum = Kind { kind, calls: 2, failed: 1, bytes: 2000, total_ns: 4_000_000, most_ns: 3_000_000 };
+        let sum = KindCounters { kind, calls: 2, failed: 1, bytes: 2000, total_ns: 4_000_000, most_ns: 3_000_000 };
         assert_eq!(report.kinds, [sum]);
     }
 
     #[test]
     fn a_report_crosses_the_socket_as_one_line_of_json() {
         let (ours, theirs) = std::os::unix::net::UnixStream::pair().expect("sockets");
-        answer(&OwnedFd::from(ours), &report(&Statistics::new()));
+        send_report(&OwnedFd::from(ours), &report(&Statistics::new()));
         let text = std::io::read_to_string(theirs).expect("text");
         let value: serde_json::Value = serde_json::from_str(&text).expect("JSON");
         assert_eq!(value["ranks"], 2);

@@ -16,7 +16,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use outboard_plan::Rank;
-use outboard_proto::{CallId, GroupHandle, InstanceId, MulticastBatch, Signature, SpId, Step};
+use outboard_proto::{CallId, GroupHandle, InstanceId, Milestone, MulticastBatch, Signature, SpId};
 use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -30,7 +30,7 @@ const CONDUCTOR: u64 = 1;
 
 /// An event of the trace format.
 #[derive(Serialize)]
-struct Entry<'a> {
+struct TraceEvent<'a> {
     name: &'a str,
     cat: &'a str,
     ph: char,
@@ -46,7 +46,7 @@ struct Entry<'a> {
 }
 
 #[derive(Debug)]
-pub(crate) struct Trace {
+pub(crate) struct TimelineFile {
     file: Option<BufWriter<File>>,
     written: u64,
     /// Rows of ranks, by group and rank in the group.
@@ -61,14 +61,14 @@ fn clock(id: ClockId) -> Duration {
     Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
 }
 
-impl Trace {
+impl TimelineFile {
     /// Starts a file.
-    pub(crate) fn create(path: &Path, sp: SpId) -> io::Result<Trace> {
+    pub(crate) fn create(path: &Path, sp: SpId) -> io::Result<TimelineFile> {
         // A symbolic link in a directory that others write to would otherwise make this truncate its target.
         let file = File::options().write(true).create(true).truncate(true).custom_flags(libc::O_NOFOLLOW).open(path)?;
         let mut file = BufWriter::with_capacity(1 << 16, file);
         file.write_all(b"[\n")?;
-        let mut trace = Trace {
+        let mut trace = TimelineFile {
             file: Some(file),
             written: 0,
             rows: HashMap::new(),
@@ -95,10 +95,10 @@ impl Trace {
     }
 
     fn metadata(&mut self, name: &str, pid: u64, args: Value) {
-        self.write(&Entry { name, cat: "__metadata", ph: 'M', ts: 0.0, pid, tid: 0, dur: None, id: None, args });
+        self.write(&TraceEvent { name, cat: "__metadata", ph: 'M', ts: 0.0, pid, tid: 0, dur: None, id: None, args });
     }
 
-    fn write(&mut self, entry: &Entry<'_>) {
+    fn write(&mut self, entry: &TraceEvent<'_>) {
         let Some(file) = &mut self.file else { return };
         let line = serde_json::to_writer(&mut *file, entry).map_err(io::Error::from);
         if let Err(error) = line.and_then(|()| file.write_all(b",\n")) {
@@ -115,14 +115,14 @@ impl Trace {
 
     /// One end of a span that may overlap others: `id` joins both ends, and spans of one `id` nest.
     fn edge(&mut self, ph: char, (cat, name): (&str, &str), (pid, id): (u64, String), args: Value) {
-        self.write(&Entry { name, cat, ph, ts: Trace::now(), pid, tid: 0, dur: None, id: Some(id), args });
+        self.write(&TraceEvent { name, cat, ph, ts: TimelineFile::now(), pid, tid: 0, dur: None, id: Some(id), args });
     }
 
     /// A span of the conductor from `since` until now. Such spans never overlap.
     pub(crate) fn did(&mut self, name: &str, since: f64, args: Value) {
-        let dur = Some(Trace::now() - since);
+        let dur = Some(TimelineFile::now() - since);
         let (pid, tid) = (SERVICE, CONDUCTOR);
-        self.write(&Entry { name, cat: "conductor", ph: 'X', ts: since, pid, tid, dur, id: None, args });
+        self.write(&TraceEvent { name, cat: "conductor", ph: 'X', ts: since, pid, tid, dur, id: None, args });
     }
 
     /// The row of a rank. Its name is the key that joins it with the rank's own file.
@@ -155,11 +155,11 @@ impl Trace {
     }
 
     /// A collective has reached its next step.
-    pub(crate) fn step(&mut self, group: GroupHandle, instance: InstanceId, step: Step) {
+    pub(crate) fn step(&mut self, group: GroupHandle, instance: InstanceId, step: Milestone) {
         let key = (group, instance);
         let at = (SERVICE, name_of(group, instance));
         let next = match step {
-            Step::Known(signature) => {
+            Milestone::Known(signature) => {
                 let args = json!({ "group": group.to_string(), "instance": instance.0, "call": signature.to_string() });
                 self.edge('b', ("collective", signature.kind.name()), at.clone(), args);
                 let first = if signature.kind.is_exchange() { "exchange" } else { "wait for local ranks" };
@@ -167,15 +167,15 @@ impl Trace {
                 self.edge('b', ("collective", first), at, Value::Null);
                 return;
             }
-            Step::StoodIn(rank) => {
+            Milestone::StoodIn(rank) => {
                 let row = self.row(group, rank);
                 self.standing.insert((group, instance, rank));
                 let args = json!({ "group": group.to_string(), "instance": instance.0, "rank": rank.0 });
                 return self.edge('b', ("stand-in", "stood in for"), (row, at.1), args);
             }
-            Step::Entered => Some("ready barrier"),
-            Step::Ready => Some("transfer"),
-            Step::Ended => None,
+            Milestone::Entered => Some("ready barrier"),
+            Milestone::Ready => Some("transfer"),
+            Milestone::Ended => None,
         };
         let Some((kind, phase)) = self.open.remove(&key) else { return };
         self.edge('e', ("collective", phase), at.clone(), Value::Null);

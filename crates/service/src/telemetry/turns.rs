@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
-use crate::conductor::poller::Token;
+use crate::conductor::poller::WakeToken;
 
 /// Classes of lengths; the last begins at 4.2 s.
 const CLASSES: usize = 24;
@@ -20,7 +20,7 @@ const SAMPLE: Duration = Duration::from_millis(10);
 /// The parts of a turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Part {
+pub enum TurnPart {
     /// The conductor ran later than its wake-up was due: it was stopped, or others had the processor.
     Waking,
     Attaching,
@@ -38,36 +38,38 @@ pub enum Part {
     Rest,
 }
 
-const PARTS: [(Part, &str); 13] = [
-    (Part::Waking, "waking late"),
-    (Part::Attaching, "new connections"),
-    (Part::Requests, "requests of ranks"),
-    (Part::Statistics, "statistics"),
-    (Part::Fabric, "frames of other service processes"),
-    (Part::Reports, "reports of the datapath"),
-    (Part::Submissions, "submissions"),
-    (Part::RankCopies, "copies of ranks"),
-    (Part::Timers, "timers"),
-    (Part::Events, "events"),
-    (Part::Transmissions, "transmissions"),
-    (Part::Memory, "ranks' memory"),
-    (Part::Rest, "all else"),
+const PARTS: [(TurnPart, &str); 13] = [
+    (TurnPart::Waking, "waking late"),
+    (TurnPart::Attaching, "new connections"),
+    (TurnPart::Requests, "requests of ranks"),
+    (TurnPart::Statistics, "statistics"),
+    (TurnPart::Fabric, "frames of other service processes"),
+    (TurnPart::Reports, "reports of the datapath"),
+    (TurnPart::Submissions, "submissions"),
+    (TurnPart::RankCopies, "copies of ranks"),
+    (TurnPart::Timers, "timers"),
+    (TurnPart::Events, "events"),
+    (TurnPart::Transmissions, "transmissions"),
+    (TurnPart::Memory, "ranks' memory"),
+    (TurnPart::Rest, "all else"),
 ];
 
-impl Part {
+impl TurnPart {
     /// The part that handles a wake-up, unless the next turn does.
-    pub(crate) fn of(token: Token) -> Option<Part> {
+    pub(crate) fn of(token: WakeToken) -> Option<TurnPart> {
         match token {
-            Token::Attach => Some(Part::Attaching),
-            Token::Statistics => Some(Part::Statistics),
-            Token::Channel(_) | Token::Process(_) => Some(Part::Requests),
-            Token::Engine => Some(Part::Reports),
-            Token::Stop | Token::Fabric | Token::Mailbox | Token::Datapath | Token::Doorbell(_) => None,
+            WakeToken::Attach => Some(TurnPart::Attaching),
+            WakeToken::Statistics => Some(TurnPart::Statistics),
+            WakeToken::Channel(_) | WakeToken::Process(_) => Some(TurnPart::Requests),
+            WakeToken::Engine => Some(TurnPart::Reports),
+            WakeToken::Stop | WakeToken::Fabric | WakeToken::Mailbox | WakeToken::Datapath | WakeToken::Doorbell(_) => {
+                None
+            }
         }
     }
 }
 
-impl fmt::Display for Part {
+impl fmt::Display for TurnPart {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(PARTS[*self as usize].1)
     }
@@ -81,7 +83,7 @@ pub struct TurnLength {
     /// kernel.
     pub off_processor_ns: u64,
     /// The longest part.
-    pub part: Part,
+    pub part: TurnPart,
     /// Length of that part, nanoseconds.
     pub part_ns: u64,
 }
@@ -183,16 +185,16 @@ impl Stopwatch {
         self.at = now;
         self.parts = [0; PARTS.len()];
         self.total = nanoseconds(late);
-        self.parts[Part::Waking as usize] = self.total;
+        self.parts[TurnPart::Waking as usize] = self.total;
         self.stalled = false;
     }
 
-    pub(crate) fn lap(&mut self, part: Part) {
+    pub(crate) fn lap(&mut self, part: TurnPart) {
         self.lap_at(part, Instant::now());
     }
 
     /// Ends a part at this time.
-    pub(crate) fn lap_at(&mut self, part: Part, now: Instant) {
+    pub(crate) fn lap_at(&mut self, part: TurnPart, now: Instant) {
         let took = nanoseconds(now.saturating_duration_since(self.at));
         self.parts[part as usize] += took;
         self.total += took;
@@ -254,13 +256,13 @@ mod tests {
         let mut watch = Stopwatch::start(now);
         for (late, events, rest) in [(0, 0, 0), (0, 1, 0), (2, 1, 0), (300, 700, 100), (4, 0, 1)] {
             watch.begin(now, US * late);
-            watch.lap_at(Part::Events, now + US * events);
-            watch.lap_at(Part::Rest, now + US * (events + rest));
+            watch.lap_at(TurnPart::Events, now + US * events);
+            watch.lap_at(TurnPart::Rest, now + US * (events + rest));
             watch.end();
         }
         let counts = &watch.lengths.counts;
         assert_eq!((counts[..4].to_vec(), counts[11], counts.iter().sum::<u64>()), (vec![1, 1, 1, 1], 1, 5));
-        let longest = TurnLength { ns: 1_100_000, off_processor_ns: 0, part: Part::Events, part_ns: 700_000 };
+        let longest = TurnLength { ns: 1_100_000, off_processor_ns: 0, part: TurnPart::Events, part_ns: 700_000 };
         assert_eq!((watch.lengths.longest, watch.lengths.busiest), (longest, longest));
         assert_eq!(
             [0, 200, 201, 600, 800, 801, 1000].map(|share| watch.lengths.bound_us(share)),
@@ -273,27 +275,27 @@ mod tests {
     fn a_turn_without_the_processor_is_the_longest_and_not_the_busiest() {
         let now = Instant::now();
         let mut watch = Stopwatch::start(now);
-        watch.lap_at(Part::Fabric, now + US * 100);
+        watch.lap_at(TurnPart::Fabric, now + US * 100);
         watch.end();
         watch.begin(now, Duration::from_secs(7));
         watch.end();
         let TurnLengths { longest, busiest, .. } = watch.lengths;
-        assert_eq!((longest.part, busiest.part), (Part::Waking, Part::Fabric));
+        assert_eq!((longest.part, busiest.part), (TurnPart::Waking, TurnPart::Fabric));
         assert!(longest.off_processor_ns > 6_000_000_000, "{longest}");
         assert_eq!(watch.lengths.counts[CLASSES - 1], 1);
     }
 
     #[test]
-    fn a_stall_is_told_once_with_its_cause() {
+    fn a_stall_is_reported_once_with_its_cause() {
         let (now, limit) = (Instant::now(), Duration::from_secs(3));
         let mut watch = Stopwatch::start(now);
-        watch.lap_at(Part::Fabric, now + US);
+        watch.lap_at(TurnPart::Fabric, now + US);
         assert_eq!(watch.stall(limit), None);
-        watch.lap_at(Part::Submissions, now + limit);
+        watch.lap_at(TurnPart::Submissions, now + limit);
         let stall = watch.stall(limit).expect("as long as the limit");
-        assert_eq!((stall.ns, stall.part), (3_000_000_000, Part::Submissions));
+        assert_eq!((stall.ns, stall.part), (3_000_000_000, TurnPart::Submissions));
         assert_eq!(watch.stall(limit), None, "once");
         watch.begin(now, limit);
-        assert_eq!(watch.stall(limit).map(|stall| stall.part), Some(Part::Waking));
+        assert_eq!(watch.stall(limit).map(|stall| stall.part), Some(TurnPart::Waking));
     }
 }

@@ -21,14 +21,14 @@ type Position = (u32, u32);
 
 /// The one socket and core that a process is bound to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Place {
+pub struct CpuBinding {
     /// The socket, unless the process is bound to several.
     pub socket: Option<u32>,
     /// The core, unless the process is bound to several.
     pub core: Option<u32>,
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for CpuBinding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.socket, self.core) {
             (Some(socket), Some(core)) => write!(f, "socket {socket} core {core}"),
@@ -43,7 +43,7 @@ impl fmt::Display for Place {
 pub struct Seat {
     pub node: Arc<str>,
     /// Binding of its process when the rank offered itself for the group.
-    pub place: Place,
+    pub place: CpuBinding,
 }
 
 /// Longest name of a host; longer names are cut.
@@ -67,7 +67,7 @@ impl Seat {
         let [socket, core] = [r.u32()?, r.u32()?].map(|number| Some(number).filter(|number| *number != SEVERAL));
         match r.text(NODE_BYTES)? {
             node if node.chars().any(char::is_control) => Err(DecodeError::Value("name of a host")),
-            node => Ok(Seat { node: node.into(), place: Place { socket, core } }),
+            node => Ok(Seat { node: node.into(), place: CpuBinding { socket, core } }),
         }
     }
 }
@@ -86,16 +86,16 @@ pub fn node() -> Arc<str> {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Topology {
+pub struct CpuTopology {
     /// Position of each processor, by the operating system's number.
     positions: BTreeMap<u32, Position>,
 }
 
-impl Topology {
+impl CpuTopology {
     /// Reads `/sys`; without its files no place is known.
     #[must_use]
-    pub fn detect() -> Topology {
-        Topology { positions: sysfs::read(sysfs::PROCESSORS.as_ref()) }
+    pub fn detect() -> CpuTopology {
+        CpuTopology { positions: sysfs::read(sysfs::PROCESSORS.as_ref()) }
     }
 
     /// Whether the layout of the processors is known.
@@ -106,24 +106,24 @@ impl Topology {
 
     /// The place that a process of this machine may run at now.
     #[must_use]
-    pub fn place_of(&self, process: Option<Pid>) -> Place {
+    pub fn binding_of(&self, process: Option<Pid>) -> CpuBinding {
         // Fails if the machine has more processors than the set holds, or the process has ended.
-        let Ok(bound) = rustix::thread::sched_getaffinity(process) else { return Place::default() };
+        let Ok(bound) = rustix::thread::sched_getaffinity(process) else { return CpuBinding::default() };
         self.place((0..CpuSet::MAX_CPU).filter(|cpu| bound.is_set(*cpu)).filter_map(|cpu| u32::try_from(cpu).ok()))
     }
 
-    fn place(&self, processors: impl Iterator<Item = u32>) -> Place {
+    fn place(&self, processors: impl Iterator<Item = u32>) -> CpuBinding {
         // Processors that do not exist are ignored.
         let positions: Vec<Position> = processors.filter_map(|cpu| self.positions.get(&cpu).copied()).collect();
         let only = |of: fn(&Position) -> u32| {
             let several: BTreeSet<u32> = positions.iter().map(of).collect();
             several.first().copied().filter(|_| several.len() == 1)
         };
-        Place { socket: only(|position| position.0), core: only(|position| position.1) }
+        CpuBinding { socket: only(|position| position.0), core: only(|position| position.1) }
     }
 }
 
-impl fmt::Display for Topology {
+impl fmt::Display for CpuTopology {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let count = |of: fn(&Position) -> u32| self.positions.values().map(of).collect::<BTreeSet<_>>().len();
         let (sockets, cores) = (count(|position| position.0), count(|position| position.1));
@@ -137,33 +137,33 @@ mod tests {
     use super::*;
 
     /// Two sockets with two cores of two processors each.
-    fn machine() -> Topology {
+    fn machine() -> CpuTopology {
         let positions = (0..8).map(|cpu| (cpu, (cpu / 4, cpu / 2))).collect();
-        Topology { positions }
+        CpuTopology { positions }
     }
 
     #[test]
     fn sp_1_a_place_is_what_all_processors_share() {
         let place = |processors: &[u32]| machine().place(processors.iter().copied());
-        assert_eq!(place(&[6, 7]), Place { socket: Some(1), core: Some(3) });
-        assert_eq!(place(&[4, 7]), Place { socket: Some(1), core: None });
-        assert_eq!(place(&[0, 7]), Place::default());
-        assert_eq!(place(&[2, 99]), Place { socket: Some(0), core: Some(1) });
-        assert_eq!(place(&[]), Place::default());
+        assert_eq!(place(&[6, 7]), CpuBinding { socket: Some(1), core: Some(3) });
+        assert_eq!(place(&[4, 7]), CpuBinding { socket: Some(1), core: None });
+        assert_eq!(place(&[0, 7]), CpuBinding::default());
+        assert_eq!(place(&[2, 99]), CpuBinding { socket: Some(0), core: Some(1) });
+        assert_eq!(place(&[]), CpuBinding::default());
         assert_eq!(place(&[6, 7]).to_string(), "socket 1 core 3");
         assert_eq!(machine().to_string(), "2 sockets, 4 cores, 8 processors");
     }
 
     #[test]
     fn sp_1_a_thread_bound_to_one_processor_is_on_one_core() {
-        let topology = Topology::detect();
+        let topology = CpuTopology::detect();
         let allowed = rustix::thread::sched_getaffinity(None).expect("a few processors");
         let first = (0..CpuSet::MAX_CPU).find(|cpu| allowed.is_set(*cpu)).expect("one at least");
         let mut one = CpuSet::new();
         one.set(first);
         let bound = move || {
             rustix::thread::sched_setaffinity(None, &one).expect("allowed");
-            topology.place_of(None)
+            topology.binding_of(None)
         };
         let placed = std::thread::spawn(bound).join().expect("no panic");
         assert!(placed.socket.is_some() && placed.core.is_some(), "{placed}");

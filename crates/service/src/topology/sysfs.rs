@@ -37,14 +37,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn gaps_close_and_cores_count_through() {
+    fn processor_numbers_are_made_contiguous() {
         let raw = BTreeMap::from([(0, (0, 0)), (1, (3, 0)), (2, (0, 8)), (3, (3, 8)), (4, (0, 0))]);
         let expected = BTreeMap::from([(0, (0, 0)), (1, (1, 2)), (2, (0, 1)), (3, (1, 3)), (4, (0, 0))]);
         assert_eq!(renumber(&raw), expected);
     }
 
     #[test]
-    fn what_is_no_processor_is_passed_over() {
+    fn entries_that_are_no_processors_are_skipped() {
         let directory = tempfile::tempdir().expect("a directory");
         for (name, core) in [("cpu0", "0"), ("cpu1", "1"), ("cpuidle", "2"), ("cpu2", "x")] {
             let topology = directory.path().join(name).join("topology");

@@ -3,7 +3,7 @@
 //! Invariants: sending never blocks; a peer that does not read is an error. A received message carries exactly the
 //! descriptors of its kind; others are closed on arrival. All descriptors are close-on-exec.
 
-use super::message::{DecodeError, MESSAGE_BYTES, Message};
+use super::message::{AttachDecodeError, AttachMessage, MESSAGE_BYTES};
 use outboard_call::codec;
 use rustix::cmsg_space;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -30,7 +30,7 @@ pub enum ChannelError {
     #[error("the other process does not read the attach socket")]
     Backlogged,
     #[error(transparent)]
-    Decode(#[from] DecodeError),
+    Decode(#[from] AttachDecodeError),
     #[error("attach socket: {0}")]
     Kernel(Errno),
 }
@@ -47,14 +47,14 @@ impl From<Errno> for ChannelError {
 
 /// The process at the other end of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Peer {
+pub struct PeerCredentials {
     /// The process number; `None` if the process is in a process namespace that is not visible here.
     pub pid: Option<Pid>,
     pub uid: u32,
 }
 
 #[derive(Debug)]
-pub struct Received<M> {
+pub struct ReceivedMessage<M> {
     pub token: u64,
     pub message: M,
     /// The descriptors of the message's kind.
@@ -63,26 +63,26 @@ pub struct Received<M> {
 
 /// A connected attach socket.
 #[derive(Debug)]
-pub struct Channel(OwnedFd);
+pub struct AttachChannel(OwnedFd);
 
-impl Channel {
+impl AttachChannel {
     /// Connects to the service process that listens at `path`.
     ///
     /// # Errors
     /// The kernel's reason, such as `NOENT` or `CONNREFUSED` if no process listens.
-    pub fn connect(path: &Path) -> Result<Channel, Errno> {
+    pub fn connect(path: &Path) -> Result<AttachChannel, Errno> {
         let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
         rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
-        Ok(Channel(socket))
+        Ok(AttachChannel(socket))
     }
 
     /// The process at the other end, as the kernel reports it: the process that has connected, or that listens.
-    pub fn peer(&self) -> Result<Peer, Errno> {
+    pub fn peer(&self) -> Result<PeerCredentials, Errno> {
         let mut found = libc::ucred { pid: 0, uid: 0, gid: 0 };
         // SAFETY: any bits make such a structure valid. (rustix would make a process number of the 0 that stands for a
         // process of a foreign namespace.)
         unsafe { self.option(libc::SO_PEERCRED, &mut found)? };
-        Ok(Peer { pid: Pid::from_raw(found.pid), uid: found.uid })
+        Ok(PeerCredentials { pid: Pid::from_raw(found.pid), uid: found.uid })
     }
 
     /// A descriptor of the process that has connected. It becomes readable at the end of the process, whichever process
@@ -130,7 +130,7 @@ impl Channel {
     ///
     /// # Panics
     /// If the number of descriptors does not match the message's kind.
-    pub fn send<M: Message>(
+    pub fn send<M: AttachMessage>(
         &self,
         token: u64,
         message: &M,
@@ -157,7 +157,7 @@ impl Channel {
     ///
     /// # Errors
     /// [`ChannelError`]; after any error the connection is unusable.
-    pub fn receive<M: Message>(&self) -> Result<Option<Received<M>>, ChannelError> {
+    pub fn receive<M: AttachMessage>(&self) -> Result<Option<ReceivedMessage<M>>, ChannelError> {
         let mut bytes = [0; MESSAGE_BYTES];
         let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(2))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -177,8 +177,8 @@ impl Channel {
         if received.bytes == 0 {
             return Err(ChannelError::Closed);
         }
-        let (token, message) = understand(&bytes[..received.bytes], received.flags, descriptors.len())?;
-        Ok(Some(Received { token, message, descriptors }))
+        let (token, message) = decode_message(&bytes[..received.bytes], received.flags, descriptors.len())?;
+        Ok(Some(ReceivedMessage { token, message, descriptors }))
     }
 
     /// Sleeps until a message or the end of the connection has arrived, at most `limit`.
@@ -201,9 +201,9 @@ impl Channel {
 }
 
 /// The token and message in `bytes`; `actual` descriptors came with them.
-fn understand<M: Message>(bytes: &[u8], flags: ReturnFlags, actual: usize) -> Result<(u64, M), ChannelError> {
+fn decode_message<M: AttachMessage>(bytes: &[u8], flags: ReturnFlags, actual: usize) -> Result<(u64, M), ChannelError> {
     if flags.contains(ReturnFlags::TRUNC) {
-        return Err(DecodeError::from(codec::DecodeError::Trailing).into());
+        return Err(AttachDecodeError::from(codec::DecodeError::Trailing).into());
     }
     // Either too many came, which no release sends, or this process has none left.
     if flags.contains(ReturnFlags::CTRUNC) {
@@ -212,19 +212,19 @@ fn understand<M: Message>(bytes: &[u8], flags: ReturnFlags, actual: usize) -> Re
     let (token, message) = M::decode(bytes)?;
     let expected = message.descriptors();
     if expected != actual {
-        return Err(DecodeError::Descriptors { expected, actual }.into());
+        return Err(AttachDecodeError::Descriptors { expected, actual }.into());
     }
     Ok((token, message))
 }
 
 /// One end of a connection that was accepted elsewhere.
-impl From<OwnedFd> for Channel {
+impl From<OwnedFd> for AttachChannel {
     fn from(socket: OwnedFd) -> Self {
-        Channel(socket)
+        AttachChannel(socket)
     }
 }
 
-impl AsFd for Channel {
+impl AsFd for AttachChannel {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
@@ -232,34 +232,34 @@ impl AsFd for Channel {
 
 #[cfg(test)]
 mod tests {
-    use super::super::message::{Reply, Request, Welcome};
+    use super::super::message::{AttachReply, AttachRequest, Welcome};
     use super::*;
     use crate::control::{RankSide, ServiceSide};
     use crate::memory::Tier;
 
-    fn pair() -> (Channel, Channel) {
+    fn pair() -> (AttachChannel, AttachChannel) {
         let (kind, flags) = (SocketType::SEQPACKET, SocketFlags::CLOEXEC);
         let (one, two) = rustix::net::socketpair(AddressFamily::UNIX, kind, flags, None).unwrap();
-        (Channel(one), Channel(two))
+        (AttachChannel(one), AttachChannel(two))
     }
 
     #[test]
     #[cfg_attr(miri, ignore = "passes descriptors between sockets")]
     fn a_welcome_carries_the_control_region() {
         let (service, rank) = pair();
-        assert!(rank.receive::<Reply>().unwrap().is_none());
+        assert!(rank.receive::<AttachReply>().unwrap().is_none());
         assert_eq!(service.peer().unwrap().pid, Some(rustix::process::getpid()));
         let pidfd = service.peer_pidfd().unwrap().expect("we see ourselves");
         assert_eq!(poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&Timespec::default())), Ok(0), "we live");
-        rank.send(4, &Request::Offer, &[]).unwrap();
-        let request = service.receive::<Request>().unwrap().unwrap();
-        assert_eq!((request.token, request.message), (4, Request::Offer));
+        rank.send(4, &AttachRequest::Offer, &[]).unwrap();
+        let request = service.receive::<AttachRequest>().unwrap().unwrap();
+        assert_eq!((request.token, request.message), (4, AttachRequest::Offer));
 
         let side = ServiceSide::create().unwrap();
         let welcome = Welcome { tier: Tier::CrossMemory, config_digest: 1, most_ranges: 1, link_rate: 1 };
-        service.send(5, &Reply::Welcome(welcome), &side.descriptors()).unwrap();
+        service.send(5, &AttachReply::Welcome(welcome), &side.descriptors()).unwrap();
         assert!(rank.wait(Duration::from_secs(10)).unwrap());
-        let mut reply = rank.receive::<Reply>().unwrap().unwrap();
+        let mut reply = rank.receive::<AttachReply>().unwrap().unwrap();
         let doorbell = reply.descriptors.pop().unwrap();
         RankSide::attach(reply.descriptors.pop().unwrap(), doorbell).unwrap();
     }
@@ -271,8 +271,8 @@ mod tests {
         assert!(!rank.hung_up());
         drop(service);
         assert!(rank.hung_up());
-        assert!(matches!(rank.receive::<Reply>(), Err(ChannelError::Closed)));
-        assert!(matches!(rank.send(1, &Request::Offer, &[]), Err(ChannelError::Closed)));
+        assert!(matches!(rank.receive::<AttachReply>(), Err(ChannelError::Closed)));
+        assert!(matches!(rank.send(1, &AttachRequest::Offer, &[]), Err(ChannelError::Closed)));
     }
 
     #[test]
@@ -280,15 +280,18 @@ mod tests {
     fn garbage_and_missing_descriptors_are_errors() {
         let (service, rank) = pair();
         rustix::net::send(&rank.0, b"garbage", SendFlags::empty()).unwrap();
-        assert!(matches!(service.receive::<Request>(), Err(ChannelError::Decode(DecodeError::Malformed(_)))));
-        let lonely = Request::CreateGroup { ranks: 1, rank: 0 }.encode(1);
+        assert!(matches!(
+            service.receive::<AttachRequest>(),
+            Err(ChannelError::Decode(AttachDecodeError::Malformed(_)))
+        ));
+        let lonely = AttachRequest::CreateGroup { ranks: 1, rank: 0 }.encode(1);
         rustix::net::send(&rank.0, &lonely, SendFlags::empty()).unwrap();
-        let error = service.receive::<Request>().unwrap_err();
-        assert!(matches!(error, ChannelError::Decode(DecodeError::Descriptors { expected: 1, actual: 0 })));
+        let error = service.receive::<AttachRequest>().unwrap_err();
+        assert!(matches!(error, ChannelError::Decode(AttachDecodeError::Descriptors { expected: 1, actual: 0 })));
         rustix::net::send(&rank.0, &[0; MESSAGE_BYTES + 1], SendFlags::empty()).unwrap();
         assert!(matches!(
-            service.receive::<Request>(),
-            Err(ChannelError::Decode(DecodeError::Malformed(codec::DecodeError::Trailing)))
+            service.receive::<AttachRequest>(),
+            Err(ChannelError::Decode(AttachDecodeError::Malformed(codec::DecodeError::Trailing)))
         ));
     }
 
@@ -296,7 +299,7 @@ mod tests {
     #[cfg_attr(miri, ignore = "passes messages between sockets")]
     fn a_peer_that_does_not_read_is_an_error() {
         let (_service, rank) = pair();
-        let backlogged = (0..1_000_000).find_map(|token| rank.send(token, &Request::Offer, &[]).err());
+        let backlogged = (0..1_000_000).find_map(|token| rank.send(token, &AttachRequest::Offer, &[]).err());
         assert!(matches!(backlogged, Some(ChannelError::Backlogged)));
     }
 }

@@ -22,23 +22,23 @@ const MAGIC: u32 = u32::from_le_bytes(*b"OBAT");
 
 /// From rank to service process. Groups have the identifiers in [`GroupReady`].
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Request {
+pub enum AttachRequest {
     /// First message of a connection. One descriptor if the rank passes its memory
-    /// ([`crate::memory::MemoryDescriptor`]). Reply: [`Reply::Welcome`].
+    /// ([`crate::memory::MemoryDescriptor`]). Reply: [`AttachReply::Welcome`].
     Hello(Hello),
-    /// Requests this rank's contribution to a group. Reply: [`Reply::Offer`].
+    /// Requests this rank's contribution to a group. Reply: [`AttachReply::Offer`].
     Offer,
     /// Makes a group; collective, so the reply may take long. One descriptor: the offers of all ranks in rank order,
-    /// made by [`crate::region::seal_bytes`]. Reply: [`Reply::GroupReady`].
+    /// made by [`crate::region::seal_bytes`]. Reply: [`AttachReply::GroupReady`].
     CreateGroup {
         ranks: u32,
         /// This rank's number, less than `ranks`.
         rank: u32,
     },
-    /// Removes a group, which must have no requests in flight. Reply: [`Reply::Done`].
+    /// Removes a group, which must have no requests in flight. Reply: [`AttachReply::Done`].
     DestroyGroup { group: u64 },
     /// Sets the deadline of this rank's later calls in the group. A call that misses it fails on all ranks (SP-9).
-    /// Reply: [`Reply::Done`].
+    /// Reply: [`AttachReply::Done`].
     SetDeadline {
         group: u64,
         /// Counted from the start of a call; 0 for no deadline.
@@ -46,24 +46,24 @@ pub enum Request {
     },
     /// Stores a recording of the rank on a group, under a number greater than any before, from 1 (GP-5). One
     /// descriptor: the recording in the encoding of `outboard_proto::wire`, made by [`crate::region::seal_bytes`].
-    /// Reply: [`Reply::Done`].
+    /// Reply: [`AttachReply::Done`].
     Record { group: u64, recording: u32, bytes: u64 },
-    /// Removes a recording, which must have no call in flight. Reply: [`Reply::Done`].
+    /// Removes a recording, which must have no call in flight. Reply: [`AttachReply::Done`].
     FreeRecording { group: u64, recording: u32 },
-    /// Registers a memory range that lies in a memfd. One descriptor: the memfd, sealed. Reply: [`Reply::Done`].
+    /// Registers a memory range that lies in a memfd. One descriptor: the memfd, sealed. Reply: [`AttachReply::Done`].
     RegisterMemory {
         address: u64,
         /// Bytes of the whole memfd.
         bytes: u64,
     },
-    /// Removes a range. Reply: [`Reply::Done`].
+    /// Removes a range. Reply: [`AttachReply::Done`].
     UnregisterMemory { address: u64 },
     /// The kernel has withdrawn access to the rank's memory, and the rank has copied the buffers of a call in flight.
-    /// Reply: [`Reply::Done`], or an error if the call has ended, and then the copy is not used.
-    Restage(Restaged),
-    /// Requests the sentence of the failed request whose result is in `slot`. Reply: [`Reply::ErrorText`].
+    /// Reply: [`AttachReply::Done`], or an error if the call has ended, and then the copy is not used.
+    Restage(RestagedBuffers),
+    /// Requests the sentence of the failed request whose result is in `slot`. Reply: [`AttachReply::ErrorText`].
     ErrorText { slot: u32 },
-    /// Last message of a connection that ends in good order. Reply: [`Reply::Done`].
+    /// Last message of a connection that ends in good order. Reply: [`AttachReply::Done`].
     Detach,
 }
 
@@ -83,7 +83,7 @@ pub struct Hello {
 
 /// The new addresses of the buffers of a call in flight, in registered memory; their lengths stay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Restaged {
+pub struct RestagedBuffers {
     pub group: u64,
     pub instance: u64,
     pub slot: u32,
@@ -95,7 +95,7 @@ pub struct Restaged {
 
 /// From service process to rank.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Reply {
+pub enum AttachReply {
     /// The rank is attached. Two descriptors: control region, doorbell.
     Welcome(Welcome),
     /// The rank's contribution to making a group; opaque to it.
@@ -144,7 +144,7 @@ pub struct GroupReady {
 
 /// A message that no release of this version writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum DecodeError {
+pub enum AttachDecodeError {
     #[error(
         "the other side speaks version {theirs} of the attach protocol, this side {ATTACH_VERSION}; install both from one release"
     )]
@@ -155,8 +155,8 @@ pub enum DecodeError {
     Descriptors { expected: usize, actual: usize },
 }
 
-fn bad(field: &'static str) -> DecodeError {
-    DecodeError::Malformed(codec::DecodeError::Value(field))
+fn bad(field: &'static str) -> AttachDecodeError {
+    AttachDecodeError::Malformed(codec::DecodeError::Value(field))
 }
 
 fn start<'w, 'out>(w: &'w mut Writer<'out>, kind: u16, token: u64) -> &'w mut Writer<'out> {
@@ -164,74 +164,76 @@ fn start<'w, 'out>(w: &'w mut Writer<'out>, kind: u16, token: u64) -> &'w mut Wr
 }
 
 /// Checks the header; returns kind, token and a reader of the body.
-fn read_start(message: &[u8]) -> Result<(u16, u64, Reader<'_>), DecodeError> {
+fn read_start(message: &[u8]) -> Result<(u16, u64, Reader<'_>), AttachDecodeError> {
     let mut reader = Reader::new(message);
     if reader.u32()? != MAGIC {
         return Err(bad("magic number"));
     }
     let theirs = reader.u16()?;
     if theirs != ATTACH_VERSION {
-        return Err(DecodeError::Version { theirs });
+        return Err(AttachDecodeError::Version { theirs });
     }
     Ok((reader.u16()?, reader.u64()?, reader))
 }
 
-fn read_text(reader: &mut Reader<'_>) -> Result<String, DecodeError> {
+fn read_text(reader: &mut Reader<'_>) -> Result<String, AttachDecodeError> {
     Ok(reader.text(TEXT_BYTES)?.to_owned())
 }
 
-fn read_failure(reader: &mut Reader<'_>) -> Result<Status, DecodeError> {
+fn read_failure(reader: &mut Reader<'_>) -> Result<Status, AttachDecodeError> {
     match Status::from_code(reader.u32()? as i32) {
         Some(Status::Ok) | None => Err(bad("status")),
         Some(failure) => Ok(failure),
     }
 }
 
-/// A message of one direction, which a [`super::Channel`] carries.
-pub trait Message: Sized {
+/// A message of one direction, which a [`super::AttachChannel`] carries.
+pub trait AttachMessage: Sized {
     fn encode(&self, token: u64) -> Vec<u8>;
 
-    fn decode(bytes: &[u8]) -> Result<(u64, Self), DecodeError>;
+    fn decode(bytes: &[u8]) -> Result<(u64, Self), AttachDecodeError>;
 
     /// Number of descriptors that go with the message.
     fn descriptors(&self) -> usize;
 }
 
-impl Message for Request {
+impl AttachMessage for AttachRequest {
     fn encode(&self, token: u64) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(64);
         let w = &mut Writer::new(&mut bytes);
         match self {
-            Request::Hello(hello) => start(w, 1, token)
+            AttachRequest::Hello(hello) => start(w, 1, token)
                 .u32(hello.layout_version)
                 .u32(hello.pid)
                 .u64(hello.probe_address)
                 .bytes(&hello.nonce)
                 .u32(hello.descriptor.into()),
-            Request::Offer => start(w, 2, token),
-            Request::CreateGroup { ranks, rank } => start(w, 3, token).u32(*ranks).u32(*rank),
-            Request::DestroyGroup { group } => start(w, 4, token).u64(*group),
-            Request::RegisterMemory { address, bytes } => start(w, 5, token).u64(*address).u64(*bytes),
-            Request::UnregisterMemory { address } => start(w, 6, token).u64(*address),
-            Request::ErrorText { slot } => start(w, 7, token).u32(*slot),
-            Request::Detach => start(w, 8, token),
-            Request::Restage(restaged) => start(w, 9, token)
+            AttachRequest::Offer => start(w, 2, token),
+            AttachRequest::CreateGroup { ranks, rank } => start(w, 3, token).u32(*ranks).u32(*rank),
+            AttachRequest::DestroyGroup { group } => start(w, 4, token).u64(*group),
+            AttachRequest::RegisterMemory { address, bytes } => start(w, 5, token).u64(*address).u64(*bytes),
+            AttachRequest::UnregisterMemory { address } => start(w, 6, token).u64(*address),
+            AttachRequest::ErrorText { slot } => start(w, 7, token).u32(*slot),
+            AttachRequest::Detach => start(w, 8, token),
+            AttachRequest::Restage(restaged) => start(w, 9, token)
                 .u64(restaged.group)
                 .u64(restaged.instance)
                 .u32(restaged.slot)
                 .u64(restaged.send)
                 .u64(restaged.receive),
-            Request::Record { group, recording, bytes } => start(w, 48, token).u64(*group).u32(*recording).u64(*bytes),
-            Request::FreeRecording { group, recording } => start(w, 49, token).u64(*group).u32(*recording),
-            Request::SetDeadline { group, milliseconds } => start(w, 12, token).u64(*group).u64(*milliseconds),
+            AttachRequest::Record { group, recording, bytes } => {
+                start(w, 48, token).u64(*group).u32(*recording).u64(*bytes)
+            }
+            AttachRequest::FreeRecording { group, recording } => start(w, 49, token).u64(*group).u32(*recording),
+            AttachRequest::SetDeadline { group, milliseconds } => start(w, 12, token).u64(*group).u64(*milliseconds),
         };
         bytes
     }
 
-    fn decode(bytes: &[u8]) -> Result<(u64, Self), DecodeError> {
+    fn decode(bytes: &[u8]) -> Result<(u64, Self), AttachDecodeError> {
         let (kind, token, mut reader) = read_start(bytes)?;
         let request = match kind {
-            1 => Request::Hello(Hello {
+            1 => AttachRequest::Hello(Hello {
                 layout_version: reader.u32()?,
                 pid: reader.u32()?,
                 probe_address: reader.u64()?,
@@ -242,29 +244,29 @@ impl Message for Request {
                     _ => return Err(bad("descriptor")),
                 },
             }),
-            2 => Request::Offer,
+            2 => AttachRequest::Offer,
             3 => {
                 let (ranks, rank) = (reader.u32()?, reader.u32()?);
                 if rank >= ranks {
                     return Err(bad("rank"));
                 }
-                Request::CreateGroup { ranks, rank }
+                AttachRequest::CreateGroup { ranks, rank }
             }
-            4 => Request::DestroyGroup { group: reader.u64()? },
-            5 => Request::RegisterMemory { address: reader.u64()?, bytes: reader.u64()? },
-            6 => Request::UnregisterMemory { address: reader.u64()? },
-            7 => Request::ErrorText { slot: reader.u32()? },
-            8 => Request::Detach,
-            9 => Request::Restage(Restaged {
+            4 => AttachRequest::DestroyGroup { group: reader.u64()? },
+            5 => AttachRequest::RegisterMemory { address: reader.u64()?, bytes: reader.u64()? },
+            6 => AttachRequest::UnregisterMemory { address: reader.u64()? },
+            7 => AttachRequest::ErrorText { slot: reader.u32()? },
+            8 => AttachRequest::Detach,
+            9 => AttachRequest::Restage(RestagedBuffers {
                 group: reader.u64()?,
                 instance: reader.u64()?,
                 slot: reader.u32()?,
                 send: reader.u64()?,
                 receive: reader.u64()?,
             }),
-            48 => Request::Record { group: reader.u64()?, recording: reader.u32()?, bytes: reader.u64()? },
-            49 => Request::FreeRecording { group: reader.u64()?, recording: reader.u32()? },
-            12 => Request::SetDeadline { group: reader.u64()?, milliseconds: reader.u64()? },
+            48 => AttachRequest::Record { group: reader.u64()?, recording: reader.u32()?, bytes: reader.u64()? },
+            49 => AttachRequest::FreeRecording { group: reader.u64()?, recording: reader.u32()? },
+            12 => AttachRequest::SetDeadline { group: reader.u64()?, milliseconds: reader.u64()? },
             _ => return Err(bad("kind")),
         };
         reader.end()?;
@@ -273,49 +275,51 @@ impl Message for Request {
 
     fn descriptors(&self) -> usize {
         match self {
-            Request::Hello(hello) => hello.descriptor.into(),
-            Request::CreateGroup { .. } | Request::RegisterMemory { .. } | Request::Record { .. } => 1,
-            Request::Offer
-            | Request::DestroyGroup { .. }
-            | Request::SetDeadline { .. }
-            | Request::FreeRecording { .. }
-            | Request::UnregisterMemory { .. }
-            | Request::ErrorText { .. }
-            | Request::Restage(_)
-            | Request::Detach => 0,
+            AttachRequest::Hello(hello) => hello.descriptor.into(),
+            AttachRequest::CreateGroup { .. } | AttachRequest::RegisterMemory { .. } | AttachRequest::Record { .. } => {
+                1
+            }
+            AttachRequest::Offer
+            | AttachRequest::DestroyGroup { .. }
+            | AttachRequest::SetDeadline { .. }
+            | AttachRequest::FreeRecording { .. }
+            | AttachRequest::UnregisterMemory { .. }
+            | AttachRequest::ErrorText { .. }
+            | AttachRequest::Restage(_)
+            | AttachRequest::Detach => 0,
         }
     }
 }
 
-impl Message for Reply {
+impl AttachMessage for AttachReply {
     fn encode(&self, token: u64) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(64);
         let w = &mut Writer::new(&mut bytes);
         match self {
-            Reply::Welcome(welcome) => {
+            AttachReply::Welcome(welcome) => {
                 let Welcome { tier, config_digest, most_ranges, link_rate } = welcome;
                 start(w, 101, token).u32(tier.code()).u64(*config_digest).u32(*most_ranges).u64(*link_rate)
             }
-            Reply::Offer(offer) => start(w, 102, token).bytes(&offer[..]),
-            Reply::GroupReady(ready) => start(w, 103, token)
+            AttachReply::Offer(offer) => start(w, 102, token).bytes(&offer[..]),
+            AttachReply::GroupReady(ready) => start(w, 103, token)
                 .u64(ready.group)
                 .u32(ready.handle)
                 .u64(ready.offloads_from)
                 .u64(ready.offloads_up_to)
                 .u64(ready.reduction_most),
-            Reply::Done => start(w, 104, token),
-            Reply::ErrorText { status, text } | Reply::Error { status, text } => {
-                let kind = if matches!(self, Reply::Error { .. }) { 106 } else { 105 };
+            AttachReply::Done => start(w, 104, token),
+            AttachReply::ErrorText { status, text } | AttachReply::Error { status, text } => {
+                let kind = if matches!(self, AttachReply::Error { .. }) { 106 } else { 105 };
                 start(w, kind, token).u32(status.code() as u32).text(text, TEXT_BYTES)
             }
         };
         bytes
     }
 
-    fn decode(bytes: &[u8]) -> Result<(u64, Self), DecodeError> {
+    fn decode(bytes: &[u8]) -> Result<(u64, Self), AttachDecodeError> {
         let (kind, token, mut reader) = read_start(bytes)?;
         let reply = match kind {
-            101 => Reply::Welcome(Welcome {
+            101 => AttachReply::Welcome(Welcome {
                 tier: match Tier::from_code(reader.u32()?) {
                     Some(tier @ (Tier::CrossMemory | Tier::MemoryDescriptor | Tier::Staging)) => tier,
                     Some(Tier::Memfd) | None => return Err(bad("tier")),
@@ -324,17 +328,17 @@ impl Message for Reply {
                 most_ranges: reader.u32()?,
                 link_rate: reader.u64()?,
             }),
-            102 => Reply::Offer(Box::new(reader.array()?)),
-            103 => Reply::GroupReady(GroupReady {
+            102 => AttachReply::Offer(Box::new(reader.array()?)),
+            103 => AttachReply::GroupReady(GroupReady {
                 group: reader.u64()?,
                 handle: reader.u32()?,
                 offloads_from: reader.u64()?,
                 offloads_up_to: reader.u64()?,
                 reduction_most: reader.u64()?,
             }),
-            104 => Reply::Done,
-            105 => Reply::ErrorText { status: read_failure(&mut reader)?, text: read_text(&mut reader)? },
-            106 => Reply::Error { status: read_failure(&mut reader)?, text: read_text(&mut reader)? },
+            104 => AttachReply::Done,
+            105 => AttachReply::ErrorText { status: read_failure(&mut reader)?, text: read_text(&mut reader)? },
+            106 => AttachReply::Error { status: read_failure(&mut reader)?, text: read_text(&mut reader)? },
             _ => return Err(bad("kind")),
         };
         reader.end()?;
@@ -343,8 +347,12 @@ impl Message for Reply {
 
     fn descriptors(&self) -> usize {
         match self {
-            Reply::Welcome(_) => 2,
-            Reply::Offer(_) | Reply::GroupReady(_) | Reply::Done | Reply::ErrorText { .. } | Reply::Error { .. } => 0,
+            AttachReply::Welcome(_) => 2,
+            AttachReply::Offer(_)
+            | AttachReply::GroupReady(_)
+            | AttachReply::Done
+            | AttachReply::ErrorText { .. }
+            | AttachReply::Error { .. } => 0,
         }
     }
 }
@@ -353,48 +361,53 @@ impl Message for Reply {
 mod tests {
     use super::*;
 
-    fn requests() -> Vec<Request> {
+    fn requests() -> Vec<AttachRequest> {
         vec![
-            Request::Hello(Hello {
+            AttachRequest::Hello(Hello {
                 layout_version: 1,
                 pid: 77,
                 probe_address: 1 << 46,
                 nonce: [9; 16],
                 descriptor: true,
             }),
-            Request::Offer,
-            Request::CreateGroup { ranks: 4096, rank: 4095 },
-            Request::DestroyGroup { group: 5 },
-            Request::SetDeadline { group: 5, milliseconds: 1500 },
-            Request::Record { group: 5, recording: 1, bytes: 1 << 33 },
-            Request::FreeRecording { group: 5, recording: u32::MAX },
-            Request::RegisterMemory { address: 1 << 40, bytes: 1 << 30 },
-            Request::UnregisterMemory { address: 1 << 40 },
-            Request::ErrorText { slot: 3 },
-            Request::Detach,
-            Request::Restage(Restaged { group: 1, instance: 2, slot: 3, send: 1 << 40, receive: 1 << 41 }),
+            AttachRequest::Offer,
+            AttachRequest::CreateGroup { ranks: 4096, rank: 4095 },
+            AttachRequest::DestroyGroup { group: 5 },
+            AttachRequest::SetDeadline { group: 5, milliseconds: 1500 },
+            AttachRequest::Record { group: 5, recording: 1, bytes: 1 << 33 },
+            AttachRequest::FreeRecording { group: 5, recording: u32::MAX },
+            AttachRequest::RegisterMemory { address: 1 << 40, bytes: 1 << 30 },
+            AttachRequest::UnregisterMemory { address: 1 << 40 },
+            AttachRequest::ErrorText { slot: 3 },
+            AttachRequest::Detach,
+            AttachRequest::Restage(RestagedBuffers { group: 1, instance: 2, slot: 3, send: 1 << 40, receive: 1 << 41 }),
         ]
     }
 
-    fn replies() -> Vec<Reply> {
+    fn replies() -> Vec<AttachReply> {
         vec![
-            Reply::Welcome(Welcome { tier: Tier::Staging, config_digest: u64::MAX, most_ranges: 7, link_rate: 9 }),
-            Reply::Offer(Box::new([7; OFFER_BYTES])),
-            Reply::GroupReady(GroupReady {
+            AttachReply::Welcome(Welcome {
+                tier: Tier::Staging,
+                config_digest: u64::MAX,
+                most_ranges: 7,
+                link_rate: 9,
+            }),
+            AttachReply::Offer(Box::new([7; OFFER_BYTES])),
+            AttachReply::GroupReady(GroupReady {
                 group: 1,
                 handle: 2,
                 offloads_from: 3,
                 offloads_up_to: u64::MAX,
                 reduction_most: 4,
             }),
-            Reply::Done,
-            Reply::ErrorText { status: Status::RankLost, text: "rank 3 died".into() },
-            Reply::Error { status: Status::Mismatch, text: "größer".into() },
+            AttachReply::Done,
+            AttachReply::ErrorText { status: Status::RankLost, text: "rank 3 died".into() },
+            AttachReply::Error { status: Status::Mismatch, text: "größer".into() },
         ]
     }
 
     /// Every message survives. If it is cut anywhere or has a byte too many it is an error, never a panic.
-    fn check<M: Message + PartialEq + std::fmt::Debug>(messages: Vec<M>) {
+    fn check<M: AttachMessage + PartialEq + std::fmt::Debug>(messages: Vec<M>) {
         for (token, message) in messages.into_iter().enumerate() {
             let mut bytes = message.encode(token as u64);
             assert!(bytes.len() <= MESSAGE_BYTES);
@@ -411,7 +424,7 @@ mod tests {
                 }
             }
             bytes.push(0);
-            assert_eq!(M::decode(&bytes), Err(DecodeError::Malformed(codec::DecodeError::Trailing)));
+            assert_eq!(M::decode(&bytes), Err(AttachDecodeError::Malformed(codec::DecodeError::Trailing)));
         }
     }
 
@@ -423,21 +436,23 @@ mod tests {
 
     #[test]
     fn bad_fields_are_named() {
-        let mut other = Request::Offer.encode(1);
+        let mut other = AttachRequest::Offer.encode(1);
         other[4] = 9;
-        assert_eq!(Request::decode(&other), Err(DecodeError::Version { theirs: 9 }));
+        assert_eq!(AttachRequest::decode(&other), Err(AttachDecodeError::Version { theirs: 9 }));
         other[0] = 0;
-        assert_eq!(Request::decode(&other), Err(bad("magic number")));
-        let rank = Request::CreateGroup { ranks: 2, rank: 2 }.encode(1);
-        assert_eq!(Request::decode(&rank), Err(bad("rank")));
-        assert_eq!(Reply::decode(&Request::Offer.encode(1)), Err(bad("kind")));
+        assert_eq!(AttachRequest::decode(&other), Err(bad("magic number")));
+        let rank = AttachRequest::CreateGroup { ranks: 2, rank: 2 }.encode(1);
+        assert_eq!(AttachRequest::decode(&rank), Err(bad("rank")));
+        assert_eq!(AttachReply::decode(&AttachRequest::Offer.encode(1)), Err(bad("kind")));
     }
 
     #[test]
     fn long_texts_are_cut_at_a_character() {
         let text = "ü".repeat(TEXT_BYTES);
-        let bytes = Reply::Error { status: Status::Internal, text }.encode(1);
-        let Ok((1, Reply::Error { text, .. })) = Reply::decode(&bytes) else { panic!("not an error reply") };
+        let bytes = AttachReply::Error { status: Status::Internal, text }.encode(1);
+        let Ok((1, AttachReply::Error { text, .. })) = AttachReply::decode(&bytes) else {
+            panic!("not an error reply")
+        };
         assert_eq!(text, "ü".repeat(TEXT_BYTES / 2));
     }
 }

@@ -1,9 +1,10 @@
 //! The attach socket: rare control between a rank and the service process of its host (SP-2, SP-3).
 //!
-//! A rank connects to a `SOCK_SEQPACKET` Unix socket and sends [`Request::Hello`]; the service process answers with
-//! [`Reply::Welcome`] and the descriptors of the control region. From then on the rank sends requests, each with a
-//! token of its choice. Each request gets exactly one reply with the same token, in any order: making a group can take
-//! long. The end of the connection shows the end of the other process, both ways. Collectives never use this socket.
+//! A rank connects to a `SOCK_SEQPACKET` Unix socket and sends [`AttachRequest::Hello`]; the service process answers
+//! with [`AttachReply::Welcome`] and the descriptors of the control region. From then on the rank sends requests, each
+//! with a token of its choice. Each request gets exactly one reply with the same token, in any order: making a group
+//! can take long. The end of the connection shows the end of the other process, both ways. Collectives never use this
+//! socket.
 //!
 //! [`message`] holds the messages and their codec, [`channel`] carries them and their descriptors.
 
@@ -12,9 +13,10 @@ use std::path::{Path, PathBuf};
 pub mod channel;
 pub mod message;
 
-pub use channel::{Channel, ChannelError, Peer, Received};
+pub use channel::{AttachChannel, ChannelError, PeerCredentials, ReceivedMessage};
 pub use message::{
-    ATTACH_VERSION, DecodeError, GroupReady, Hello, OFFER_BYTES, Reply, Request, Restaged, TEXT_BYTES, Welcome,
+    ATTACH_VERSION, AttachDecodeError, AttachReply, AttachRequest, GroupReady, Hello, OFFER_BYTES, RestagedBuffers,
+    TEXT_BYTES, Welcome,
 };
 
 /// The environment variable that names a socket.

@@ -18,7 +18,7 @@
 //! [`ProbePage`]: super::ProbePage
 
 use super::{MemoryDescriptor, RankMemory, WritePiece};
-use crate::errand::{Errand, Report};
+use crate::rank_copy::{CopyOutcome, RankCopy};
 use rustix::io::Errno;
 use rustix::process::Pid;
 use smallvec::{SmallVec, smallvec};
@@ -64,18 +64,18 @@ impl CrossMemory {
         }
     }
 
-    /// Does an errand: copies bytes of that process to this one, in one copy. The nonce is read first in the same call.
+    /// Does a rank copy: copies bytes of that process to this one at once. The nonce is read first in the same call.
     /// So if another process has the number, or the process runs another program, the copy fails or is detected.
     ///
     /// # Safety
-    /// The errand's target is memory of this process that no thread reads or writes meanwhile.
-    pub unsafe fn carry_out(errand: &Errand) -> Report {
-        let Some(pid) = i32::try_from(errand.pid).ok().and_then(Pid::from_raw) else { return Report::Failed };
+    /// The target of `rank_copy` is memory of this process that no thread reads or writes meanwhile.
+    pub unsafe fn perform(rank_copy: &RankCopy) -> CopyOutcome {
+        let Some(pid) = i32::try_from(rank_copy.pid).ok().and_then(Pid::from_raw) else { return CopyOutcome::Failed };
         let mut nonce = [0; 16];
         // SAFETY: the caller guarantees it.
-        let into = unsafe { std::slice::from_raw_parts_mut(errand.target as *mut u8, errand.bytes as usize) };
-        let read = CrossMemory::of(pid).read([(errand.mark, &mut nonce), (errand.source, into)]);
-        if read.is_ok() && nonce == errand.nonce { Report::Done } else { Report::Failed }
+        let into = unsafe { std::slice::from_raw_parts_mut(rank_copy.target as *mut u8, rank_copy.bytes as usize) };
+        let read = CrossMemory::of(pid).read([(rank_copy.mark, &mut nonce), (rank_copy.source, into)]);
+        if read.is_ok() && nonce == rank_copy.nonce { CopyOutcome::Done } else { CopyOutcome::Failed }
     }
 
     /// Writes at several addresses of one address space, in order, up to the first that cannot be written. Returns
@@ -111,16 +111,16 @@ fn iovec(start: *mut u8, len: usize) -> libc::iovec {
 
 /// Address of the mark in the rank, with the guard behind it.
 #[derive(Debug)]
-pub(super) struct Marked {
+pub(super) struct VerifiedCrossMemory {
     cross: CrossMemory,
     place: u64,
     /// The last mark. The lock is held while a mark is written, so that no earlier mark replaces a later reader's.
     last: Mutex<u64>,
 }
 
-impl Marked {
-    pub(super) fn new(cross: CrossMemory, place: u64) -> Marked {
-        Marked { cross, place, last: Mutex::new(0) }
+impl VerifiedCrossMemory {
+    pub(super) fn new(cross: CrossMemory, place: u64) -> VerifiedCrossMemory {
+        VerifiedCrossMemory { cross, place, last: Mutex::new(0) }
     }
 
     /// Reads bytes that are proven to be the rank's, or returns false. `rank` is its memory descriptor.
@@ -164,24 +164,27 @@ mod tests {
     fn marked_bytes_are_read_and_faults_are_not_believed() {
         let descriptor = MemoryDescriptor::attach(MemoryDescriptor::of_this_process().unwrap(), 1).unwrap();
         let (place, bytes) = (Box::new([0u64]), vec![7u8; 100_000]);
-        let marked = Marked::new(own(), place.as_ptr() as u64);
+        let marked = VerifiedCrossMemory::new(own(), place.as_ptr() as u64);
         let mut found = vec![0; bytes.len()];
         for _ in 0..3 {
             assert!(marked.read(&descriptor, bytes.as_ptr() as u64, &mut found));
         }
         assert!(found == bytes);
         assert!(!marked.read(&descriptor, 8, &mut found));
-        assert!(!Marked::new(own(), 8).read(&descriptor, bytes.as_ptr() as u64, &mut found), "nowhere to mark");
+        assert!(
+            !VerifiedCrossMemory::new(own(), 8).read(&descriptor, bytes.as_ptr() as u64, &mut found),
+            "nowhere to mark"
+        );
     }
 
     /// SP-4: a write that would meet another program ends at the guard.
     #[test]
     #[cfg_attr(miri, ignore = "needs process_vm_writev")]
-    fn nothing_is_written_where_the_guard_is_not() {
+    fn a_write_ends_at_a_missing_guard() {
         let mut bytes = vec![1u8; 1000];
         let piece = |local, bytes: &mut [u8]| WritePiece { local, address: bytes.as_mut_ptr() as u64 };
         let place = Box::new([0u64; 2]);
-        let marked = Marked::new(own(), place.as_ptr() as u64);
+        let marked = VerifiedCrossMemory::new(own(), place.as_ptr() as u64);
         assert!(marked.write(&[piece(&[2; 500], &mut bytes)]));
         assert!(bytes[..500] == [2; 500] && bytes[500..] == [1; 500]);
         let (first, second) = bytes.split_at_mut(500);
@@ -189,7 +192,7 @@ mod tests {
         let pieces = [piece(&[5; 250], near), piece(&[6; 250], far), piece(&[7; 500], first)];
         assert!(marked.write(&pieces), "neighbours and others");
         assert_eq!([bytes[0], bytes[499], bytes[500], bytes[749], bytes[750], bytes[999]], [7, 7, 5, 5, 6, 6]);
-        assert!(!Marked::new(own(), 8).write(&[piece(&[3; 1000], &mut bytes)]));
+        assert!(!VerifiedCrossMemory::new(own(), 8).write(&[piece(&[3; 1000], &mut bytes)]));
         assert!(!bytes.contains(&3));
         assert!(!marked.write(&[WritePiece { local: &[4; 8], address: 8 }]), "a fault is no success");
     }
@@ -201,7 +204,7 @@ mod tests {
     /// SP-4: the number names a process that the kernel would let us read, but that is not the rank.
     #[test]
     #[cfg_attr(miri, ignore = "needs process_vm_readv and /proc/self/mem")]
-    fn a_stranger_with_the_number_is_not_believed() {
+    fn another_process_with_the_rank_pid_is_not_read() {
         let descriptor = MemoryDescriptor::attach(MemoryDescriptor::of_this_process().unwrap(), 1).unwrap();
         let mut child = stranger();
         let maps = std::fs::read_to_string(format!("/proc/{}/maps", child.id())).unwrap();
@@ -209,7 +212,7 @@ mod tests {
         let cross = CrossMemory::of(Pid::from_child(&child));
         cross.read([(address, &mut [0; 16])]).unwrap();
         let place = Box::new([0u64]);
-        let marked = Marked::new(cross, place.as_ptr() as u64);
+        let marked = VerifiedCrossMemory::new(cross, place.as_ptr() as u64);
         assert!(!marked.read(&descriptor, address, &mut [0; 16]), "it has no such place, or another mark");
         child.kill().unwrap();
         child.wait().unwrap();

@@ -88,7 +88,7 @@ impl MemoryDescriptor {
 impl MemoryDescriptor {
     /// Whether no process has the address space any more. Requests a write at an impossible address. The kernel refuses
     /// it before it accesses the address space, unless that is gone, so a holder of its lock cannot block this call.
-    pub(super) fn is_of_nobody(&self) -> bool {
+    pub(super) fn has_no_process(&self) -> bool {
         let nowhere: *const libc::c_void = std::ptr::without_provenance(size_of::<u64>());
         // SAFETY: no process has memory at its lowest addresses, so the kernel reads nothing.
         let moved = unsafe { libc::pwrite(self.fd.as_raw_fd(), nowhere, 1, BEYOND) };

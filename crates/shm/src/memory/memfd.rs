@@ -10,12 +10,12 @@
 //! | registered or mapped | `unregister` | unknown |
 //!
 //! Invariants: ranges do not overlap, and none wraps round the address space. The numbers of ranges and of mappings are
-//! bounded. A mapping lives as long as any [`Resident`] that points into it, even if the rank unregisters the range. A
-//! range is never found for later memory at the same address: the rank keeps its own mapping in place until this side
+//! bounded. A mapping lives as long as any [`MappedBytes`] that points into it, even if the rank unregisters the range.
+//! A range is never found for later memory at the same address: the rank keeps its own mapping in place until this side
 //! has removed the range.
 
-use crate::closer::MEMORY;
-use crate::region::{Region, RegionError};
+use crate::closer::MEMORY_CLOSER;
+use crate::region::{MemfdRegion, RegionError};
 use crate::sync::{AtomicU64, Ordering};
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -43,24 +43,24 @@ pub enum RangeError {
 
 /// Bytes in this process that stay in place: memory of a rank, or memory used instead of it.
 #[derive(Debug, Clone)]
-pub struct Resident {
+pub struct MappedBytes {
     start: NonNull<u8>,
     len: usize,
     _keeper: Arc<dyn Any + Send + Sync>,
 }
 
 // SAFETY: a pointer to bytes that the keeper keeps in place, usable from any thread.
-unsafe impl Send for Resident {}
+unsafe impl Send for MappedBytes {}
 // SAFETY: as above.
-unsafe impl Sync for Resident {}
+unsafe impl Sync for MappedBytes {}
 
-impl Resident {
+impl MappedBytes {
     /// Bytes that are not a rank's.
     ///
     /// # Safety
     /// The bytes stay in place while the keeper lives, and are accessed through raw copies only.
-    pub unsafe fn new(start: NonNull<u8>, len: usize, keeper: Arc<dyn Any + Send + Sync>) -> Resident {
-        Resident { start, len, _keeper: keeper }
+    pub unsafe fn new(start: NonNull<u8>, len: usize, keeper: Arc<dyn Any + Send + Sync>) -> MappedBytes {
+        MappedBytes { start, len, _keeper: keeper }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -68,15 +68,15 @@ impl Resident {
     }
 
     /// `len` of the bytes, from `offset` on.
-    pub(super) fn part(&self, offset: usize, len: usize) -> Resident {
+    pub(super) fn part(&self, offset: usize, len: usize) -> MappedBytes {
         let end = offset.checked_add(len);
         assert!(end.is_some_and(|end| end <= self.len), "{len} bytes at {offset} of {}", self.len);
         // SAFETY: `offset` is within the bytes.
-        Resident { start: unsafe { self.start.add(offset) }, len, _keeper: Arc::clone(&self._keeper) }
+        MappedBytes { start: unsafe { self.start.add(offset) }, len, _keeper: Arc::clone(&self._keeper) }
     }
 
     /// Whether both are the same bytes.
-    pub(super) fn is(&self, other: &Resident) -> bool {
+    pub(super) fn is(&self, other: &MappedBytes) -> bool {
         (self.start, self.len) == (other.start, other.len)
     }
 
@@ -114,7 +114,7 @@ struct Range {
     bytes: u64,
     /// Checked to be a memfd of this size, which cannot change.
     memfd: OwnedFd,
-    mapping: Option<Arc<Region>>,
+    mapping: Option<Arc<MemfdRegion>>,
     /// The tick of its last use.
     used: AtomicU64,
 }
@@ -124,7 +124,7 @@ impl Drop for MemfdRanges {
     fn drop(&mut self) {
         let ranges = std::mem::take(&mut *self.table());
         if !ranges.is_empty() {
-            MEMORY.act(|| drop(ranges));
+            MEMORY_CLOSER.submit(|| drop(ranges));
         }
     }
 }
@@ -167,7 +167,7 @@ impl MemfdRanges {
         if before.is_some_and(|(start, range)| start + range.bytes > address) {
             return Err(range);
         }
-        Region::check(&memfd, bytes)?;
+        MemfdRegion::check(&memfd, bytes)?;
         by_start.insert(address, Range { bytes, memfd, mapping: None, used: AtomicU64::new(0) });
         Ok(())
     }
@@ -175,7 +175,7 @@ impl MemfdRanges {
     /// Removes the range that starts at `address`.
     pub fn unregister(&self, address: u64) -> Result<(), RangeError> {
         let range = self.table().remove(&address).ok_or(RangeError::Unknown { address })?;
-        MEMORY.act(|| drop(range));
+        MEMORY_CLOSER.submit(|| drop(range));
         Ok(())
     }
 
@@ -186,7 +186,7 @@ impl MemfdRanges {
     }
 
     /// The range in this process, if all of it lies in one registered range that can be mapped.
-    pub fn find(&self, address: u64, bytes: u64) -> Option<Resident> {
+    pub fn find(&self, address: u64, bytes: u64) -> Option<MappedBytes> {
         let by_start = self.by_start.read().unwrap_or_else(PoisonError::into_inner);
         let (&start, range) = by_start.range(..=address).next_back()?;
         let (offset, end) = (address - start, address.checked_add(bytes)?);
@@ -206,11 +206,11 @@ impl MemfdRanges {
         if offset.checked_add(len)? > region.bytes() {
             return None;
         }
-        Some(Resident { start: region.at(offset, len), len, _keeper: region })
+        Some(MappedBytes { start: region.at(offset, len), len, _keeper: region })
     }
 
     /// Maps a registered range; drops the mapping that was used longest ago if there are too many.
-    fn map(&self, start: u64) -> Option<Arc<Region>> {
+    fn map(&self, start: u64) -> Option<Arc<MemfdRegion>> {
         let mut by_start = self.table();
         if let Some(region) = &by_start.get(&start)?.mapping {
             return Some(Arc::clone(region));
@@ -221,7 +221,7 @@ impl MemfdRanges {
             by_start.get_mut(&oldest?)?.mapping = None;
         }
         let range = by_start.get_mut(&start)?;
-        let region = Arc::new(Region::attach(range.memfd.try_clone().ok()?, range.bytes as usize).ok()?);
+        let region = Arc::new(MemfdRegion::attach(range.memfd.try_clone().ok()?, range.bytes as usize).ok()?);
         range.mapping = Some(Arc::clone(&region));
         Some(region)
     }
@@ -235,8 +235,8 @@ impl MemfdRanges {
 mod tests {
     use super::*;
 
-    fn memfd(bytes: usize) -> (Region, OwnedFd) {
-        let region = Region::create("test", bytes).unwrap();
+    fn memfd(bytes: usize) -> (MemfdRegion, OwnedFd) {
+        let region = MemfdRegion::create("test", bytes).unwrap();
         let fd = region.fd().try_clone_to_owned().unwrap();
         (region, fd)
     }
@@ -279,7 +279,7 @@ mod tests {
     #[cfg_attr(miri, ignore = "needs memfd_create")]
     fn mappings_come_and_go_and_none_outlives_its_range() {
         let ranges = MemfdRanges::bounded(4, 2);
-        let regions: Vec<Region> = (0..4u64)
+        let regions: Vec<MemfdRegion> = (0..4u64)
             .map(|at| {
                 let (region, fd) = memfd(4096);
                 ranges.register(0x10_0000 + 0x1000 * at, 4096, fd).unwrap();

@@ -20,15 +20,15 @@ mod cross;
 mod descriptor;
 mod memfd;
 mod page;
-mod residents;
+mod scatter_list;
 mod tiered;
 
 pub use cross::CrossMemory;
 pub use descriptor::{MemoryDescriptor, NotMemory};
-pub use memfd::{MOST_RANGES, MemfdRanges, RangeError, Resident};
+pub use memfd::{MOST_RANGES, MappedBytes, MemfdRanges, RangeError};
 pub use page::ProbePage;
-pub use residents::{Gathered, Residents};
-pub use tiered::{Alarm, Probe, ProbeOutcome, Proof, TieredMemory, Watch, probe};
+pub use scatter_list::{GatherList, ScatterList};
+pub use tiered::{Alarm, Probe, ProbeOutcome, Proof, TieredMemory, WriteObserver, probe};
 
 use std::fmt;
 
@@ -118,7 +118,7 @@ pub trait RankMemory: Send + Sync {
     fn writev(&self, batch: &[WritePiece<'_>]) -> Result<(), AccessError>;
 
     /// The range in this process's address space, if it is mapped here, which saves a copy. Its bytes count as moved.
-    fn resident(&self, _address: u64, _bytes: u64) -> Option<Resident> {
+    fn resident(&self, _address: u64, _bytes: u64) -> Option<MappedBytes> {
         None
     }
 
@@ -144,8 +144,8 @@ pub fn copy_between(
     (target, to): (&dyn RankMemory, u64),
     bytes: u64,
     bounce: &mut Vec<u8>,
-) -> Result<(), (Side, AccessError)> {
-    let (of_source, of_target) = (|error| (Side::Source, error), |error| (Side::Target, error));
+) -> Result<(), (CopySide, AccessError)> {
+    let (of_source, of_target) = (|error| (CopySide::Source, error), |error| (CopySide::Target, error));
     if let Some(resident) = source.resident(from, bytes) {
         // SAFETY: the rank may change the bytes while they are copied, and then garbage is copied, as MPI allows. The
         // slice goes directly to `copy` or to the kernel, and nothing depends on its content.
@@ -164,7 +164,7 @@ pub fn copy_between(
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Side {
+pub enum CopySide {
     Source,
     Target,
 }

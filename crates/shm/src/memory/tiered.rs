@@ -1,8 +1,8 @@
 //! A rank's memory by the best tier for each range. A probe decides at attach, and again when an access fails later.
 
-use super::cross::{LEAST_READ, LEAST_WRITTEN, Marked};
+use super::cross::{LEAST_READ, LEAST_WRITTEN, VerifiedCrossMemory};
 use super::{
-    AccessError, CrossMemory, MemfdRanges, MemoryDescriptor, RankMemory, ReadPiece, Resident, Tier, WritePiece,
+    AccessError, CrossMemory, MappedBytes, MemfdRanges, MemoryDescriptor, RankMemory, ReadPiece, Tier, WritePiece,
 };
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use rustix::io::Errno;
@@ -80,7 +80,7 @@ pub struct Proof {
 }
 
 /// Receives notice of writes to a rank's memory.
-pub trait Watch: Send + Sync + fmt::Debug {
+pub trait WriteObserver: Send + Sync + fmt::Debug {
     /// The batch has been written, or a part of it if the write failed.
     fn written(&self, batch: &[WritePiece<'_>]);
 }
@@ -102,7 +102,7 @@ impl Alarm {
 
 /// Bytes moved to and from a rank's memory, by tier.
 #[derive(Debug, Default)]
-struct Moved {
+struct MovedBytes {
     memfd: AtomicU64,
     cross: AtomicU64,
     descriptor: AtomicU64,
@@ -125,7 +125,7 @@ fn add(count: &AtomicU64, bytes: usize) {
 #[derive(Debug)]
 pub struct TieredMemory {
     ranges: MemfdRanges,
-    cross: Option<Marked>,
+    cross: Option<VerifiedCrossMemory>,
     descriptor: Option<MemoryDescriptor>,
     proof: Option<Proof>,
     /// The tier in use for memory that is not registered, as [`Tier::code`].
@@ -133,8 +133,8 @@ pub struct TieredMemory {
     /// 1 once the address space was found to be gone.
     gone: AtomicU32,
     alarm: Arc<Alarm>,
-    watch: Option<Arc<dyn Watch>>,
-    moved: Moved,
+    observer: Option<Arc<dyn WriteObserver>>,
+    moved: MovedBytes,
 }
 
 impl TieredMemory {
@@ -142,7 +142,7 @@ impl TieredMemory {
     pub fn proven(cross: Option<CrossMemory>, descriptor: Option<MemoryDescriptor>, proof: Proof) -> Self {
         // The mark lies at the place of the answer. The rank reads the answer once, before it posts anything.
         let place = proof.address.wrapping_add(Probe::NONCE as u64);
-        let cross = cross.map(|cross| Marked::new(cross, place)).filter(|cross| {
+        let cross = cross.map(|cross| VerifiedCrossMemory::new(cross, place)).filter(|cross| {
             let mut found = [0; Probe::NONCE];
             descriptor.as_ref().is_some_and(|descriptor| cross.read(descriptor, proof.address, &mut found))
         });
@@ -162,10 +162,10 @@ impl TieredMemory {
         TieredMemory { alarm, ..self }
     }
 
-    /// Notifies `watch` of writes.
+    /// Notifies `observer` of writes.
     #[must_use]
-    pub fn with_watch(self, watch: Arc<dyn Watch>) -> Self {
-        TieredMemory { watch: Some(watch), ..self }
+    pub fn with_observer(self, observer: Arc<dyn WriteObserver>) -> Self {
+        TieredMemory { observer: Some(observer), ..self }
     }
 
     /// The place by which other processes of the rank's user may prove that they have found the rank.
@@ -186,19 +186,19 @@ impl TieredMemory {
     /// Bytes moved so far, by the tier that moved them. Staged bytes count for the memfd tier, since the rank copies
     /// them to and from there.
     pub fn moved(&self) -> [(Tier, u64); 3] {
-        let Moved { memfd, cross, descriptor } = &self.moved;
+        let MovedBytes { memfd, cross, descriptor } = &self.moved;
         [(Tier::Memfd, memfd), (Tier::CrossMemory, cross), (Tier::MemoryDescriptor, descriptor)]
             .map(|(tier, count)| (tier, count.load(Ordering::Relaxed)))
     }
 
     /// The range in this process, for the kernel to write to from a socket. None if a watch must be notified of writes.
-    /// [`Self::landed`] counts the bytes when the write is done.
-    pub fn landing(&self, address: u64, bytes: u64) -> Option<Resident> {
-        if self.watch.is_some() { None } else { self.ranges.find(address, bytes) }
+    /// [`Self::count_placed`] counts the bytes when the write is done.
+    pub fn placement(&self, address: u64, bytes: u64) -> Option<MappedBytes> {
+        if self.observer.is_some() { None } else { self.ranges.find(address, bytes) }
     }
 
     /// Counts bytes that the kernel has written in place.
-    pub fn landed(&self, bytes: usize) {
+    pub fn count_placed(&self, bytes: usize) {
         add(&self.moved.memfd, bytes);
     }
 
@@ -208,8 +208,8 @@ impl TieredMemory {
     }
 
     /// Checks by the descriptor whether the address space exists. Accesses no memory of the rank.
-    pub fn look(&self) {
-        if self.descriptor.as_ref().is_some_and(MemoryDescriptor::is_of_nobody) {
+    pub fn check_address_space(&self) {
+        if self.descriptor.as_ref().is_some_and(MemoryDescriptor::has_no_process) {
             self.note_gone();
         }
     }
@@ -233,7 +233,7 @@ impl TieredMemory {
             (Tier::Staging | Tier::Memfd, Some(_)) => return Err(AccessError::Withdrawn { address, bytes }),
         };
         let Err(error) = access(descriptor) else { return Ok(()) };
-        self.judge(descriptor, error).inspect_err(|error| {
+        self.classify_error(descriptor, error).inspect_err(|error| {
             if matches!(error, AccessError::Gone { .. }) {
                 self.note_gone();
             }
@@ -244,7 +244,7 @@ impl TieredMemory {
     }
 
     /// `Ok` if the error shows that the kernel has withdrawn the descriptor. Otherwise returns the error of the access.
-    fn judge(&self, memory: &MemoryDescriptor, error: AccessError) -> Result<(), AccessError> {
+    fn classify_error(&self, memory: &MemoryDescriptor, error: AccessError) -> Result<(), AccessError> {
         match error {
             AccessError::Refused { .. } | AccessError::Kernel { errno: Errno::NOSYS | Errno::ACCESS, .. } => Ok(()),
             AccessError::Fault { .. } => {
@@ -288,7 +288,7 @@ impl TieredMemory {
         }
         self.access(range, |memory| memory.readv(run))?;
         add(&self.moved.descriptor, bytes);
-        self.leave(cross);
+        self.abandon_cross_memory(cross);
         Ok(())
     }
 
@@ -302,12 +302,12 @@ impl TieredMemory {
         }
         self.access((first.address, first.local.len()), |memory| memory.writev(run))?;
         add(&self.moved.descriptor, bytes);
-        self.leave(cross);
+        self.abandon_cross_memory(cross);
         Ok(())
     }
 
     /// Cross-memory attach and the descriptor that proves it, if the access is large enough.
-    fn cross_for(&self, worth_it: bool) -> Option<(&Marked, &MemoryDescriptor)> {
+    fn cross_for(&self, worth_it: bool) -> Option<(&VerifiedCrossMemory, &MemoryDescriptor)> {
         match (self.tier(), &self.cross, &self.descriptor) {
             (Tier::CrossMemory, Some(cross), Some(rank)) if worth_it => Some((cross, rank)),
             _ => None,
@@ -316,7 +316,7 @@ impl TieredMemory {
 
     /// Leaves cross-memory attach if it was tried: the descriptor succeeded where it failed, so it is refused, or the
     /// process number is not the rank's any more.
-    fn leave(&self, tried: Option<(&Marked, &MemoryDescriptor)>) {
+    fn abandon_cross_memory(&self, tried: Option<(&VerifiedCrossMemory, &MemoryDescriptor)>) {
         if tried.is_some() {
             let (from, to) = (Tier::CrossMemory.code(), Tier::MemoryDescriptor.code());
             if self.tier.compare_exchange(from, to, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
@@ -337,8 +337,8 @@ impl Default for TieredMemory {
             tier: AtomicU32::new(Tier::Staging.code()),
             gone: AtomicU32::new(0),
             alarm: Arc::default(),
-            watch: None,
-            moved: Moved::default(),
+            observer: None,
+            moved: MovedBytes::default(),
         }
     }
 }
@@ -360,13 +360,13 @@ impl RankMemory for TieredMemory {
 
     fn writev(&self, batch: &[WritePiece<'_>]) -> Result<(), AccessError> {
         let written = self.write_runs(batch);
-        if let Some(watch) = &self.watch {
-            watch.written(batch);
+        if let Some(observer) = &self.observer {
+            observer.written(batch);
         }
         written
     }
 
-    fn resident(&self, address: u64, bytes: u64) -> Option<Resident> {
+    fn resident(&self, address: u64, bytes: u64) -> Option<MappedBytes> {
         self.ranges.find(address, bytes).inspect(|_| add(&self.moved.memfd, bytes as usize))
     }
 }
@@ -375,7 +375,7 @@ impl RankMemory for TieredMemory {
 mod tests {
     use super::*;
     use crate::memory::copy_between;
-    use crate::region::Region;
+    use crate::region::MemfdRegion;
 
     fn own() -> CrossMemory {
         CrossMemory::of(rustix::process::getpid())
@@ -426,7 +426,7 @@ mod tests {
     /// A number that belongs to another process now is not used again, and the bytes are still right.
     #[test]
     #[cfg_attr(miri, ignore = "needs process_vm_readv and /proc/self/mem")]
-    fn reads_go_on_by_the_descriptor_where_the_number_is_no_more_the_ranks() {
+    fn reads_fall_back_to_the_descriptor_after_pid_reuse() {
         let (_probe, mut memory) = tiered(Some(own()), Some(descriptor()));
         let bytes = vec![7u8; 2 * LEAST_READ];
         let read = |memory: &TieredMemory, bytes: &[u8]| {
@@ -437,7 +437,7 @@ mod tests {
         read(&memory, &bytes);
         assert_eq!(memory.tier(), Tier::CrossMemory);
         let parent = CrossMemory::of(rustix::process::getppid().expect("it has one"));
-        memory.cross = Some(Marked::new(parent, memory.proof.unwrap().address));
+        memory.cross = Some(VerifiedCrossMemory::new(parent, memory.proof.unwrap().address));
         read(&memory, &bytes[..LEAST_READ - 1]);
         assert_eq!(memory.tier(), Tier::CrossMemory, "small reads are not made that way");
         read(&memory, &bytes);
@@ -461,7 +461,7 @@ mod tests {
     #[derive(Debug, Default)]
     struct Noted(std::sync::Mutex<Vec<(u64, usize)>>);
 
-    impl Watch for Noted {
+    impl WriteObserver for Noted {
         fn written(&self, batch: &[WritePiece<'_>]) {
             self.0.lock().unwrap().extend(batch.iter().map(|piece| (piece.address, piece.local.len())));
         }
@@ -469,10 +469,10 @@ mod tests {
 
     #[test]
     #[cfg_attr(miri, ignore = "maps a memfd")]
-    fn a_watch_hears_of_every_write() {
+    fn an_observer_is_notified_of_every_write() {
         let noted = Arc::new(Noted::default());
-        let memory = TieredMemory::default().with_watch(noted.clone());
-        let region = Region::create("test", 4096).unwrap();
+        let memory = TieredMemory::default().with_observer(noted.clone());
+        let region = MemfdRegion::create("test", 4096).unwrap();
         memory.ranges().register(0x5000, 4096, region.fd().try_clone_to_owned().unwrap()).unwrap();
         memory.write(0x5000, b"one").unwrap();
         let batch = [WritePiece { local: b"two", address: 0x5800 }, WritePiece { local: b"beyond", address: 0x9000 }];
@@ -484,7 +484,7 @@ mod tests {
     #[cfg_attr(miri, ignore = "needs /proc/self/mem")]
     fn each_piece_takes_the_best_tier() {
         let (_probe, memory) = tiered(None, Some(descriptor()));
-        let region = Region::create("test", 4096).unwrap();
+        let region = MemfdRegion::create("test", 4096).unwrap();
         memory.ranges().register(0x5000, 4096, region.fd().try_clone_to_owned().unwrap()).unwrap();
         let private = [0u8; 4];
         let batch = [
@@ -505,17 +505,17 @@ mod tests {
     /// SP-4: the check whether the address space exists does not access it.
     #[test]
     #[cfg_attr(miri, ignore = "needs /proc/PID/mem")]
-    fn the_end_of_an_address_space_is_seen_though_it_is_not_reached() {
+    fn the_end_of_an_address_space_is_noticed_without_access() {
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
         let file = std::fs::File::options().read(true).write(true).open(format!("/proc/{}/mem", child.id())).unwrap();
         let descriptor = MemoryDescriptor::attach(std::os::fd::OwnedFd::from(file), child.id() as i32).unwrap();
         let memory = TieredMemory { descriptor: Some(descriptor), ..TieredMemory::default() };
-        memory.look();
+        memory.check_address_space();
         assert!(!memory.is_gone() && memory.tier() == Tier::Staging);
         assert!(matches!(memory.read(4096, &mut [0]), Err(AccessError::Withdrawn { .. })));
         child.kill().unwrap();
         child.wait().unwrap();
-        memory.look();
+        memory.check_address_space();
         assert!(memory.is_gone());
     }
 
@@ -528,7 +528,7 @@ mod tests {
         let private = [0u8; 4];
         let address = private.as_ptr() as u64;
         assert_eq!(memory.write(address, b"priv"), Err(AccessError::Unreachable { address, bytes: 4 }));
-        let region = Region::create("test", 4096).unwrap();
+        let region = MemfdRegion::create("test", 4096).unwrap();
         memory.ranges().register(0x5000, 4096, region.fd().try_clone_to_owned().unwrap()).unwrap();
         memory.write(0x5000, b"seen").unwrap();
     }
@@ -547,7 +547,7 @@ mod tests {
         own.read(target.as_ptr() as u64, &mut seen).unwrap();
         assert!(seen == source);
 
-        let region = Region::create("test", source.len()).unwrap();
+        let region = MemfdRegion::create("test", source.len()).unwrap();
         let shared = TieredMemory::default();
         shared.ranges().register(0x7000, bytes, region.fd().try_clone_to_owned().unwrap()).unwrap();
         copy_between((&own, at(&source)), (&shared, 0x7000), bytes, bounce).unwrap();

@@ -12,15 +12,15 @@
 //! | polling | its last queue is gone | armed |
 //!
 //! Invariant: no thread has more completions than posted receives; a completion without a receive is lost. Time comes
-//! from the driver; [`Costs`] determine the time that a completion takes.
+//! from the driver; [`DatapathCosts`] determine the time that a completion takes.
 
 use std::collections::{BTreeSet, VecDeque};
 
-use super::costs::Costs;
-use super::settings::{Settings, Transport};
+use super::costs::DatapathCosts;
+use super::settings::{DatapathSettings, Transport};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
+enum ThreadState {
     Armed,
     Polling,
     Working { until: u64 },
@@ -28,7 +28,7 @@ enum State {
 
 #[derive(Debug)]
 struct Thread<C> {
-    state: State,
+    state: ThreadState,
     /// Number of completion queues that the thread serves.
     serves: u32,
     /// Completions, each with the receive that it has filled; the thread works on the first.
@@ -38,7 +38,7 @@ struct Thread<C> {
 
 /// A completion that a thread has finished.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Done<C> {
+pub(super) struct FinishedCompletion<C> {
     pub(super) thread: u32,
     /// The receive that the completion had filled; it is posted again.
     pub(super) receive: u32,
@@ -48,7 +48,7 @@ pub(super) struct Done<C> {
 /// See the module. `C` is the content of a completion.
 #[derive(Debug)]
 pub(super) struct Accelerator<C> {
-    costs: Costs,
+    costs: DatapathCosts,
     transport: Transport,
     receives: u32,
     threads: Vec<Thread<C>>,
@@ -59,11 +59,11 @@ pub(super) struct Accelerator<C> {
 }
 
 impl<C> Accelerator<C> {
-    pub(super) fn new(settings: &Settings) -> Self {
-        let Settings { costs, transport, threads, receives, .. } = *settings;
+    pub(super) fn new(settings: &DatapathSettings) -> Self {
+        let DatapathSettings { costs, transport, threads, receives, .. } = *settings;
         assert!((1..=costs.threads()).contains(&threads), "{threads} threads of {}", costs.threads());
         assert!(receives > 0, "a thread without a receive receives nothing");
-        let thread = |_| Thread { state: State::Armed, serves: 0, queue: VecDeque::new(), next_receive: 0 };
+        let thread = |_| Thread { state: ThreadState::Armed, serves: 0, queue: VecDeque::new(), next_receive: 0 };
         Accelerator {
             costs,
             transport,
@@ -75,7 +75,7 @@ impl<C> Accelerator<C> {
     }
 
     /// Assigns one more queue to the thread that serves the fewest, and returns the thread.
-    pub(super) fn take(&mut self) -> u32 {
+    pub(super) fn assign_queue(&mut self) -> u32 {
         let fewest = (0..).zip(&self.threads).min_by_key(|(_, thread)| thread.serves);
         let (number, _) = fewest.expect("there is a thread");
         self.threads[number as usize].serves += 1;
@@ -83,11 +83,11 @@ impl<C> Accelerator<C> {
     }
 
     /// Takes one queue from a thread.
-    pub(super) fn give_back(&mut self, number: u32) {
+    pub(super) fn release_queue(&mut self, number: u32) {
         let thread = &mut self.threads[number as usize];
         thread.serves -= 1;
-        if thread.serves == 0 && thread.state == State::Polling {
-            thread.state = State::Armed;
+        if thread.serves == 0 && thread.state == ThreadState::Polling {
+            thread.state = ThreadState::Armed;
         }
     }
 
@@ -101,9 +101,9 @@ impl<C> Accelerator<C> {
         thread.next_receive = (receive + 1) % self.receives;
         thread.queue.push_back((receive, completion));
         match thread.state {
-            State::Armed => self.work(now.saturating_add(self.costs.activation), number),
-            State::Polling => self.work(now, number),
-            State::Working { .. } => {}
+            ThreadState::Armed => self.work(now.saturating_add(self.costs.activation), number),
+            ThreadState::Polling => self.work(now, number),
+            ThreadState::Working { .. } => {}
         }
         Some(receive)
     }
@@ -118,7 +118,7 @@ impl<C> Accelerator<C> {
         self.working[core] += 1;
         let takes = self.costs.nanoseconds(self.transport, self.working[core]);
         let until = from.saturating_add(takes.round() as u64);
-        self.threads[number as usize].state = State::Working { until };
+        self.threads[number as usize].state = ThreadState::Working { until };
         self.due.insert((until, number));
     }
 
@@ -128,18 +128,18 @@ impl<C> Accelerator<C> {
     }
 
     /// The next completion that is finished by now, with the time when it was finished.
-    pub(super) fn pop_done(&mut self, now: u64) -> Option<(u64, Done<C>)> {
+    pub(super) fn pop_finished(&mut self, now: u64) -> Option<(u64, FinishedCompletion<C>)> {
         let until = self.next().filter(|until| *until <= now)?;
         let (_, number) = self.due.pop_first()?;
         let core = self.core_of(number);
         self.working[core] -= 1;
         let thread = &mut self.threads[number as usize];
         let (receive, completion) = thread.queue.pop_front().expect("it worked on one");
-        thread.state = if thread.serves > 0 { State::Polling } else { State::Armed };
+        thread.state = if thread.serves > 0 { ThreadState::Polling } else { ThreadState::Armed };
         if !thread.queue.is_empty() {
             self.work(until, number);
         }
-        Some((until, Done { thread: number, receive, completion }))
+        Some((until, FinishedCompletion { thread: number, receive, completion }))
     }
 
     /// Whether no thread has work or a queue to serve.
@@ -153,8 +153,8 @@ mod tests {
     use super::*;
 
     fn accelerator(threads: u32, receives: u32, activation: u64) -> Accelerator<u32> {
-        let costs = Costs { activation, ..Costs::bluefield3() };
-        Accelerator::new(&Settings { threads, receives, costs, ..Settings::default() })
+        let costs = DatapathCosts { activation, ..DatapathCosts::bluefield3() };
+        Accelerator::new(&DatapathSettings { threads, receives, costs, ..DatapathSettings::default() })
     }
 
     /// MC-15: the first completion activates a thread, which stays active while it has queues to serve.
@@ -164,12 +164,12 @@ mod tests {
         let alone = accelerator.costs.nanoseconds(Transport::Datagrams, 1).round() as u64;
         let done_at = |accelerator: &mut Accelerator<u32>, now| {
             accelerator.complete(now, 0, 0).expect("a receive");
-            accelerator.pop_done(u64::MAX).expect("it was worked on").0 - now
+            accelerator.pop_finished(u64::MAX).expect("it was worked on").0 - now
         };
-        accelerator.take();
+        accelerator.assign_queue();
         assert_eq!(done_at(&mut accelerator, 0), 1_000 + alone);
         assert_eq!(done_at(&mut accelerator, 10_000), alone, "it polls");
-        accelerator.give_back(0);
+        accelerator.release_queue(0);
         assert_eq!(done_at(&mut accelerator, 20_000), 1_000 + alone, "it was armed again");
         assert!(accelerator.is_idle());
     }
@@ -178,10 +178,13 @@ mod tests {
     #[test]
     fn mc_15_threads_fill_cores_compactly() {
         let mut accelerator = accelerator(32, 1, 0);
-        assert_eq!((0..33).map(|_| accelerator.take()).collect::<Vec<_>>(), (0..32).chain([0]).collect::<Vec<_>>());
+        assert_eq!(
+            (0..33).map(|_| accelerator.assign_queue()).collect::<Vec<_>>(),
+            (0..32).chain([0]).collect::<Vec<_>>()
+        );
         let ends = [0, 1, 16].map(|thread| {
             accelerator.complete(0, thread, thread).expect("a receive");
-            let State::Working { until } = accelerator.threads[thread as usize].state else { panic!("it works") };
+            let ThreadState::Working { until } = accelerator.threads[thread as usize].state else { panic!("it works") };
             until
         });
         assert!(ends[1] > ends[0] && ends[2] == ends[0], "{ends:?}");
@@ -192,12 +195,12 @@ mod tests {
     fn a_thread_has_as_many_completions_as_receives() {
         let mut accelerator = accelerator(1, 2, 0);
         assert_eq!([1, 2, 3].map(|at| accelerator.complete(0, 0, at)), [Some(0), Some(1), None]);
-        let first = accelerator.pop_done(u64::MAX).expect("the first").1;
-        assert_eq!(first, Done { thread: 0, receive: 0, completion: 1 });
+        let first = accelerator.pop_finished(u64::MAX).expect("the first").1;
+        assert_eq!(first, FinishedCompletion { thread: 0, receive: 0, completion: 1 });
         assert_eq!(accelerator.complete(0, 0, 4), Some(0));
-        assert!(accelerator.pop_done(0).is_none(), "it takes time");
+        assert!(accelerator.pop_finished(0).is_none(), "it takes time");
         let rest: Vec<u32> =
-            std::iter::from_fn(|| accelerator.pop_done(u64::MAX)).map(|(_, done)| done.completion).collect();
+            std::iter::from_fn(|| accelerator.pop_finished(u64::MAX)).map(|(_, done)| done.completion).collect();
         assert_eq!(rest, [2, 4]);
     }
 }

@@ -14,16 +14,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use outboard_plan::{Op, OpId, Rank, Span, subgroup_chunks};
-use outboard_proto::{Barrier, Block, Deadlines, Run};
+use outboard_proto::{Barrier, Block, Deadlines, ProgramRun};
 
-use super::packet::Stream;
-use crate::job::Post;
+use super::packet::ChunkStream;
+use crate::job::ProgramPost;
 
 /// The name of a message: the other end and the index.
-pub(super) type Name = (Rank, u32);
+pub(super) type MessageId = (Rank, u32);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum State {
+pub(super) enum ReceiveState {
     Idle,
     Posted,
     Offered,
@@ -34,50 +34,50 @@ pub(super) enum State {
 pub(super) struct Receive {
     pub(super) op: OpId,
     pub(super) span: Span,
-    pub(super) state: State,
+    pub(super) state: ReceiveState,
 }
 
 /// The work of a hardware thread for a call: it receives one subgroup.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Worker {
+pub(super) struct SubgroupWorker {
     pub(super) thread: u32,
     /// Number of incomplete streams.
     missing: u32,
 }
 
 #[derive(Debug)]
-pub(super) struct Running {
-    pub(super) post: Post,
+pub(super) struct DatapathCall {
+    pub(super) post: ProgramPost,
     /// Number of calls of the job before this one.
     pub(super) call: u64,
-    pub(super) run: Run,
+    pub(super) run: ProgramRun,
     pub(super) barrier: Barrier,
     chunk_bytes: u32,
     /// Block of each stream: its bitmap, and the chunks that peers lack.
-    pub(super) blocks: BTreeMap<Stream, Block>,
+    pub(super) blocks: BTreeMap<ChunkStream, Block>,
     /// Workers, by subgroup.
-    pub(super) workers: BTreeMap<u16, Worker>,
+    pub(super) workers: BTreeMap<u16, SubgroupWorker>,
     /// Number of streams of each source that are incomplete or not sent yet.
     pending: BTreeMap<Rank, u32>,
     /// Times at which to check streams for lost chunks.
-    pub(super) checks: Deadlines<Stream>,
+    pub(super) checks: Deadlines<ChunkStream>,
     /// Streams that may have chunks for the right neighbour.
-    pub(super) serving: BTreeSet<Stream>,
+    pub(super) serving: BTreeSet<ChunkStream>,
     /// Complete streams that were not reported to the right neighbour yet, and the time of the report.
-    pub(super) whole: Vec<Stream>,
-    pub(super) whole_at: Option<u64>,
+    pub(super) complete_streams: Vec<ChunkStream>,
+    pub(super) report_at: Option<u64>,
     /// Whether this rank has yet to report completion to the left neighbour, and the right neighbour to this rank.
-    pub(super) owes_complete: bool,
+    pub(super) completion_unsent: bool,
     pub(super) right_lacks: bool,
-    pub(super) receives: BTreeMap<Name, Receive>,
+    pub(super) receives: BTreeMap<MessageId, Receive>,
     /// Sends that the receiver has not read.
-    pub(super) sends: BTreeMap<Name, OpId>,
+    pub(super) sends: BTreeMap<MessageId, OpId>,
 }
 
-impl Running {
-    /// Creates the state of a call; `take` assigns a thread to each subgroup in which the rank receives.
-    pub(super) fn new(post: Post, call: u64, chunk_bytes: u32, mut take: impl FnMut() -> u32) -> Self {
-        let run = Run::new(post.program.clone());
+impl DatapathCall {
+    /// Creates the state of a call; `assign_thread` returns the thread of each subgroup in which the rank receives.
+    pub(super) fn new(post: ProgramPost, call: u64, chunk_bytes: u32, mut assign_thread: impl FnMut() -> u32) -> Self {
+        let run = ProgramRun::new(post.program.clone());
         let (rank, ranks) = (post.program.rank, post.program.ranks);
         let (mut blocks, mut pending, mut workers) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
         let roots: Vec<(Rank, u64)> = run.multicast_roots().filter(|_| ranks > 1).collect();
@@ -88,29 +88,32 @@ impl Running {
                     continue;
                 }
                 let own = source == rank;
-                blocks.insert(Stream { source, subgroup }, Block::new(part.end - part.start, chunk_bytes, own));
+                blocks.insert(ChunkStream { source, subgroup }, Block::new(part.end - part.start, chunk_bytes, own));
                 *pending.entry(source).or_insert(0) += 1;
                 if !own {
-                    workers.entry(subgroup).or_insert_with(|| Worker { thread: take(), missing: 0 }).missing += 1;
+                    workers
+                        .entry(subgroup)
+                        .or_insert_with(|| SubgroupWorker { thread: assign_thread(), missing: 0 })
+                        .missing += 1;
                 }
             }
         }
-        let receive = |(op, (from, index, span))| ((from, index), Receive { op, span, state: State::Idle });
+        let receive = |(op, (from, index, span))| ((from, index), Receive { op, span, state: ReceiveState::Idle });
         let receives = run.receives().map(receive).collect();
-        Running {
+        DatapathCall {
             barrier: Barrier::new(rank.0, ranks),
             call,
             run,
             chunk_bytes,
-            owes_complete: !blocks.is_empty(),
+            completion_unsent: !blocks.is_empty(),
             right_lacks: !blocks.is_empty(),
             blocks,
             workers,
             pending,
             checks: Deadlines::default(),
             serving: BTreeSet::new(),
-            whole: Vec::new(),
-            whole_at: None,
+            complete_streams: Vec::new(),
+            report_at: None,
             receives,
             sends: BTreeMap::new(),
             post,
@@ -118,7 +121,7 @@ impl Running {
     }
 
     /// The span of a run of chunks of a stream.
-    pub(super) fn span_of(&self, stream: Stream, chunks: Range<u64>) -> Span {
+    pub(super) fn span_of(&self, stream: ChunkStream, chunks: Range<u64>) -> Span {
         let span = if stream.source == self.post.program.rank {
             self.run.own_multicast()
         } else {
@@ -131,12 +134,12 @@ impl Running {
     }
 
     /// The block of a stream, which must exist.
-    pub(super) fn block(&mut self, stream: Stream) -> &mut Block {
+    pub(super) fn block(&mut self, stream: ChunkStream) -> &mut Block {
         self.blocks.get_mut(&stream).expect("it is a stream of the call")
     }
 
     /// Counts a stream as complete or sent. When all streams of its source are, the step that waits for them is done.
-    pub(super) fn stream_done(&mut self, stream: Stream) {
+    pub(super) fn finish_stream(&mut self, stream: ChunkStream) {
         let pending = self.pending.get_mut(&stream.source).expect("it was counted");
         *pending -= 1;
         if *pending > 0 {
@@ -153,18 +156,18 @@ impl Running {
     }
 
     /// Counts a stream as complete for the worker of a subgroup.
-    pub(super) fn worker_has(&mut self, subgroup: u16) {
+    pub(super) fn complete_for_worker(&mut self, subgroup: u16) {
         self.workers.get_mut(&subgroup).expect("it receives the stream").missing -= 1;
     }
 
     /// Whether all streams of all workers are complete.
-    pub(super) fn lacks_nothing(&self) -> bool {
+    pub(super) fn has_all_streams(&self) -> bool {
         self.workers.values().all(|worker| worker.missing == 0)
     }
 
     /// Whether the call has ended: all steps are done, and no neighbour needs anything from it (MC-7).
-    pub(super) fn is_over(&self) -> bool {
-        self.run.finished() && !self.owes_complete && !self.right_lacks
+    pub(super) fn has_ended(&self) -> bool {
+        self.run.finished() && !self.completion_unsent && !self.right_lacks
     }
 }
 

@@ -4,15 +4,15 @@
 //! (MC Table I). Threads of one core stall each other: with `n` of them at work, each stalls `n ^ contention` times as
 //! long. That exponent is the one parameter of the model, fitted to one measurement.
 
-use crate::profile::{Profile, ProfileError, Table};
+use crate::profile::{Profile, ProfileError, ProfileTable};
 
 use super::settings::Transport;
-use super::{Datapath, Post};
+use super::{DatapathEngine, ProgramPost};
 use crate::costs::{self, Machine};
 
 /// Cycles that a hardware thread alone on its core needs for one completion.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Work {
+pub struct CompletionCycles {
     /// Instructions, of one cycle each.
     pub instructions: f64,
     /// Cycles in which the thread waits for memory or the NIC.
@@ -21,33 +21,33 @@ pub struct Work {
 
 /// An accelerator and the costs of its work: the table `[datapath]` of a profile.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Costs {
+pub struct DatapathCosts {
     pub cores: u32,
     pub threads_per_core: u32,
     /// Cycles of a core per nanosecond.
     pub gigahertz: f64,
     /// Work for a datagram that is copied from staging: the datapath UD of the paper.
-    pub datagram: Work,
+    pub datagram: CompletionCycles,
     /// Work for a chunk that was written to its place: the datapath UC.
-    pub write: Work,
+    pub write: CompletionCycles,
     /// Exponent of the stall time in the number of threads at work on a core.
     pub contention: f64,
     /// Nanoseconds until an inactive thread begins with its first completion.
     pub activation: u64,
 }
 
-impl Costs {
-    pub(crate) fn read(table: &mut Table<'_, '_>) -> Result<Costs, ProfileError> {
+impl DatapathCosts {
+    pub(crate) fn read(table: &mut ProfileTable<'_, '_>) -> Result<DatapathCosts, ProfileError> {
         let cycles = "cycles";
-        Ok(Costs {
+        Ok(DatapathCosts {
             cores: table.count("cores", "")?,
             threads_per_core: table.count("threads_per_core", "")?,
             gigahertz: table.rate("gigahertz", "cycles/ns")?,
-            datagram: Work {
+            datagram: CompletionCycles {
                 instructions: table.cost("datagram_instructions", cycles)?,
                 stalls: table.cost("datagram_stalls", cycles)?,
             },
-            write: Work {
+            write: CompletionCycles {
                 instructions: table.cost("write_instructions", cycles)?,
                 stalls: table.cost("write_stalls", cycles)?,
             },
@@ -61,7 +61,7 @@ impl Costs {
         Profile::named("bluefield3").and_then(|profile| profile.datapath).expect("a profile that is built in")
     }
 
-    pub fn work(&self, transport: Transport) -> Work {
+    pub fn work(&self, transport: Transport) -> CompletionCycles {
         match transport {
             Transport::Datagrams => self.datagram,
             Transport::Writes { .. } => self.write,
@@ -75,14 +75,14 @@ impl Costs {
 
     /// Nanoseconds of one completion while `threads` threads of its core are at work, including this one.
     pub fn nanoseconds(&self, transport: Transport, threads: u32) -> f64 {
-        let Work { instructions, stalls } = self.work(transport);
+        let CompletionCycles { instructions, stalls } = self.work(transport);
         (instructions + stalls * f64::from(threads.max(1)).powf(self.contention)) / self.gigahertz
     }
 }
 
 /// The accelerator itself accounts for the time of completions.
-impl costs::Costs<Datapath> for Costs {
-    fn post(&self, machine: &Machine, _post: &Post) -> f64 {
+impl costs::EngineCosts<DatapathEngine> for DatapathCosts {
+    fn post(&self, machine: &Machine, _post: &ProgramPost) -> f64 {
         machine.send
     }
 }
@@ -94,7 +94,7 @@ mod tests {
     /// MC Fig. 13: the contention reproduces the measurement that the profile names as its source.
     #[test]
     fn mc_15_the_contention_is_that_of_the_measurement() {
-        let chunks = 4.0 / Costs::bluefield3().nanoseconds(Transport::Writes { packets: 1 }, 4) * 1e9;
+        let chunks = 4.0 / DatapathCosts::bluefield3().nanoseconds(Transport::Writes { packets: 1 }, 4) * 1e9;
         assert!((chunks / (200e9 / 8.0 / 4096.0) - 1.0).abs() < 1e-9, "{chunks}");
     }
 }

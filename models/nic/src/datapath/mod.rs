@@ -18,8 +18,8 @@
 //! here the ring consists of ranks. Messages that a plan does not multicast use the reliable transport: the sender
 //! offers a message, and the receiver reads it when its step has started. The lossless link paces senders.
 //!
-//! Invariants: threads, receives and calls are bounded by [`Settings`]; chunks to be sent wait as bits until the driver
-//! polls. Never holds payload.
+//! Invariants: threads, receives and calls are bounded by [`DatapathSettings`]; chunks to be sent wait as bits until
+//! the driver polls. Never holds payload.
 
 mod accelerator;
 mod call;
@@ -35,19 +35,19 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use outboard_plan::{Op, OpId, Program, Rank};
 use thiserror::Error;
 
-use crate::engine::{Engine, Failure, Node, Output, Port};
-pub use crate::job::Post;
-use crate::job::{self, JobError, Members, Membership};
+use crate::engine::{JobFailure, NicEngine, NodeId, Output, Port};
+pub use crate::job::ProgramPost;
+use crate::job::{self, JobError, JobMembers, JobMembership};
 use accelerator::Accelerator;
-use call::Running;
-pub use costs::{Costs, Work};
-pub use packet::{Content, Message, Packet, Ranges, Stream};
-pub use saturated::{Load, saturated};
-pub use settings::{Settings, Transport};
+use call::DatapathCall;
+pub use costs::{CompletionCycles, DatapathCosts};
+pub use packet::{ChunkRanges, ChunkStream, DatapathContent, DatapathPacket, ReliableMessage};
+pub use saturated::{ReceiveLoad, saturated_rate};
+pub use settings::{DatapathSettings, Transport};
 
 /// The reason why an accelerator rejects a job, or a call of a job.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-pub enum Refusal {
+pub enum DatapathError {
     #[error(transparent)]
     Job(#[from] JobError),
     #[error(
@@ -64,29 +64,29 @@ pub enum Refusal {
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Counters {
+pub struct DatapathCounters {
     pub not_ready: u64,
     /// Bytes that were sent to the right neighbour because it lacked them.
     pub repaired: u64,
 }
 
 /// A member, by job and port.
-type Key = (u8, u16);
+type MemberKey = (u8, u16);
 
 #[derive(Debug)]
-struct Member {
-    membership: Membership,
+struct DatapathMember {
+    membership: JobMembership,
     /// Nodes that receive the multicasts of this member.
-    nodes: Vec<Node>,
-    queue: VecDeque<Post>,
-    running: Option<Running>,
+    nodes: Vec<NodeId>,
+    queue: VecDeque<ProgramPost>,
+    running: Option<DatapathCall>,
     /// Number of calls that have begun.
     begun: u64,
     /// Ranks that have entered the ready barrier of the next call already, with their rounds.
     early: BTreeSet<(Rank, u8)>,
 }
 
-impl Member {
+impl DatapathMember {
     /// Number of calls that are posted and have not ended.
     fn calls(&self) -> usize {
         self.queue.len() + usize::from(self.running.is_some())
@@ -95,62 +95,62 @@ impl Member {
 
 /// An arrived chunk, the content of a completion.
 #[derive(Debug, Clone, Copy)]
-struct Arrival {
-    key: Key,
+struct ArrivedChunk {
+    key: MemberKey,
     call: u64,
-    stream: Stream,
+    stream: ChunkStream,
     psn: u32,
 }
 
 #[derive(Debug)]
-pub struct Datapath {
-    node: Node,
-    settings: Settings,
-    members: Members<Member>,
-    accelerator: Accelerator<Arrival>,
-    outputs: VecDeque<Output<Packet>>,
+pub struct DatapathEngine {
+    node: NodeId,
+    settings: DatapathSettings,
+    members: JobMembers<DatapathMember>,
+    accelerator: Accelerator<ArrivedChunk>,
+    outputs: VecDeque<Output<DatapathPacket>>,
     /// Members that may have chunks or repairs to send.
-    sending: VecDeque<Key>,
+    sending: VecDeque<MemberKey>,
     now: u64,
-    counters: Counters,
+    counters: DatapathCounters,
 }
 
-impl Settings {
+impl DatapathSettings {
     /// Checks that an accelerator can carry out the program of a rank.
     ///
     /// # Errors
     /// The step that the accelerator cannot carry out, or the size that does not fit.
-    pub fn admit(&self, program: &Program) -> Result<(), Refusal> {
+    pub fn admit(&self, program: &Program) -> Result<(), DatapathError> {
         let rank = program.rank;
         let first = |is: fn(&Op) -> bool| {
             let at = program.steps.iter().position(|step| is(&step.op))?;
             Some((OpId(at as u32), program.steps[at].op))
         };
         if let Some((step, op)) = first(|op| matches!(op, Op::Reduce { .. })) {
-            return Err(Refusal::Combines { rank, step, op });
+            return Err(DatapathError::Combines { rank, step, op });
         }
         let multicasts = first(|op| matches!(op, Op::Multicast { .. } | Op::MulticastRecv { .. })).is_some();
         let sends = first(|op| matches!(op, Op::Send { .. } | Op::Recv { .. }));
         if let Some((step, op)) = sends.filter(|_| !multicasts) {
-            return Err(Refusal::Unicast { rank, step, op });
+            return Err(DatapathError::Unicast { rank, step, op });
         }
         let chunks = program.steps.iter().map(|step| match step.op {
             Op::Multicast { span } | Op::MulticastRecv { span, .. } => span.len.div_ceil(self.chunk_bytes().into()),
             Op::Send { .. } | Op::Recv { .. } | Op::Copy { .. } | Op::Reduce { .. } => 0,
         });
         let (needed, most) = (chunks.fold(0, u64::saturating_add).div_ceil(8), self.bitmap_bytes);
-        if needed > most { Err(Refusal::Bitmaps { rank, needed, most }) } else { Ok(()) }
+        if needed > most { Err(DatapathError::Bitmaps { rank, needed, most }) } else { Ok(()) }
     }
 }
 
-impl Datapath {
+impl DatapathEngine {
     /// An accelerator without jobs.
     ///
     /// # Panics
     /// When it would have no thread, receive or chunk, or more threads than the hardware.
-    pub fn new(node: Node, settings: Settings) -> Self {
+    pub fn new(node: NodeId, settings: DatapathSettings) -> Self {
         assert!(settings.chunk_bytes() > 0 && settings.batch > 0, "chunks have bytes, and batches chunks");
-        Datapath {
+        DatapathEngine {
             node,
             accelerator: Accelerator::new(&settings),
             settings,
@@ -158,18 +158,23 @@ impl Datapath {
             outputs: VecDeque::new(),
             sending: VecDeque::new(),
             now: 0,
-            counters: Counters::default(),
+            counters: DatapathCounters::default(),
         }
     }
 
     /// Makes `port` a member of a job with these members, by rank.
-    pub fn open(&mut self, job: u8, port: Port, members: Vec<(Node, Port)>) {
-        let membership = Membership::new((self.node, port), members);
+    pub fn open(&mut self, job: u8, port: Port, members: Vec<(NodeId, Port)>) {
+        let membership = JobMembership::new((self.node, port), members);
         let (nodes, queue, early) = (membership.other_nodes(), VecDeque::new(), BTreeSet::new());
-        job::enter(&mut self.members, job, port, Member { membership, nodes, queue, running: None, begun: 0, early });
+        job::insert_member(
+            &mut self.members,
+            job,
+            port,
+            DatapathMember { membership, nodes, queue, running: None, begun: 0, early },
+        );
     }
 
-    pub fn counters(&self) -> Counters {
+    pub fn counters(&self) -> DatapathCounters {
         self.counters
     }
 
@@ -182,24 +187,24 @@ impl Datapath {
     }
 
     /// Fails a job on a port: its calls end, and their resources become free.
-    fn fail(&mut self, key: Key, failure: Failure) {
+    fn fail(&mut self, key: MemberKey, failure: JobFailure) {
         let member = self.members.get_mut(&key).expect("it is open");
         member.membership.failed = Some(failure);
         let calls = member.calls();
         (member.queue, member.early) = Default::default();
         if let Some(running) = member.running.take() {
-            running.workers.values().for_each(|worker| self.accelerator.give_back(worker.thread));
+            running.workers.values().for_each(|worker| self.accelerator.release_queue(worker.thread));
         }
         self.outputs.extend((0..calls).map(|_| Output::completed(key, Err(failure))));
     }
 }
 
-impl Engine for Datapath {
-    type Post = Post;
-    type Refusal = Refusal;
-    type Packet = Packet;
+impl NicEngine for DatapathEngine {
+    type Post = ProgramPost;
+    type Error = DatapathError;
+    type Packet = DatapathPacket;
 
-    fn post(&mut self, now: u64, port: Port, post: &Post) -> Result<(), Refusal> {
+    fn post(&mut self, now: u64, port: Port, post: &ProgramPost) -> Result<(), DatapathError> {
         self.now = now;
         let (job, key) = (post.job, (post.job, port.0));
         let member = self.members.get_mut(&key).expect("the job is open");
@@ -207,50 +212,52 @@ impl Engine for Datapath {
         assert_eq!(post.program.ranks, member.membership.ranks(), "a program is of the job's group");
         self.settings.admit(&post.program)?;
         member.queue.push_back(post.clone());
-        self.go_on(key);
+        self.advance(key);
         Ok(())
     }
 
     /// Reliable messages from one rank to another stay in order.
-    fn flow(packet: &Packet) -> Option<u64> {
-        let Content::Reliable { to, .. } = packet.content else { return None };
+    fn flow(packet: &DatapathPacket) -> Option<u64> {
+        let DatapathContent::Reliable { to, .. } = packet.content else { return None };
         Some(u64::from(packet.job) << 32 | u64::from(packet.from.0 & 0xffff) << 16 | u64::from(to.0 & 0xffff))
     }
 
-    fn handle_packet(&mut self, now: u64, from: Node, packet: Packet) {
+    fn handle_packet(&mut self, now: u64, from: NodeId, packet: DatapathPacket) {
         self.now = now;
         match packet.content {
-            Content::Chunk { subgroup, psn, bytes } => self.take_chunk(from, &packet, subgroup, (psn, bytes)),
-            Content::Reliable { to, message } => self.hear(from, (packet.job, packet.call, packet.from), to, message),
+            DatapathContent::Chunk { subgroup, psn, bytes } => self.handle_chunk(from, &packet, subgroup, (psn, bytes)),
+            DatapathContent::Reliable { to, message } => {
+                self.handle_message(from, (packet.job, packet.call, packet.from), to, message)
+            }
         }
     }
 
-    fn handle_dead(&mut self, now: u64, node: Node) {
+    fn handle_dead(&mut self, now: u64, node: NodeId) {
         self.now = now;
-        let needs = self.members.iter().filter(|(_, member)| member.membership.needs(node));
-        let failed: Vec<Key> = needs.map(|(key, _)| *key).collect();
-        failed.into_iter().for_each(|key| self.fail(key, Failure::Dead { node }));
+        let involves = self.members.iter().filter(|(_, member)| member.membership.involves(node));
+        let failed: Vec<MemberKey> = involves.map(|(key, _)| *key).collect();
+        failed.into_iter().for_each(|key| self.fail(key, JobFailure::Dead { node }));
     }
 
     fn handle_timeout(&mut self, now: u64) {
         self.now = now;
-        while let Some((_, done)) = self.accelerator.pop_done(now) {
-            self.take_done(&done);
+        while let Some((_, done)) = self.accelerator.pop_finished(now) {
+            self.handle_finished(&done);
         }
-        let running: Vec<Key> = self.members.keys().copied().collect();
-        running.into_iter().for_each(|key| self.mind_time(key));
+        let running: Vec<MemberKey> = self.members.keys().copied().collect();
+        running.into_iter().for_each(|key| self.handle_due(key));
     }
 
     fn poll_timeout(&self) -> Option<u64> {
-        let of_member = |member: &Member| {
+        let of_member = |member: &DatapathMember| {
             let running = member.running.as_ref()?;
-            running.checks.first().map(|at| at.0).into_iter().chain(running.whole_at).min()
+            running.checks.first().map(|at| at.0).into_iter().chain(running.report_at).min()
         };
         self.members.values().filter_map(of_member).chain(self.accelerator.next()).min()
     }
 
-    fn poll(&mut self) -> Option<Output<Packet>> {
-        while self.outputs.is_empty() && self.send_more() {}
+    fn poll(&mut self) -> Option<Output<DatapathPacket>> {
+        while self.outputs.is_empty() && self.send_next() {}
         self.outputs.pop_front()
     }
 }

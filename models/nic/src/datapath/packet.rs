@@ -4,25 +4,25 @@ use outboard_plan::Rank;
 
 /// The chunks of one source that travel in one subgroup; a worker has one bitmap for each of its streams (MC-3, MC-10).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Stream {
+pub struct ChunkStream {
     pub source: Rank,
     pub subgroup: u16,
 }
 
 /// Runs of chunks of a stream, as pairs of first chunk and count.
-pub type Ranges = Vec<(u32, u32)>;
+pub type ChunkRanges = Vec<(u32, u32)>;
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Packet {
+pub struct DatapathPacket {
     pub job: u8,
     /// Number of calls of the job before this one.
     pub call: u64,
     pub from: Rank,
-    pub content: Content,
+    pub content: DatapathContent,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum Content {
+pub enum DatapathContent {
     /// One chunk that `from` multicasts, with `bytes` of payload.
     Chunk {
         subgroup: u16,
@@ -32,11 +32,11 @@ pub enum Content {
         bytes: u32,
     },
     /// A message to one rank, by the reliable transport.
-    Reliable { to: Rank, message: Message },
+    Reliable { to: Rank, message: ReliableMessage },
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum Message {
+pub enum ReliableMessage {
     /// The sender has entered this round of the ready barrier (MC-4).
     Ready(u8),
     /// The sender offers the message with this index; an empty message is complete with its offer.
@@ -46,13 +46,13 @@ pub enum Message {
     /// The message with this index, of so many bytes.
     Data(u32, u64),
     /// The sender lacks chunks and requests them from its left neighbour (MC-6).
-    Nak(Stream, Ranges),
+    Nak(ChunkStream, ChunkRanges),
     /// The sender lacks chunks that its right neighbour has requested, and reports them to their source.
-    Missing(Stream, Ranges),
+    Missing(ChunkStream, ChunkRanges),
     /// A run of chunks, of so many bytes, for the right neighbour.
-    Repair(Stream, (u32, u32), u64),
+    Repair(ChunkStream, (u32, u32), u64),
     /// The sender has the complete stream; for the right neighbour.
-    Whole(Stream),
+    StreamComplete(ChunkStream),
     /// The sender lacks nothing; for the left neighbour (MC-7).
     Complete,
 }

@@ -5,50 +5,56 @@ use std::time::Duration;
 use outboard_proto::wire::MAX_RANGES;
 use outboard_proto::{Instant, Patience};
 
-use super::accelerator::Done;
-use super::packet::{Content, Message, Packet, Ranges, Stream};
-use super::progress::Time;
+use super::accelerator::FinishedCompletion;
+use super::packet::{ChunkRanges, ChunkStream, DatapathContent, DatapathPacket, ReliableMessage};
+use super::progress::CallTiming;
 use super::settings::Transport;
-use super::{Arrival, Datapath, Key};
-use crate::engine::{Node, Order, Output, Place, Region};
+use super::{ArrivedChunk, DatapathEngine, MemberKey};
+use crate::engine::{AddressSpace, MemorySegment, NicOrder, NodeId, Output};
 
-impl Datapath {
+impl DatapathEngine {
     fn patience(&self) -> Patience {
         let silence = Duration::from_nanos(self.settings.patience);
         Patience { middle: silence, end: silence, last: self.settings.batch }
     }
 
     /// The place in staging of a thread's receive.
-    fn staged(&self, thread: u32, receive: u32, len: u64) -> Place {
+    fn staged(&self, thread: u32, receive: u32, len: u64) -> MemorySegment {
         let number = u64::from(thread) * u64::from(self.settings.receives) + u64::from(receive);
-        Place { region: Region::Nic, address: number * u64::from(self.settings.packet_bytes), len }
+        MemorySegment { region: AddressSpace::Nic, address: number * u64::from(self.settings.packet_bytes), len }
     }
 
     /// Hands a chunk to every rank of this node except its source.
-    pub(super) fn take_chunk(&mut self, node: Node, packet: &Packet, subgroup: u16, (psn, bytes): (u32, u32)) {
-        let stream = Stream { source: packet.from, subgroup };
+    pub(super) fn handle_chunk(
+        &mut self,
+        node: NodeId,
+        packet: &DatapathPacket,
+        subgroup: u16,
+        (psn, bytes): (u32, u32),
+    ) {
+        let stream = ChunkStream { source: packet.from, subgroup };
         let of_job = self.members.range((packet.job, 0)..=(packet.job, u16::MAX));
         let others = of_job.filter(|(_, member)| member.membership.rank != packet.from);
-        let keys: Vec<Key> = others.map(|(key, _)| *key).collect();
+        let keys: Vec<MemberKey> = others.map(|(key, _)| *key).collect();
         for key in keys {
             let member = &self.members[&key];
-            if member.membership.hears(packet.from, node) {
-                match member.time_of(packet.call) {
-                    Time::Now => self.receive(key, packet.call, stream, (psn, bytes)),
-                    Time::Late => {}
-                    Time::Next => unreachable!("nobody multicasts before all have entered"),
+            if member.membership.accepts_from(packet.from, node) {
+                match member.timing_of(packet.call) {
+                    CallTiming::Now => self.receive(key, packet.call, stream, (psn, bytes)),
+                    CallTiming::Late => {}
+                    CallTiming::Next => unreachable!("nobody multicasts before all have entered"),
                 }
             }
         }
     }
 
     /// Puts a chunk into a receive of its thread, or straight into its place.
-    fn receive(&mut self, key: Key, call: u64, stream: Stream, (psn, bytes): (u32, u32)) {
+    fn receive(&mut self, key: MemberKey, call: u64, stream: ChunkStream, (psn, bytes): (u32, u32)) {
         let running = self.running(key);
         let worker = running.workers[&stream.subgroup];
         let span = running.span_of(stream, u64::from(psn)..u64::from(psn) + 1);
         assert_eq!(span.len, u64::from(bytes), "a chunk is as long as its place");
-        let Some(receive) = self.accelerator.complete(self.now, worker.thread, Arrival { key, call, stream, psn })
+        let Some(receive) = self.accelerator.complete(self.now, worker.thread, ArrivedChunk { key, call, stream, psn })
         else {
             self.counters.not_ready += 1;
             return;
@@ -57,14 +63,14 @@ impl Datapath {
             Transport::Datagrams => self.staged(worker.thread, receive, span.len),
             Transport::Writes { .. } => self.members[&key].place(span),
         };
-        self.outputs.push_back(Output::by_nic(Order::Deliver { to }));
+        self.outputs.push_back(Output::by_nic(NicOrder::Deliver { to }));
     }
 
     /// Handles a finished completion: sets the chunk's bit, and copies a datagram to its place.
-    pub(super) fn take_done(&mut self, done: &Done<Arrival>) {
-        let Arrival { key, call, stream, psn } = done.completion;
+    pub(super) fn handle_finished(&mut self, done: &FinishedCompletion<ArrivedChunk>) {
+        let ArrivedChunk { key, call, stream, psn } = done.completion;
         let instant = Instant(self.now);
-        let runs = self.members.get(&key).is_some_and(|member| member.time_of(call) == Time::Now);
+        let runs = self.members.get(&key).is_some_and(|member| member.timing_of(call) == CallTiming::Now);
         let is_new = runs && self.running(key).block(stream).handle_chunk(instant, psn.into());
         if !is_new {
             return;
@@ -72,52 +78,52 @@ impl Datapath {
         if self.settings.transport == Transport::Datagrams {
             let span = self.running(key).span_of(stream, u64::from(psn)..u64::from(psn) + 1);
             let (from, to) = (self.staged(done.thread, done.receive, span.len), self.members[&key].place(span));
-            self.outputs.push_back(Output::by_nic(Order::Copy { from, to }));
+            self.outputs.push_back(Output::by_nic(NicOrder::Copy { from, to }));
         }
-        self.has_more(key, stream);
+        self.handle_new_chunks(key, stream);
     }
 
     /// Handles new chunks of another rank's stream.
-    fn has_more(&mut self, key: Key, stream: Stream) {
-        self.mind_check(key, stream);
-        self.note_repairs(key, stream);
+    fn handle_new_chunks(&mut self, key: MemberKey, stream: ChunkStream) {
+        self.rearm_loss_check(key, stream);
+        self.schedule_repair(key, stream);
         let running = self.running(key);
         if running.block(stream).is_full() {
-            running.stream_done(stream);
-            running.worker_has(stream.subgroup);
-            self.note_whole(key, stream);
+            running.finish_stream(stream);
+            running.complete_for_worker(stream.subgroup);
+            self.schedule_report(key, stream);
         }
-        self.go_on(key);
+        self.advance(key);
     }
 
-    fn mind_check(&mut self, key: Key, stream: Stream) {
+    fn rearm_loss_check(&mut self, key: MemberKey, stream: ChunkStream) {
         let (now, patience) = (Instant(self.now), self.patience());
         let running = self.running(key);
-        let (before, after) = running.block(stream).mind_check(now, patience);
+        let (before, after) = running.block(stream).rearm_loss_check(now, patience);
         running.checks.change(stream, before, after);
     }
 
     /// Schedules a repair if the right neighbour has requested chunks that are here now.
-    fn note_repairs(&mut self, key: Key, stream: Stream) {
+    fn schedule_repair(&mut self, key: MemberKey, stream: ChunkStream) {
         let running = self.running(key);
         if running.block(stream).has_repair() {
             running.serving.insert(stream);
-            self.will_send(key);
+            self.queue_member(key);
         }
     }
 
     /// Schedules a report to the right neighbour that the stream is complete, unless it lacks nothing already.
-    fn note_whole(&mut self, key: Key, stream: Stream) {
+    fn schedule_report(&mut self, key: MemberKey, stream: ChunkStream) {
         let at = self.now.saturating_add(self.settings.patience / 2);
         let running = self.running(key);
         if running.right_lacks {
-            running.whole.push(stream);
-            running.whole_at.get_or_insert(at);
+            running.complete_streams.push(stream);
+            running.report_at.get_or_insert(at);
         }
     }
 
     /// Handles what is due: requests lost chunks, and reports complete streams to the right neighbour.
-    pub(super) fn mind_time(&mut self, key: Key) {
+    pub(super) fn handle_due(&mut self, key: MemberKey) {
         let (now, patience) = (Instant(self.now), self.patience());
         let (left, right) = self.members[&key].neighbours();
         let Some(running) = self.members.get_mut(&key).and_then(|member| member.running.as_mut()) else { return };
@@ -125,44 +131,53 @@ impl Datapath {
         while let Some(stream) = running.checks.pop_due(now) {
             due.push(stream);
         }
-        let mut naks: Vec<(Stream, Ranges)> = Vec::new();
+        let mut naks: Vec<(ChunkStream, ChunkRanges)> = Vec::new();
         for stream in due {
-            let asking = running.block(stream).ask(now, patience);
+            let asking = running.block(stream).detect_losses(now, patience);
             running.checks.change(stream, None, asking.next);
             naks.extend(asking.ranges.chunks(MAX_RANGES).map(|ranges| (stream, ranges.to_vec())));
         }
-        let tells = running.whole_at.take_if(|at| *at <= now.0).is_some();
-        let whole = if tells { std::mem::take(&mut running.whole) } else { Vec::new() };
-        naks.into_iter().for_each(|(stream, ranges)| self.tell(key, left, Message::Nak(stream, ranges), None));
-        whole.into_iter().for_each(|stream| self.tell(key, right, Message::Whole(stream), None));
+        let reports = running.report_at.take_if(|at| *at <= now.0).is_some();
+        let complete_streams = if reports { std::mem::take(&mut running.complete_streams) } else { Vec::new() };
+        naks.into_iter()
+            .for_each(|(stream, ranges)| self.send_message(key, left, ReliableMessage::Nak(stream, ranges), None));
+        complete_streams
+            .into_iter()
+            .for_each(|stream| self.send_message(key, right, ReliableMessage::StreamComplete(stream), None));
     }
 
     /// Handles a request of the right neighbour; chunks that are missing here, too, are reported to their source.
-    pub(super) fn take_nak(&mut self, key: Key, stream: Stream, ranges: &[(u32, u32)]) {
+    pub(super) fn handle_nak(&mut self, key: MemberKey, stream: ChunkStream, ranges: &[(u32, u32)]) {
         let running = self.running(key);
         let mut lacking = Vec::new();
         let block = running.block(stream);
         for (first, count) in ranges {
-            block.handle_want(u64::from(*first)..u64::from(*first) + u64::from(*count), &mut lacking);
+            block.handle_nak(u64::from(*first)..u64::from(*first) + u64::from(*count), &mut lacking);
         }
-        self.note_repairs(key, stream);
+        self.schedule_repair(key, stream);
         for ranges in lacking.chunks(MAX_RANGES) {
-            self.tell(key, stream.source, Message::Missing(stream, ranges.to_vec()), None);
+            self.send_message(key, stream.source, ReliableMessage::Missing(stream, ranges.to_vec()), None);
         }
     }
 
     /// Handles a leaf's report of chunks missing there and at its right neighbour; half of the leaves trigger a resend.
-    pub(super) fn take_missing(&mut self, key: Key, stream: Stream, ranges: &[(u32, u32)]) {
+    pub(super) fn handle_missing(&mut self, key: MemberKey, stream: ChunkStream, ranges: &[(u32, u32)]) {
         let running = self.running(key);
         let enough = (running.post.program.ranks - 1).div_ceil(2).max(2);
         let block = running.block(stream);
         for (first, count) in ranges {
-            block.handle_miss(u64::from(*first)..u64::from(*first) + u64::from(*count), enough);
+            block.handle_nak_root(u64::from(*first)..u64::from(*first) + u64::from(*count), enough);
         }
-        self.will_send(key);
+        self.queue_member(key);
     }
 
-    pub(super) fn take_repair(&mut self, key: Key, stream: Stream, (first, count): (u32, u32), bytes: u64) {
+    pub(super) fn handle_repair(
+        &mut self,
+        key: MemberKey,
+        stream: ChunkStream,
+        (first, count): (u32, u32),
+        bytes: u64,
+    ) {
         let running = self.running(key);
         let run = u64::from(first)..u64::from(first) + u64::from(count);
         let span = running.span_of(stream, run.clone());
@@ -173,44 +188,44 @@ impl Datapath {
             return;
         }
         let to = self.members[&key].place(span);
-        self.outputs.push_back(Output::by_nic(Order::Deliver { to }));
-        self.has_more(key, stream);
+        self.outputs.push_back(Output::by_nic(NicOrder::Deliver { to }));
+        self.handle_new_chunks(key, stream);
     }
 
     /// Handles the left neighbour's report that it has the complete stream.
-    pub(super) fn take_whole(&mut self, key: Key, stream: Stream) {
+    pub(super) fn handle_stream_complete(&mut self, key: MemberKey, stream: ChunkStream) {
         let now = Instant(self.now);
         self.running(key).block(stream).handle_have(now);
-        self.mind_check(key, stream);
+        self.rearm_loss_check(key, stream);
     }
 
     /// Handles the right neighbour's report that it lacks nothing (MC-7).
-    pub(super) fn take_complete(&mut self, key: Key) {
+    pub(super) fn handle_complete(&mut self, key: MemberKey) {
         let running = self.running(key);
         assert!(std::mem::replace(&mut running.right_lacks, false), "the right neighbour says so once");
-        (running.whole, running.whole_at) = Default::default();
+        (running.complete_streams, running.report_at) = Default::default();
         running.serving.clear();
         running.blocks.values_mut().for_each(|block| block.stop_serving());
     }
 
     /// Queues a member that may have something to send.
-    pub(super) fn will_send(&mut self, key: Key) {
+    pub(super) fn queue_member(&mut self, key: MemberKey) {
         if !self.sending.contains(&key) {
             self.sending.push_back(key);
         }
     }
 
     /// Sends repairs or a batch of the next queued member; members take turns. False when no member is queued.
-    pub(super) fn send_more(&mut self) -> bool {
+    pub(super) fn send_next(&mut self) -> bool {
         let Some(key) = self.sending.pop_front() else { return false };
         if self.members[&key].running.is_some() && (self.repair(key) || self.multicast(key)) {
-            self.will_send(key);
+            self.queue_member(key);
         }
         true
     }
 
     /// Sends chunks to the right neighbour. False when it has requested none that are here.
-    fn repair(&mut self, key: Key) -> bool {
+    fn repair(&mut self, key: MemberKey) -> bool {
         let (_, right) = self.members[&key].neighbours();
         let most = self.settings.batch;
         let running = self.running(key);
@@ -225,7 +240,7 @@ impl Datapath {
                 let place = self.members[&key].place(from);
                 self.counters.repaired += from.len;
                 let chunks = (run.start as u32, (run.end - run.start) as u32);
-                self.tell(key, right, Message::Repair(stream, chunks, from.len), Some(place));
+                self.send_message(key, right, ReliableMessage::Repair(stream, chunks, from.len), Some(place));
             }
             return true;
         }
@@ -233,11 +248,11 @@ impl Datapath {
     }
 
     /// Multicasts a batch. False when there is none.
-    fn multicast(&mut self, key: Key) -> bool {
+    fn multicast(&mut self, key: MemberKey) -> bool {
         let member = self.members.get_mut(&key).expect("it is open");
         let running = member.running.as_mut().expect("a call runs");
         let source = running.post.program.rank;
-        let own = Stream { source, subgroup: 0 }..=Stream { source, subgroup: u16::MAX };
+        let own = ChunkStream { source, subgroup: 0 }..=ChunkStream { source, subgroup: u16::MAX };
         let Some((stream, block)) = running.blocks.range_mut(own).find(|(_, block)| block.has_batch()) else {
             return false;
         };
@@ -247,15 +262,16 @@ impl Datapath {
         let (call, to) = (running.call, member.nodes.clone());
         for psn in run {
             let payload = member.place(member.running.as_ref().expect("a call runs").span_of(stream, psn..psn + 1));
-            let content = Content::Chunk { subgroup: stream.subgroup, psn: psn as u32, bytes: payload.len as u32 };
-            let packet = Packet { job: key.0, call, from: source, content };
+            let content =
+                DatapathContent::Chunk { subgroup: stream.subgroup, psn: psn as u32, bytes: payload.len as u32 };
+            let packet = DatapathPacket { job: key.0, call, from: source, content };
             self.outputs.push_back(Output::Multicast { to: to.clone(), packet, payload });
         }
-        self.note_repairs(key, stream);
+        self.schedule_repair(key, stream);
         if now_full {
-            self.running(key).stream_done(stream);
-            self.note_whole(key, stream);
-            self.go_on(key);
+            self.running(key).finish_stream(stream);
+            self.schedule_report(key, stream);
+            self.advance(key);
         }
         true
     }

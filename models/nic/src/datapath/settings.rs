@@ -1,6 +1,6 @@
 //! Settings of an accelerator.
 
-use super::costs::Costs;
+use super::costs::DatapathCosts;
 
 /// The transport of chunks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -17,7 +17,7 @@ pub enum Transport {
 
 /// Settings of accelerators; all accelerators of a network have equal settings.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Settings {
+pub struct DatapathSettings {
     pub transport: Transport,
     /// Bytes of a packet (4 KiB, MC Table I).
     pub packet_bytes: u32,
@@ -33,12 +33,12 @@ pub struct Settings {
     pub bitmap_bytes: u64,
     /// Most unfinished calls of one port and job (64, ours).
     pub calls: usize,
-    pub costs: Costs,
+    pub costs: DatapathCosts,
 }
 
-impl Default for Settings {
+impl Default for DatapathSettings {
     fn default() -> Self {
-        Settings {
+        DatapathSettings {
             transport: Transport::Datagrams,
             packet_bytes: 4 << 10,
             threads: 16,
@@ -47,12 +47,12 @@ impl Default for Settings {
             patience: 100_000,
             bitmap_bytes: 1_500_000,
             calls: 64,
-            costs: Costs::bluefield3(),
+            costs: DatapathCosts::bluefield3(),
         }
     }
 }
 
-impl Settings {
+impl DatapathSettings {
     pub fn chunk_bytes(&self) -> u32 {
         match self.transport {
             Transport::Datagrams => self.packet_bytes,

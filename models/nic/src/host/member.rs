@@ -3,24 +3,24 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use outboard_plan::{OpId, Span};
-use outboard_proto::Run;
+use outboard_proto::ProgramRun;
 
-use super::{Name, Post};
-use crate::engine::Place;
-use crate::job::Membership;
-use crate::registered::Part;
+use super::{HostMessageName, ProgramPost};
+use crate::engine::MemorySegment;
+use crate::job::JobMembership;
+use crate::registered::RegisteredPart;
 
 /// An event of one message, which the process handles when it next progresses its call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum News {
+pub(super) enum MessageEvent {
     /// The message lies in this part of staging.
-    Staged(Part),
+    Staged(RegisteredPart),
     /// The sender offers the message.
     Offered,
     /// The message lies in the memory of another process of the host.
-    Here(Place),
+    Local(MemorySegment),
     /// The receiver has taken the message.
-    Taken,
+    Acknowledged,
     /// The receiver is ready for the message.
     Cleared,
     /// The message lies in its final place.
@@ -28,34 +28,34 @@ pub(super) enum News {
 }
 
 #[derive(Debug)]
-pub(super) struct Running {
-    pub(super) post: Post,
+pub(super) struct HostCall {
+    pub(super) post: ProgramPost,
     /// Number of calls of the job before this one.
     pub(super) call: u64,
-    pub(super) run: Run,
+    pub(super) run: ProgramRun,
     /// Receives that wait for a message, and sends that wait for their receiver.
-    pub(super) receives: BTreeMap<Name, OpId>,
-    pub(super) sends: BTreeMap<Name, OpId>,
+    pub(super) receives: BTreeMap<HostMessageName, OpId>,
+    pub(super) sends: BTreeMap<HostMessageName, OpId>,
     /// Receives whose message may go straight to its final place.
-    pub(super) cleared: BTreeMap<Name, OpId>,
+    pub(super) cleared: BTreeMap<HostMessageName, OpId>,
 }
 
 #[derive(Debug)]
-pub(super) struct Member {
-    pub(super) membership: Membership,
-    pub(super) queue: VecDeque<Post>,
-    pub(super) running: Option<Running>,
+pub(super) struct HostMember {
+    pub(super) membership: JobMembership,
+    pub(super) queue: VecDeque<ProgramPost>,
+    pub(super) running: Option<HostCall>,
     /// Number of calls that have begun.
     begun: u64,
     /// Events since the process last progressed its call.
-    pub(super) inbox: VecDeque<(Name, News)>,
+    pub(super) inbox: VecDeque<(HostMessageName, MessageEvent)>,
     /// Messages that have no receive yet.
-    pub(super) unexpected: BTreeMap<Name, News>,
+    pub(super) unexpected: BTreeMap<HostMessageName, MessageEvent>,
 }
 
-impl Member {
-    pub(super) fn new(membership: Membership) -> Self {
-        Member {
+impl HostMember {
+    pub(super) fn new(membership: JobMembership) -> Self {
+        HostMember {
             membership,
             queue: VecDeque::new(),
             running: None,
@@ -75,8 +75,8 @@ impl Member {
         if self.running.is_none()
             && let Some(post) = self.queue.pop_front()
         {
-            self.running = Some(Running {
-                run: Run::new(post.program.clone()),
+            self.running = Some(HostCall {
+                run: ProgramRun::new(post.program.clone()),
                 post,
                 call: self.begun,
                 receives: BTreeMap::new(),
@@ -87,7 +87,7 @@ impl Member {
         }
     }
 
-    pub(super) fn place(&self, span: Span) -> Place {
+    pub(super) fn place(&self, span: Span) -> MemorySegment {
         let memory = self.running.as_ref().expect("a call runs").post.memory;
         self.membership.place(memory, span, 1)
     }

@@ -14,8 +14,8 @@
 //! A step waits for earlier steps, then is started, then complete. A call ends with its last step, and then the next
 //! call begins.
 //!
-//! Invariants: staging and calls are bounded by [`Settings`]; a message that finds no staging waits at its source. A
-//! call's resources are free again when it has ended or failed. Never holds payload.
+//! Invariants: staging and calls are bounded by [`HostSettings`]; a message that finds no staging waits at its source.
+//! A call's resources are free again when it has ended or failed. Never holds payload.
 
 mod member;
 mod progress;
@@ -24,15 +24,15 @@ use std::collections::{BTreeMap, VecDeque};
 
 use outboard_plan::Rank;
 
-use crate::engine::{Engine, Failure, Node, Output, Port};
-pub use crate::job::Post;
-use crate::job::{self, JobError, Members, Membership};
-use crate::registered::Registered;
-use member::Member;
+use crate::engine::{JobFailure, NicEngine, NodeId, Output, Port};
+pub use crate::job::ProgramPost;
+use crate::job::{self, JobError, JobMembers, JobMembership};
+use crate::registered::RegisteredMemory;
+use member::HostMember;
 
 /// The times at which processes progress their calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Progress {
+pub enum ProgressMode {
     /// Processes test their calls at a fixed interval.
     Tests {
         /// Nanoseconds from one test to the next.
@@ -44,9 +44,9 @@ pub enum Progress {
 
 /// Resources of a host; all hosts of a network have equal settings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Settings {
+pub struct HostSettings {
     /// When processes progress their calls (tests every 1,000 ns, ours).
-    pub progress: Progress,
+    pub progress: ProgressMode,
     /// Messages of at least this many bytes are offered, smaller ones are sent at once (16 KB, from CD-5).
     pub eager_bytes: u64,
     /// Bytes of the staging buffers of a host (16 MiB, ours).
@@ -55,10 +55,10 @@ pub struct Settings {
     pub calls: usize,
 }
 
-impl Default for Settings {
+impl Default for HostSettings {
     fn default() -> Self {
-        Settings {
-            progress: Progress::Tests { every: 1_000 },
+        HostSettings {
+            progress: ProgressMode::Tests { every: 1_000 },
             eager_bytes: 16 << 10,
             staging_bytes: 16 << 20,
             calls: 64,
@@ -68,7 +68,7 @@ impl Default for Settings {
 
 /// The name of a message within its job; the receiver uses the same name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Name {
+pub struct HostMessageName {
     /// Number of calls of the job before this one.
     pub call: u64,
     pub from: Rank,
@@ -77,21 +77,21 @@ pub struct Name {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Packet {
+pub struct HostPacket {
     pub job: u8,
     pub port: Port,
-    pub name: Name,
-    pub content: Content,
+    pub name: HostMessageName,
+    pub content: HostContent,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Content {
+pub enum HostContent {
     /// The message itself, of so many bytes; its receive may not be posted yet.
     Message(u64),
     /// The sender has the message.
     Offer,
     /// The receiver has taken the message.
-    Taken,
+    Acknowledged,
     /// The receiver is ready for the message.
     Clear,
     /// The message itself, of so many bytes, for its final place.
@@ -99,83 +99,83 @@ pub enum Content {
 }
 
 /// A member, by job and port.
-type Key = (u8, u16);
+type MemberKey = (u8, u16);
 
 #[derive(Debug)]
-pub struct Host {
-    node: Node,
-    settings: Settings,
-    members: Members<Member>,
-    staging: Registered,
+pub struct HostEngine {
+    node: NodeId,
+    settings: HostSettings,
+    members: JobMembers<HostMember>,
+    staging: RegisteredMemory,
     /// Time of the next test, while there are calls to test.
     next_test: Option<u64>,
-    outputs: VecDeque<Output<Packet>>,
+    outputs: VecDeque<Output<HostPacket>>,
 }
 
-impl Host {
+impl HostEngine {
     /// A host without jobs.
-    pub fn new(node: Node, settings: Settings) -> Self {
-        let staging = Registered::new(settings.staging_bytes);
-        Host { node, settings, members: BTreeMap::new(), staging, next_test: None, outputs: VecDeque::new() }
+    pub fn new(node: NodeId, settings: HostSettings) -> Self {
+        let staging = RegisteredMemory::new(settings.staging_bytes);
+        HostEngine { node, settings, members: BTreeMap::new(), staging, next_test: None, outputs: VecDeque::new() }
     }
 
     /// Makes `port` a member of a job with these members, by rank.
-    pub fn open(&mut self, job: u8, port: Port, members: Vec<(Node, Port)>) {
-        let membership = Membership::new((self.node, port), members);
-        job::enter(&mut self.members, job, port, Member::new(membership));
+    pub fn open(&mut self, job: u8, port: Port, members: Vec<(NodeId, Port)>) {
+        let membership = JobMembership::new((self.node, port), members);
+        job::insert_member(&mut self.members, job, port, HostMember::new(membership));
     }
 
     /// Whether nothing is in flight, and all staging is free.
     pub fn is_idle(&self) -> bool {
         self.outputs.is_empty()
             && self.staging.left() == self.settings.staging_bytes
-            && self.members.values().all(Member::is_idle)
+            && self.members.values().all(HostMember::is_idle)
     }
 
     /// Schedules the next test while any process has a call.
-    fn mind_tests(&mut self, now: u64) {
-        let Progress::Tests { every } = self.settings.progress else { return };
+    fn schedule_test(&mut self, now: u64) {
+        let ProgressMode::Tests { every } = self.settings.progress else { return };
         let calls = self.members.values().any(|member| member.running.is_some());
         self.next_test = calls.then(|| self.next_test.unwrap_or(now + every));
     }
 }
 
-impl Engine for Host {
-    type Post = Post;
-    type Refusal = JobError;
-    type Packet = Packet;
+impl NicEngine for HostEngine {
+    type Post = ProgramPost;
+    type Error = JobError;
+    type Packet = HostPacket;
 
-    fn post(&mut self, now: u64, port: Port, post: &Post) -> Result<(), JobError> {
+    fn post(&mut self, now: u64, port: Port, post: &ProgramPost) -> Result<(), JobError> {
         let (job, key) = (post.job, (post.job, port.0));
         let member = self.members.get_mut(&key).expect("the job is open");
         member.membership.admit(job, post.program.rank, member.calls(), self.settings.calls)?;
         member.queue.push_back(post.clone());
         self.test(key);
-        self.settle();
-        self.mind_tests(now);
+        self.drain_inboxes();
+        self.schedule_test(now);
         Ok(())
     }
 
-    fn handle_packet(&mut self, now: u64, from: Node, packet: Packet) {
+    fn handle_packet(&mut self, now: u64, from: NodeId, packet: HostPacket) {
         let key = (packet.job, packet.port.0);
         let peer = match packet.content {
-            Content::Message(_) | Content::Offer | Content::Data(_) => packet.name.from,
-            Content::Taken | Content::Clear => packet.name.to,
+            HostContent::Message(_) | HostContent::Offer | HostContent::Data(_) => packet.name.from,
+            HostContent::Acknowledged | HostContent::Clear => packet.name.to,
         };
-        if self.members[&key].membership.hears(peer, from) {
-            self.take_in(key, packet);
+        if self.members[&key].membership.accepts_from(peer, from) {
+            self.handle_arrival(key, packet);
         }
-        self.settle();
-        self.mind_tests(now);
+        self.drain_inboxes();
+        self.schedule_test(now);
     }
 
-    fn handle_dead(&mut self, now: u64, node: Node) {
-        let needs = self.members.iter().filter(|(_, member)| member.membership.needs(node));
-        let failed: Vec<Key> = needs.map(|(key, _)| *key).collect();
+    fn handle_dead(&mut self, now: u64, node: NodeId) {
+        let involves = self.members.iter().filter(|(_, member)| member.membership.involves(node));
+        let failed: Vec<MemberKey> = involves.map(|(key, _)| *key).collect();
         for key in failed {
-            self.fail(key, Failure::Dead { node });
+            self.fail(key, JobFailure::Dead { node });
         }
-        self.mind_tests(now);
+        self.schedule_test(now);
     }
 
     fn handle_timeout(&mut self, now: u64) {
@@ -183,26 +183,26 @@ impl Engine for Host {
             return;
         }
         self.next_test = None;
-        let all: Vec<Key> = self.members.keys().copied().collect();
+        let all: Vec<MemberKey> = self.members.keys().copied().collect();
         all.into_iter().for_each(|key| self.test(key));
-        self.mind_tests(now);
+        self.schedule_test(now);
     }
 
     fn poll_timeout(&self) -> Option<u64> {
         self.next_test
     }
 
-    fn poll(&mut self) -> Option<Output<Packet>> {
+    fn poll(&mut self) -> Option<Output<HostPacket>> {
         self.outputs.pop_front()
     }
 }
 
 /// Processes that progress plans themselves add no costs to their machine's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Costs;
+pub struct HostCosts;
 
-impl crate::costs::Costs<Host> for Costs {
-    fn post(&self, _machine: &crate::costs::Machine, _post: &Post) -> f64 {
+impl crate::costs::EngineCosts<HostEngine> for HostCosts {
+    fn post(&self, _machine: &crate::costs::Machine, _post: &ProgramPost) -> f64 {
         0.0
     }
 }

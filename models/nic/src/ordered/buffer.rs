@@ -8,12 +8,12 @@
 
 /// The key of a packet at its destination.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Key(u128);
+pub struct PacketKey(u128);
 
 /// The fields of a key. JobID, source node, source port and SeqID are the 48 bits of TH-2. Destination port, pulse and
 /// chunk distinguish ranks of one node, concurrent pulses and packets of one message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Name {
+pub struct PacketName {
     pub job: u8,
     pub source: u32,
     pub source_port: u16,
@@ -23,8 +23,8 @@ pub struct Name {
     pub chunk: u16,
 }
 
-impl From<Name> for Key {
-    fn from(name: Name) -> Key {
+impl From<PacketName> for PacketKey {
+    fn from(name: PacketName) -> PacketKey {
         let fields: [(u128, u32); 7] = [
             (name.job.into(), 8),
             (name.source.into(), 24),
@@ -34,14 +34,14 @@ impl From<Name> for Key {
             (name.pulse.into(), 12),
             (name.chunk.into(), 16),
         ];
-        Key(fields.iter().fold(0, |key, (value, bits)| {
+        PacketKey(fields.iter().fold(0, |key, (value, bits)| {
             debug_assert!(*value < 1 << bits, "{name:?} fits its fields");
             key << bits | value
         }))
     }
 }
 
-impl Key {
+impl PacketKey {
     /// The job and destination port of the packet.
     pub(super) fn task(self) -> (u8, u16) {
         ((self.0 >> 79) as u8, (self.0 >> 28) as u16 & 0x7ff)
@@ -62,7 +62,7 @@ impl Key {
 
 #[derive(Debug)]
 pub struct HashBuffer {
-    keys: Vec<Key>,
+    keys: Vec<PacketKey>,
     valid: Vec<u64>,
     /// By slot: number of valid entries whose keys hash to it, and the distance of the farthest one.
     homes: Vec<(u32, u32)>,
@@ -74,7 +74,7 @@ impl HashBuffer {
     /// An empty buffer of `slots` slots, of which a tenth stays free.
     pub fn new(slots: usize) -> Self {
         HashBuffer {
-            keys: vec![Key(0); slots],
+            keys: vec![PacketKey(0); slots],
             valid: vec![0; slots.div_ceil(64)],
             homes: vec![(0, 0); slots],
             len: 0,
@@ -95,7 +95,7 @@ impl HashBuffer {
         self.capacity
     }
 
-    fn home(&self, key: Key) -> usize {
+    fn home(&self, key: PacketKey) -> usize {
         ((u128::from(key.hash()) * self.keys.len() as u128) >> 64) as usize
     }
 
@@ -104,7 +104,7 @@ impl HashBuffer {
     }
 
     /// The slot of a waiting packet.
-    pub fn find(&self, key: Key) -> Option<usize> {
+    pub fn find(&self, key: PacketKey) -> Option<usize> {
         let home = self.home(key);
         let (entries, reach) = self.homes[home];
         let slots = (0..=reach as usize).map(|far| (home + far) % self.keys.len());
@@ -115,7 +115,7 @@ impl HashBuffer {
     ///
     /// # Panics
     /// When a packet with this key waits already, or the buffer is full.
-    pub fn insert(&mut self, key: Key) -> usize {
+    pub fn insert(&mut self, key: PacketKey) -> usize {
         assert!(self.find(key).is_none(), "a packet comes once");
         assert!(self.len < self.capacity, "what is sent has room");
         let home = self.home(key);
@@ -132,7 +132,7 @@ impl HashBuffer {
     }
 
     /// Removes a packet; its bytes stay in the slot until the next packet gets the slot.
-    pub fn remove(&mut self, key: Key) -> Option<usize> {
+    pub fn remove(&mut self, key: PacketKey) -> Option<usize> {
         let slot = self.find(key)?;
         self.clear(slot);
         Some(slot)
@@ -150,7 +150,7 @@ impl HashBuffer {
     }
 
     /// Removes all packets whose keys `which` selects.
-    pub fn remove_all(&mut self, which: impl Fn(Key) -> bool) {
+    pub fn remove_all(&mut self, which: impl Fn(PacketKey) -> bool) {
         for slot in 0..self.keys.len() {
             if self.is_valid(slot) && which(self.keys[slot]) {
                 self.clear(slot);
@@ -168,8 +168,8 @@ mod tests {
 
     use super::*;
 
-    fn key(rng: &mut ChaCha8Rng) -> Key {
-        let name = Name {
+    fn key(rng: &mut ChaCha8Rng) -> PacketKey {
+        let name = PacketName {
             job: rng.random(),
             source: rng.random_range(0..1 << 24),
             source_port: rng.random_range(0..1 << 11),
@@ -186,7 +186,7 @@ mod tests {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         let mut buffer = HashBuffer::new(512);
         assert_eq!(buffer.capacity(), 460);
-        let (mut map, mut there): (HashMap<Key, usize>, Vec<Key>) = (HashMap::new(), Vec::new());
+        let (mut map, mut there): (HashMap<PacketKey, usize>, Vec<PacketKey>) = (HashMap::new(), Vec::new());
         let (mut used, mut full) = (vec![false; 512], 0);
         for _ in 0..operations {
             // Fills the buffer, then stays within a few packets of full.
@@ -236,20 +236,20 @@ mod tests {
     /// Every field of a name is a part of its key.
     #[test]
     fn names_that_differ_have_other_keys() {
-        let name = Name { job: 1, source: 2, source_port: 3, seq: 4, port: 5, pulse: 6, chunk: 7 };
+        let name = PacketName { job: 1, source: 2, source_port: 3, seq: 4, port: 5, pulse: 6, chunk: 7 };
         let others = [
-            Name { job: 2, ..name },
-            Name { source: 3, ..name },
-            Name { source_port: 4, ..name },
-            Name { seq: 5, ..name },
-            Name { port: 6, ..name },
-            Name { pulse: 7, ..name },
-            Name { chunk: 8, ..name },
+            PacketName { job: 2, ..name },
+            PacketName { source: 3, ..name },
+            PacketName { source_port: 4, ..name },
+            PacketName { seq: 5, ..name },
+            PacketName { port: 6, ..name },
+            PacketName { pulse: 7, ..name },
+            PacketName { chunk: 8, ..name },
         ];
         for other in others {
-            assert_ne!(Key::from(other), Key::from(name), "{other:?}");
+            assert_ne!(PacketKey::from(other), PacketKey::from(name), "{other:?}");
         }
-        let largest = Name { job: 0xff, port: 0x7ff, pulse: 0xfff, ..name };
-        assert_eq!([largest, name].map(|name| Key::from(name).task()), [(0xff, 0x7ff), (1, 5)]);
+        let largest = PacketName { job: 0xff, port: 0x7ff, pulse: 0xfff, ..name };
+        assert_eq!([largest, name].map(|name| PacketKey::from(name).task()), [(0xff, 0x7ff), (1, 5)]);
     }
 }

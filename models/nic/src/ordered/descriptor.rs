@@ -59,7 +59,7 @@ impl Flags {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Address {
+pub enum DescriptorAddress {
     /// Address in the memory of the process that posts.
     Host(u64),
     /// Offset from the start of the pulse's intermediate results.
@@ -67,13 +67,13 @@ pub enum Address {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Piece {
-    pub address: Address,
+pub struct DescriptorPiece {
+    pub address: DescriptorAddress,
     pub len: u64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Source {
+pub struct PortAddress {
     pub node: u32,
     pub port: u16,
 }
@@ -106,13 +106,13 @@ pub struct Descriptor {
     /// Bytes of each message that the descriptor reads or sends (ours).
     pub length: u32,
     /// The table of the task, with CH.
-    pub sources: Vec<Source>,
+    pub sources: Vec<PortAddress>,
     /// The data that packets are combined with, or that are copied.
-    pub operand: Vec<Piece>,
+    pub operand: Vec<DescriptorPiece>,
     /// The destination of the combined or copied data.
-    pub result: Vec<Piece>,
+    pub result: Vec<DescriptorPiece>,
     /// The pieces of the message, unless it is `inline`.
-    pub message: Vec<Piece>,
+    pub message: Vec<DescriptorPiece>,
     /// The message, carried in the words of the descriptor: up to [`MAX_INLINE`] bytes.
     pub inline: Vec<u64>,
 }
@@ -123,9 +123,9 @@ impl Descriptor {
     }
 
     /// The peer of a point-to-point descriptor; `None` for a mere copy.
-    pub(super) fn peer(&self) -> Option<Source> {
+    pub(super) fn peer(&self) -> Option<PortAddress> {
         let moves = self.flags.has(Flags::SWAP_REMOTE_DATA) || self.flags.has(Flags::SWAP_REMOTE_ADDRESS);
-        moves.then_some(Source { node: self.dest, port: self.dest_port })
+        moves.then_some(PortAddress { node: self.dest, port: self.dest_port })
     }
 }
 
@@ -157,16 +157,16 @@ impl Sequence {
     }
 
     /// The destination of descriptor `at`, if it sends; with SwapLocalVP, the port of the last packet that it reads.
-    pub(super) fn dest(&self, at: usize) -> Option<Source> {
+    pub(super) fn dest(&self, at: usize) -> Option<PortAddress> {
         let descriptor = &self.descriptors[at];
         let answers = descriptor.flags.has(Flags::SWAP_LOCAL_PORT);
-        let heard = self.sources_of(at).last().filter(|_| answers);
-        let port = heard.map_or(descriptor.dest_port, |source| source.port);
-        descriptor.flags.has(Flags::SENDS).then_some(Source { node: descriptor.dest, port })
+        let last_read = self.sources_of(at).last().filter(|_| answers);
+        let port = last_read.map_or(descriptor.dest_port, |source| source.port);
+        descriptor.flags.has(Flags::SENDS).then_some(PortAddress { node: descriptor.dest, port })
     }
 
     /// The sources whose packets descriptor `at` reads, in the order of reading.
-    pub(super) fn sources_of(&self, at: usize) -> &[Source] {
+    pub(super) fn sources_of(&self, at: usize) -> &[PortAddress] {
         let descriptor = &self.descriptors[at];
         let first = usize::from(descriptor.first_source);
         if descriptor.count == 0 { &[] } else { &self.head().sources[first..first + usize::from(descriptor.count)] }

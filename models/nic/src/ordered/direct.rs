@@ -10,15 +10,15 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use super::descriptor::{Descriptor, Flags, Source};
+use super::descriptor::{Descriptor, Flags, PortAddress};
 use super::progress::{cut, pairs};
-use super::task::End;
-use super::{Content, Ordered, TaskKey};
-use crate::engine::{Order, Output, Place, Port, Worker};
+use super::task::CallEnd;
+use super::{OrderedContent, OrderedEngine, TaskKey};
+use crate::engine::{Executor, MemorySegment, NicOrder, Output, Port};
 
 /// A place that was named for a message.
 #[derive(Debug)]
-struct Landing {
+struct MessageTarget {
     call: u64,
     descriptor: Descriptor,
     /// Arrived chunks, and the number of missing ones.
@@ -28,7 +28,7 @@ struct Landing {
 
 /// Messages between this port and another one of its job.
 #[derive(Debug, Default)]
-struct Pair {
+struct PortPair {
     /// Number of messages that have left for the other port, and those that wait for their places, with their calls.
     sent: u64,
     waiting: VecDeque<(u64, Descriptor)>,
@@ -36,22 +36,22 @@ struct Pair {
     places: u64,
     /// Number of places that were named for messages of the other port, and the places that still await chunks.
     named: u64,
-    landings: BTreeMap<u64, Landing>,
+    targets: BTreeMap<u64, MessageTarget>,
 }
 
 /// Point-to-point state of a port.
 #[derive(Debug, Default)]
-pub(super) struct Direct {
-    pairs: BTreeMap<Source, Pair>,
+pub(super) struct DirectState {
+    pairs: BTreeMap<PortAddress, PortPair>,
     /// The call that is being posted.
     call: u64,
     /// Number of unfinished descriptors, by call.
     left: BTreeMap<u64, usize>,
 }
 
-impl Direct {
+impl DirectState {
     /// Whether all descriptors posted up to the end of a call have been carried out.
-    pub(super) fn is_over(&self, call: u64) -> bool {
+    pub(super) fn has_finished(&self, call: u64) -> bool {
         self.left.first_key_value().is_none_or(|(oldest, _)| *oldest > call)
     }
 
@@ -68,10 +68,10 @@ impl Direct {
     }
 }
 
-impl Ordered {
+impl OrderedEngine {
     /// The part of the NIC that carries out point-to-point descriptors, beside the units.
-    pub(super) fn direct_path(&self) -> Worker {
-        Worker::Nic(self.settings.units as u16)
+    pub(super) fn direct_path(&self) -> Executor {
+        Executor::Nic(self.settings.units as u16)
     }
 
     pub(super) fn post_direct(&mut self, port: Port, descriptor: Descriptor) {
@@ -88,22 +88,22 @@ impl Ordered {
             }
             Some(peer) => {
                 let pair = direct.pairs.entry(peer).or_default();
-                let landing = Landing { call, descriptor, arrived: vec![false; packets], missing: packets };
-                pair.landings.insert(pair.named, landing);
+                let target = MessageTarget { call, descriptor, arrived: vec![false; packets], missing: packets };
+                pair.targets.insert(pair.named, target);
                 pair.named += 1;
                 let before = pair.named;
-                self.transmit(key, peer, Content::Places { before }, Vec::new());
+                self.transmit(key, peer, OrderedContent::Places { before }, Vec::new());
             }
             None => direct.done(call),
         }
         if flags.has(Flags::ENDS) {
             let task = self.task(key);
-            task.ends.push_back(End::Direct(call));
+            task.ends.push_back(CallEnd::Direct(call));
             task.direct.call += 1;
         }
         match peer {
-            Some(peer) => self.send_on(key, peer),
-            None => self.tell_ended(key),
+            Some(peer) => self.send_placed(key, peer),
+            None => self.report_ended(key),
         }
     }
 
@@ -111,12 +111,12 @@ impl Ordered {
         let whole = (0, descriptor.length.into());
         let [from, to] = [&descriptor.operand, &descriptor.result].map(|pieces| cut(pieces, whole, port, 0));
         let by = self.direct_path();
-        let copy = |(from, to)| Output::Order { by, order: Order::Copy { from, to } };
+        let copy = |(from, to)| Output::Order { by, order: NicOrder::Copy { from, to } };
         self.outputs.extend(pairs(&from, &to).map(copy));
     }
 
     /// Sends the waiting messages whose places the destination has named.
-    fn send_on(&mut self, key: TaskKey, to: Source) {
+    fn send_placed(&mut self, key: TaskKey, to: PortAddress) {
         while let Some(pair) = self.task(key).direct.pairs.get_mut(&to)
             && pair.sent < pair.places
             && let Some((call, descriptor)) = pair.waiting.pop_front()
@@ -126,46 +126,51 @@ impl Ordered {
             self.send_message(key, to, number, &descriptor);
             self.task(key).direct.done(call);
         }
-        self.tell_ended(key);
+        self.report_ended(key);
     }
 
-    fn send_message(&mut self, key: TaskKey, to: Source, number: u64, descriptor: &Descriptor) {
+    fn send_message(&mut self, key: TaskKey, to: PortAddress, number: u64, descriptor: &Descriptor) {
         let (length, by) = (u64::from(descriptor.length), self.direct_path());
         for chunk in 0..self.settings.packets(length) {
             let part = self.settings.packet(length, chunk);
             let payload = if descriptor.inline.is_empty() {
                 cut(&descriptor.message, part, Port(key.1), 0)
             } else {
-                self.carried(by, &descriptor.inline, part)
+                self.write_inline(by, &descriptor.inline, part)
             };
-            self.transmit(key, to, Content::Direct { number, chunk: chunk as u16, bytes: part.1 as u32 }, payload);
+            self.transmit(
+                key,
+                to,
+                OrderedContent::Direct { number, chunk: chunk as u16, bytes: part.1 as u32 },
+                payload,
+            );
         }
     }
 
     /// Handles a peer's report that it has named places.
-    pub(super) fn placed(&mut self, key: TaskKey, from: Source, before: u64) {
+    pub(super) fn handle_places(&mut self, key: TaskKey, from: PortAddress, before: u64) {
         let pair = self.task(key).direct.pairs.entry(from).or_default();
         pair.places = pair.places.max(before);
-        self.send_on(key, from);
+        self.send_placed(key, from);
     }
 
     /// Writes a chunk of a message to the place with the message's number.
-    pub(super) fn land(&mut self, key: TaskKey, source: Source, (number, chunk, bytes): (u64, u16, u32)) {
+    pub(super) fn write_chunk(&mut self, key: TaskKey, source: PortAddress, (number, chunk, bytes): (u64, u16, u32)) {
         let by = self.direct_path();
         let task = self.tasks.get_mut(&key).expect("looked up");
         let pair = task.direct.pairs.get_mut(&source).expect("it has places");
-        let landing = pair.landings.get_mut(&number).expect("a message leaves when its place is named");
-        let part = self.settings.packet(landing.descriptor.length.into(), chunk.into());
+        let target = pair.targets.get_mut(&number).expect("a message leaves when its place is named");
+        let part = self.settings.packet(target.descriptor.length.into(), chunk.into());
         assert_eq!(part.1, u64::from(bytes), "a message is as long as its place");
-        assert!(!std::mem::replace(&mut landing.arrived[usize::from(chunk)], true), "a chunk comes once");
-        landing.missing -= 1;
-        let places: Vec<Place> = cut(&landing.descriptor.result, part, Port(key.1), 0);
-        self.outputs.extend(places.into_iter().map(|to| Output::Order { by, order: Order::Deliver { to } }));
-        if landing.missing == 0 {
-            let call = landing.call;
-            pair.landings.remove(&number);
+        assert!(!std::mem::replace(&mut target.arrived[usize::from(chunk)], true), "a chunk comes once");
+        target.missing -= 1;
+        let places: Vec<MemorySegment> = cut(&target.descriptor.result, part, Port(key.1), 0);
+        self.outputs.extend(places.into_iter().map(|to| Output::Order { by, order: NicOrder::Deliver { to } }));
+        if target.missing == 0 {
+            let call = target.call;
+            pair.targets.remove(&number);
             task.direct.done(call);
-            self.tell_ended(key);
+            self.report_ended(key);
         }
     }
 }

@@ -19,8 +19,8 @@
 //! | a message from point to point waits | the place that its destination names for it |
 //! | a named place is awaited | the last chunk of its message |
 //!
-//! Invariants: packets of a task and pulse never exceed [`Settings::pulse_packets`]. Slots, counters and grants are
-//! returned when the pulse ends or its job fails. Never holds payload except the bytes that descriptors carry.
+//! Invariants: packets of a task and pulse never exceed [`OrderedSettings::pulse_packets`]. Slots, counters and grants
+//! are returned when the pulse ends or its job fails. Never holds payload except the bytes that descriptors carry.
 
 pub mod buffer;
 mod costs;
@@ -37,20 +37,20 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use thiserror::Error;
 
-pub use costs::Costs;
-pub use packet::{Content, Packet};
-pub use settings::{MAX_PORTS, MAX_SOURCES, MAX_STEPS, Settings, Sharing};
+pub use costs::OrderedCosts;
+pub use packet::{OrderedContent, OrderedPacket};
+pub use settings::{BufferSharing, MAX_PORTS, MAX_SOURCES, MAX_STEPS, OrderedSettings};
 
-use crate::engine::{Engine, Failure, Node, Order, Output, Place, Port, Region, Worker};
+use crate::engine::{AddressSpace, Executor, JobFailure, MemorySegment, NicEngine, NicOrder, NodeId, Output, Port};
 use crate::job::JobError;
-use buffer::{Key, Name};
-use descriptor::{Descriptor, Flags, MAX_INLINE, PULSES, Sequence, Source};
-use task::{End, Task};
+use buffer::{PacketKey, PacketName};
+use descriptor::{Descriptor, Flags, MAX_INLINE, PULSES, PortAddress, Sequence};
+use task::{CallEnd, Task};
 use unit::Unit;
 
 /// The reason why a NIC rejects a job or a post.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-pub enum Refusal {
+pub enum OrderedError {
     #[error("{tasks} tasks at once, one of each port and job: a NIC has {most}; close groups that are not used")]
     Tasks { tasks: usize, most: usize },
     #[error("port {port} of a node: there are {MAX_PORTS}; start fewer processes on a host")]
@@ -63,37 +63,49 @@ pub enum Refusal {
 type TaskKey = (u8, u16);
 
 #[derive(Debug)]
-pub struct Ordered {
-    node: Node,
-    settings: Settings,
+pub struct OrderedEngine {
+    node: NodeId,
+    settings: OrderedSettings,
     tasks: BTreeMap<TaskKey, Task>,
     units: Vec<Unit>,
     /// Tasks that may be able to progress.
     ready: BTreeSet<TaskKey>,
-    outputs: VecDeque<Output<Packet>>,
+    outputs: VecDeque<Output<OrderedPacket>>,
 }
 
-impl Ordered {
+impl OrderedEngine {
     /// A NIC without tasks.
     ///
     /// # Panics
     /// When a task would have no room for a packet, or packets would cut elements.
-    pub fn new(node: Node, settings: Settings) -> Self {
+    pub fn new(node: NodeId, settings: OrderedSettings) -> Self {
         assert!(settings.pulse_packets() > 0 && settings.counters > 0, "{settings:?} has room for no task");
         assert!(settings.packet_bytes.is_multiple_of(16), "packets of {} B cut elements", settings.packet_bytes);
         let units = (0..settings.units).map(|_| Unit::new(&settings)).collect();
-        Ordered { node, settings, tasks: BTreeMap::new(), units, ready: BTreeSet::new(), outputs: VecDeque::new() }
+        OrderedEngine {
+            node,
+            settings,
+            tasks: BTreeMap::new(),
+            units,
+            ready: BTreeSet::new(),
+            outputs: VecDeque::new(),
+        }
     }
 
     /// Makes `port` a member of a job; `members` are all of its members, this port included.
-    pub fn open(&mut self, job: u8, port: Port, members: impl IntoIterator<Item = Source>) -> Result<(), Refusal> {
+    pub fn open(
+        &mut self,
+        job: u8,
+        port: Port,
+        members: impl IntoIterator<Item = PortAddress>,
+    ) -> Result<(), OrderedError> {
         let (tasks, most) = (self.tasks.len() + 1, self.settings.tasks);
         if tasks > most {
-            return Err(Refusal::Tasks { tasks, most });
+            return Err(OrderedError::Tasks { tasks, most });
         }
-        let members: Vec<Source> = members.into_iter().collect();
+        let members: Vec<PortAddress> = members.into_iter().collect();
         if let Some(member) = members.iter().find(|member| u32::from(member.port) >= MAX_PORTS) {
-            return Err(Refusal::Ports { port: member.port });
+            return Err(OrderedError::Ports { port: member.port });
         }
         let before = self.tasks.insert((job, port.0), Task::new(members, &self.settings));
         assert!(before.is_none(), "job {job} is open on {port} already");
@@ -115,18 +127,18 @@ impl Ordered {
     }
 
     /// Size of the NIC's own memory in bytes, from address 0.
-    pub fn memory_bytes(settings: &Settings) -> u64 {
+    pub fn memory_bytes(settings: &OrderedSettings) -> u64 {
         settings.units as u64 * Self::unit_bytes(settings) + MAX_INLINE
     }
 
-    fn unit_bytes(settings: &Settings) -> u64 {
+    fn unit_bytes(settings: &OrderedSettings) -> u64 {
         settings.slots() as u64 * settings.packet_bytes + settings.counters as u64 * settings.intermediate_bytes()
     }
 
     /// The first `len` bytes of a slot.
-    fn slot(&self, unit: usize, slot: usize, len: u64) -> Place {
+    fn slot(&self, unit: usize, slot: usize, len: u64) -> MemorySegment {
         let address = unit as u64 * Self::unit_bytes(&self.settings) + slot as u64 * self.settings.packet_bytes;
-        Place { region: Region::Nic, address, len }
+        MemorySegment { region: AddressSpace::Nic, address, len }
     }
 
     /// The address of the intermediate results of the sequence that holds this counter.
@@ -136,34 +148,35 @@ impl Ordered {
         unit as u64 * Self::unit_bytes(&self.settings) + behind_slots + before
     }
 
-    fn transmit(&mut self, from: TaskKey, to: Source, content: Content, payload: Vec<Place>) {
-        let packet = Packet { job: from.0, source_port: from.1, port: to.port, content };
+    fn transmit(&mut self, from: TaskKey, to: PortAddress, content: OrderedContent, payload: Vec<MemorySegment>) {
+        let packet = OrderedPacket { job: from.0, source_port: from.1, port: to.port, content };
         let unit = self.tasks.get(&from).and_then(|task| task.unit).unwrap_or(0);
         let by = match content {
-            Content::Direct { .. } | Content::Places { .. } => self.direct_path(),
-            Content::Data { .. } | Content::Ask { .. } | Content::Grant { .. } | Content::Abort(_) => {
-                Worker::Nic(unit as u16)
-            }
+            OrderedContent::Direct { .. } | OrderedContent::Places { .. } => self.direct_path(),
+            OrderedContent::Data { .. }
+            | OrderedContent::RequestRoom { .. }
+            | OrderedContent::Grant { .. }
+            | OrderedContent::Abort(_) => Executor::Nic(unit as u16),
         };
-        self.outputs.push_back(Output::Transmit { by, to: Node(to.node), packet, payload });
+        self.outputs.push_back(Output::Transmit { by, to: NodeId(to.node), packet, payload });
     }
 
     /// Writes the bytes that a descriptor carries to NIC memory, until the driver has gathered them for their packet.
-    fn carried(&mut self, by: Worker, inline: &[u64], (start, len): (u64, u64)) -> Vec<Place> {
+    fn write_inline(&mut self, by: Executor, inline: &[u64], (start, len): (u64, u64)) -> Vec<MemorySegment> {
         let address = Self::memory_bytes(&self.settings) - MAX_INLINE;
         let words = &inline[start as usize / 8..(start + len).div_ceil(8) as usize];
         for (at, word) in (0..).step_by(8).zip(words) {
-            let to = Place { region: Region::Nic, address: address + at, len: (len - at).min(8) };
-            self.outputs.push_back(Output::Order { by, order: Order::Write { word: *word, to } });
+            let to = MemorySegment { region: AddressSpace::Nic, address: address + at, len: (len - at).min(8) };
+            self.outputs.push_back(Output::Order { by, order: NicOrder::Write { word: *word, to } });
         }
-        vec![Place { region: Region::Nic, address, len }]
+        vec![MemorySegment { region: AddressSpace::Nic, address, len }]
     }
 
     /// Stores a chunk of a message in the hash buffer.
-    fn take_in(&mut self, task: TaskKey, source: Source, (seq, number, chunk, bytes): (u8, u16, u16, u32)) {
+    fn store_chunk(&mut self, task: TaskKey, source: PortAddress, (seq, number, chunk, bytes): (u8, u16, u16, u32)) {
         let pulse = self.tasks[&task].pulse(number).expect("what is sent has room");
         let unit = self.bind(task);
-        let name = Name {
+        let name = PacketName {
             job: task.0,
             source: source.node,
             source_port: source.port,
@@ -172,21 +185,21 @@ impl Ordered {
             pulse: number,
             chunk,
         };
-        let slot = self.units[unit].buffer.insert(Key::from(name));
+        let slot = self.units[unit].buffer.insert(PacketKey::from(name));
         *self.task(task).held.entry(pulse).or_default() += 1;
-        let order = Order::Deliver { to: self.slot(unit, slot, bytes.into()) };
-        self.outputs.push_back(Output::Order { by: Worker::Nic(unit as u16), order });
+        let order = NicOrder::Deliver { to: self.slot(unit, slot, bytes.into()) };
+        self.outputs.push_back(Output::Order { by: Executor::Nic(unit as u16), order });
         self.ready.insert(task);
         self.unbind_idle(task);
     }
 }
 
-impl Engine for Ordered {
+impl NicEngine for OrderedEngine {
     type Post = [Descriptor];
-    type Refusal = Refusal;
-    type Packet = Packet;
+    type Error = OrderedError;
+    type Packet = OrderedPacket;
 
-    fn post(&mut self, now: u64, port: Port, post: &[Descriptor]) -> Result<(), Refusal> {
+    fn post(&mut self, now: u64, port: Port, post: &[Descriptor]) -> Result<(), OrderedError> {
         let mut rest = post;
         while let Some(first) = rest.first() {
             let (job, key) = (first.job, (first.job, port.0));
@@ -205,7 +218,7 @@ impl Engine for Ordered {
             let task = self.task(key);
             assert_eq!(u64::from(first.pulse), task.next % PULSES, "pulses are posted in their order");
             if sequence.ends() {
-                task.ends.push_back(End::Pulse(task.next));
+                task.ends.push_back(CallEnd::Pulse(task.next));
             }
             task.queue.push_back(sequence);
             task.next += 1;
@@ -215,30 +228,32 @@ impl Engine for Ordered {
         Ok(())
     }
 
-    fn handle_packet(&mut self, now: u64, from: Node, packet: Packet) {
+    fn handle_packet(&mut self, now: u64, from: NodeId, packet: OrderedPacket) {
         let key = (packet.job, packet.port);
-        let source = Source { node: from.0, port: packet.source_port };
+        let source = PortAddress { node: from.0, port: packet.source_port };
         let task = self.task(key);
         assert!(task.peers.contains_key(&source), "{packet:?} comes from {from}, which is not in its job");
         if task.failed.is_some() {
             return;
         }
         match packet.content {
-            Content::Data { seq, pulse, chunk, bytes } => self.take_in(key, source, (seq, pulse, chunk, bytes)),
-            Content::Direct { number, chunk, bytes } => self.land(key, source, (number, chunk, bytes)),
-            Content::Places { before } => self.placed(key, source, before),
-            Content::Ask { pulse } => self.asked(key, source, pulse),
-            Content::Grant { before } => self.granted(key, source, before),
-            Content::Abort(failure) => self.fail(key, failure),
+            OrderedContent::Data { seq, pulse, chunk, bytes } => {
+                self.store_chunk(key, source, (seq, pulse, chunk, bytes))
+            }
+            OrderedContent::Direct { number, chunk, bytes } => self.write_chunk(key, source, (number, chunk, bytes)),
+            OrderedContent::Places { before } => self.handle_places(key, source, before),
+            OrderedContent::RequestRoom { pulse } => self.handle_room_request(key, source, pulse),
+            OrderedContent::Grant { before } => self.handle_grant(key, source, before),
+            OrderedContent::Abort(failure) => self.fail(key, failure),
         }
         self.run(now);
     }
 
-    fn handle_dead(&mut self, now: u64, node: Node) {
+    fn handle_dead(&mut self, now: u64, node: NodeId) {
         let of = |task: &Task| task.peers.keys().any(|peer| peer.node == node.0);
         let failed: Vec<TaskKey> = self.tasks.iter().filter(|(_, task)| of(task)).map(|(key, _)| *key).collect();
         for task in failed {
-            self.fail(task, Failure::Dead { node });
+            self.fail(task, JobFailure::Dead { node });
         }
         self.run(now);
     }
@@ -253,7 +268,7 @@ impl Engine for Ordered {
         self.tasks.values().filter_map(|task| task.retry).map(|retry| retry.at).min()
     }
 
-    fn poll(&mut self) -> Option<Output<Packet>> {
+    fn poll(&mut self) -> Option<Output<OrderedPacket>> {
         self.outputs.pop_front()
     }
 }

@@ -1,18 +1,18 @@
 //! Packets of order-triggered NICs.
 
-use crate::engine::Failure;
+use crate::engine::JobFailure;
 
 /// A packet from one port of a job to another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Packet {
+pub struct OrderedPacket {
     pub job: u8,
     pub source_port: u16,
     pub port: u16,
-    pub content: Content,
+    pub content: OrderedContent,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Content {
+pub enum OrderedContent {
     /// One chunk of a message, with `bytes` of payload.
     Data {
         /// The message within the pulse.
@@ -37,7 +37,7 @@ pub enum Content {
         before: u64,
     },
     /// The sender requests room for all pulses up to this one, because it has no grant for them.
-    Ask {
+    RequestRoom {
         /// Counted from the first of the job.
         pulse: u64,
     },
@@ -47,5 +47,5 @@ pub enum Content {
         before: u64,
     },
     /// The job has failed.
-    Abort(Failure),
+    Abort(JobFailure),
 }

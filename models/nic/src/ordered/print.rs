@@ -2,13 +2,13 @@
 
 use std::fmt;
 
-use super::descriptor::{Address, Descriptor, Flags, Piece};
+use super::descriptor::{Descriptor, DescriptorAddress, DescriptorPiece, Flags};
 
-impl fmt::Display for Piece {
+impl fmt::Display for DescriptorPiece {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (name, at) = match self.address {
-            Address::Host(at) => ("host", at),
-            Address::Intermediate(at) => ("nic", at),
+            DescriptorAddress::Host(at) => ("host", at),
+            DescriptorAddress::Intermediate(at) => ("nic", at),
         };
         write!(f, "{name}[{at}..{}]", u128::from(at) + u128::from(self.len))
     }
@@ -17,7 +17,7 @@ impl fmt::Display for Piece {
 /// Writes one line: the awaited packets, the operation, the message.
 impl fmt::Display for Descriptor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let list = |pieces: &[Piece]| pieces.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
+        let list = |pieces: &[DescriptorPiece]| pieces.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
         let flags = [
             (Flags::HEAD, "CH"),
             (Flags::TAIL, "CT"),

@@ -1,13 +1,13 @@
 //! Progress of tasks: binding units, starting sequences, carrying out descriptors, granting room.
 
-use super::buffer::{Key, Name};
-use super::descriptor::{Address, Flags, PULSES, Piece, Source};
-use super::direct::Direct;
-use super::task::{Ask, Retry, Running, Task};
-use super::{Content, Ordered, TaskKey};
-use crate::engine::{Failure, Order, Output, Place, Port, Region, Worker};
+use super::buffer::{PacketKey, PacketName};
+use super::descriptor::{DescriptorAddress, DescriptorPiece, Flags, PULSES, PortAddress};
+use super::direct::DirectState;
+use super::task::{Retry, RoomRequest, RunningSequence, Task};
+use super::{OrderedContent, OrderedEngine, TaskKey};
+use crate::engine::{AddressSpace, Executor, JobFailure, MemorySegment, NicOrder, Output, Port};
 
-impl Ordered {
+impl OrderedEngine {
     pub(super) fn task(&mut self, key: TaskKey) -> &mut Task {
         self.tasks.get_mut(&key).expect("a task that goes on is open")
     }
@@ -38,7 +38,7 @@ impl Ordered {
     /// Progresses all ready tasks as far as possible.
     pub(super) fn run(&mut self, now: u64) {
         while let Some(key) = self.ready.pop_first() {
-            while self.tasks.get(&key).is_some_and(|task| task.failed.is_none()) && self.go_round(now, key) {}
+            while self.tasks.get(&key).is_some_and(|task| task.failed.is_none()) && self.progress_task(now, key) {}
             if self.tasks.contains_key(&key) {
                 self.unbind_idle(key);
             }
@@ -46,7 +46,7 @@ impl Ordered {
     }
 
     /// Starts a sequence if possible and carries out one chunk of each pulse that can progress; whether any did.
-    fn go_round(&mut self, now: u64, key: TaskKey) -> bool {
+    fn progress_task(&mut self, now: u64, key: TaskKey) -> bool {
         let mut went = self.start(now, key);
         let pulses: Vec<u64> = self.tasks[&key].running.keys().copied().collect();
         for pulse in pulses {
@@ -81,7 +81,7 @@ impl Ordered {
         let pulse = task.next - task.queue.len() as u64;
         let sequence = task.queue.pop_front().expect("looked at above");
         task.retry = None;
-        task.running.insert(pulse, Running { sequence, at: 0, chunk: 0, counter });
+        task.running.insert(pulse, RunningSequence { sequence, at: 0, chunk: 0, counter });
         true
     }
 
@@ -95,7 +95,7 @@ impl Ordered {
         let tries = retry.map_or(0, |retry| retry.tries + 1);
         if tries > retries {
             let (counters, tasks) = (self.settings.counters, self.settings.tasks_per_unit());
-            self.fail(key, Failure::Counters { node: self.node, counters, tasks });
+            self.fail(key, JobFailure::Counters { node: self.node, counters, tasks });
             return;
         }
         self.task(key).retry = Some(Retry { at: now + after, tries });
@@ -107,11 +107,11 @@ impl Ordered {
         let running = &task.running[&pulse];
         let descriptor = &running.sequence.descriptors[running.at];
         if let Some(to) = running.sequence.dest(running.at).filter(|to| task.peers[to].granted <= pulse) {
-            self.ask(key, to, pulse);
+            self.request_room(key, to, pulse);
             return false;
         }
         let unit = task.unit.expect("a task that runs has a unit");
-        let name = |source: &Source| Name {
+        let name = |source: &PortAddress| PacketName {
             job: key.0,
             source: source.node,
             source_port: source.port,
@@ -120,13 +120,14 @@ impl Ordered {
             pulse: (pulse % PULSES) as u16,
             chunk: running.chunk as u16,
         };
-        let keys: Vec<Key> = running.sequence.sources_of(running.at).iter().map(name).map(Key::from).collect();
+        let keys: Vec<PacketKey> =
+            running.sequence.sources_of(running.at).iter().map(name).map(PacketKey::from).collect();
         if keys.iter().any(|key| self.units[unit].buffer.find(*key).is_none()) {
             return false;
         }
         let slots: Vec<usize> = keys.iter().filter_map(|key| self.units[unit].buffer.remove(*key)).collect();
-        self.carry_out(key, pulse, &slots);
-        self.note_read(key, pulse, slots.len());
+        self.execute_chunk(key, pulse, &slots);
+        self.count_read(key, pulse, slots.len());
         let packets = self.settings.packets(self.length(key, pulse));
         let running = self.task(key).running.get_mut(&pulse).expect("it runs");
         running.chunk += 1;
@@ -142,7 +143,7 @@ impl Ordered {
     }
 
     /// Counts packets that were read.
-    fn note_read(&mut self, key: TaskKey, pulse: u64, count: usize) {
+    fn count_read(&mut self, key: TaskKey, pulse: u64, count: usize) {
         let held = &mut self.task(key).held;
         if let Some(left) = held.get_mut(&pulse) {
             *left -= count;
@@ -153,7 +154,7 @@ impl Ordered {
     }
 
     /// Emits the orders and the message of one chunk; `slots` are its packets in the order of reading (TH-2).
-    fn carry_out(&mut self, key: TaskKey, pulse: u64, slots: &[usize]) {
+    fn execute_chunk(&mut self, key: TaskKey, pulse: u64, slots: &[usize]) {
         let task = &self.tasks[&key];
         let running = &task.running[&pulse];
         let descriptor = &running.sequence.descriptors[running.at];
@@ -161,19 +162,19 @@ impl Ordered {
         let unit = task.unit.expect("a task that runs has a unit");
         let intermediate = self.intermediate(unit, running.counter);
         let (start, len) = self.settings.packet(descriptor.length.into(), chunk);
-        let places = |pieces: &[Piece]| cut(pieces, (start, len), Port(key.1), intermediate);
+        let places = |pieces: &[DescriptorPiece]| cut(pieces, (start, len), Port(key.1), intermediate);
         let [operand, result, message] =
             [&descriptor.operand, &descriptor.result, &descriptor.message].map(|pieces| places(pieces));
         let slots = slots.iter().map(|slot| [self.slot(unit, *slot, len)]);
-        let copy = |(from, to)| Order::Copy { from, to };
-        let mut orders: Vec<Order> = Vec::new();
+        let copy = |(from, to)| NicOrder::Copy { from, to };
+        let mut orders: Vec<NicOrder> = Vec::new();
         if let Some(reduction) = descriptor.reduction {
             if operand != result {
                 orders.extend(pairs(&operand, &result).map(copy));
             }
             let from_left = descriptor.packet_left;
             for slot in slots {
-                orders.extend(pairs(&slot, &result).map(|(from, into)| Order::Reduce {
+                orders.extend(pairs(&slot, &result).map(|(from, into)| NicOrder::Reduce {
                     reduction,
                     from,
                     into,
@@ -185,12 +186,17 @@ impl Ordered {
         } else if operand != result {
             orders.extend(pairs(&operand, &result).map(copy));
         }
-        let content =
-            Content::Data { seq: descriptor.seq, pulse: descriptor.pulse, chunk: chunk as u16, bytes: len as u32 };
-        let (to, inline, by) = (running.sequence.dest(running.at), descriptor.inline.clone(), Worker::Nic(unit as u16));
+        let content = OrderedContent::Data {
+            seq: descriptor.seq,
+            pulse: descriptor.pulse,
+            chunk: chunk as u16,
+            bytes: len as u32,
+        };
+        let (to, inline, by) =
+            (running.sequence.dest(running.at), descriptor.inline.clone(), Executor::Nic(unit as u16));
         self.outputs.extend(orders.into_iter().map(|order| Output::Order { by, order }));
         if let Some(to) = to {
-            let message = if inline.is_empty() { message } else { self.carried(by, &inline, (start, len)) };
+            let message = if inline.is_empty() { message } else { self.write_inline(by, &inline, (start, len)) };
             self.transmit(key, to, content, message);
         }
     }
@@ -207,14 +213,14 @@ impl Ordered {
         unit_state.counters.push(running.counter);
         unit_state.busy -= usize::from(last);
         for pulse in over {
-            self.give_back(key, unit, pulse);
+            self.free_pulse(key, unit, pulse);
         }
-        self.tell_ended(key);
-        self.look_again(unit);
+        self.report_ended(key);
+        self.rearm_tasks(unit);
     }
 
     /// Frees the room of the oldest pulse of a task.
-    fn give_back(&mut self, key: TaskKey, unit: usize, pulse: u64) {
+    fn free_pulse(&mut self, key: TaskKey, unit: usize, pulse: u64) {
         let always = self.settings.granted();
         let task = self.task(key);
         task.done = pulse + 1;
@@ -227,7 +233,7 @@ impl Ordered {
     }
 
     /// Reports calls that have ended, in the order in which they were posted.
-    pub(super) fn tell_ended(&mut self, key: TaskKey) {
+    pub(super) fn report_ended(&mut self, key: TaskKey) {
         while self.tasks[&key].has_ended() {
             self.task(key).ends.pop_front();
             self.outputs.push_back(Output::completed(key, Ok(())));
@@ -235,75 +241,77 @@ impl Ordered {
     }
 
     /// Makes the tasks of a unit ready after counters or room have become free.
-    fn look_again(&mut self, unit: usize) {
-        self.share_out(unit);
+    fn rearm_tasks(&mut self, unit: usize) {
+        self.distribute_grants(unit);
         let of_unit = self.tasks.iter().filter(|(_, task)| task.unit == Some(unit));
         self.ready.extend(of_unit.map(|(key, _)| *key));
     }
 
     /// Requests room at a peer once for all posted pulses, so that grants need no round trip for each pulse.
-    fn ask(&mut self, key: TaskKey, to: Source, pulse: u64) {
+    fn request_room(&mut self, key: TaskKey, to: PortAddress, pulse: u64) {
         let task = self.task(key);
         let last = task.next - 1;
         let peer = task.peers.get_mut(&to).expect("checked when it was posted");
-        if peer.asked.is_none_or(|asked| asked < pulse) {
-            peer.asked = Some(last);
-            self.transmit(key, to, Content::Ask { pulse: last }, Vec::new());
+        if peer.requested.is_none_or(|requested| requested < pulse) {
+            peer.requested = Some(last);
+            self.transmit(key, to, OrderedContent::RequestRoom { pulse: last }, Vec::new());
         }
     }
 
     /// Handles a peer's request for room.
-    pub(super) fn asked(&mut self, key: TaskKey, from: Source, pulse: u64) {
+    pub(super) fn handle_room_request(&mut self, key: TaskKey, from: PortAddress, pulse: u64) {
         let unit = self.bind(key);
-        let told = self.settings.granted();
-        let ask = self.task(key).asks.entry(from).or_insert(Ask { most: pulse, told });
-        ask.most = ask.most.max(pulse);
-        self.share_out(unit);
+        let last_grant = self.settings.granted();
+        let request = self.task(key).room_requests.entry(from).or_insert(RoomRequest { most: pulse, last_grant });
+        request.most = request.most.max(pulse);
+        self.distribute_grants(unit);
         self.unbind_idle(key);
     }
 
     /// Grants the spare pulses of a unit to tasks with open requests, the fewest pulses granted ahead first.
-    fn share_out(&mut self, unit: usize) {
+    fn distribute_grants(&mut self, unit: usize) {
         while self.units[unit].spare > 0 {
             let wants = |(key, task): (&TaskKey, &Task)| {
-                let short = task.unit == Some(unit) && task.asks.values().any(|ask| ask.most >= task.granted);
+                let short =
+                    task.unit == Some(unit) && task.room_requests.values().any(|request| request.most >= task.granted);
                 short.then(|| (task.granted - task.done, *key))
             };
             let Some((_, key)) = self.tasks.iter().filter_map(wants).min() else { break };
             self.units[unit].spare -= 1;
             self.task(key).granted += 1;
         }
-        let asked = |task: &Task| task.unit == Some(unit) && !task.asks.is_empty();
-        let asked: Vec<TaskKey> = self.tasks.iter().filter(|(_, task)| asked(task)).map(|(key, _)| *key).collect();
-        asked.into_iter().for_each(|key| self.tell_granted(key));
+        let requested = |task: &Task| task.unit == Some(unit) && !task.room_requests.is_empty();
+        let requested: Vec<TaskKey> =
+            self.tasks.iter().filter(|(_, task)| requested(task)).map(|(key, _)| *key).collect();
+        requested.into_iter().for_each(|key| self.send_grants(key));
     }
 
     /// Sends new grants to the peers that wait for room.
-    fn tell_granted(&mut self, key: TaskKey) {
+    fn send_grants(&mut self, key: TaskKey) {
         let task = self.task(key);
         let before = task.granted;
-        let news = task.asks.iter_mut().filter(|(_, ask)| ask.told < before);
-        let to: Vec<Source> = news
-            .map(|(peer, ask)| {
-                ask.told = before;
+        let outdated = task.room_requests.iter_mut().filter(|(_, request)| request.last_grant < before);
+        let to: Vec<PortAddress> = outdated
+            .map(|(peer, request)| {
+                request.last_grant = before;
                 *peer
             })
             .collect();
-        task.asks.retain(|_, ask| ask.most >= before);
+        task.room_requests.retain(|_, request| request.most >= before);
         for peer in to {
-            self.transmit(key, peer, Content::Grant { before }, Vec::new());
+            self.transmit(key, peer, OrderedContent::Grant { before }, Vec::new());
         }
     }
 
     /// Handles a peer's grant.
-    pub(super) fn granted(&mut self, key: TaskKey, from: Source, before: u64) {
+    pub(super) fn handle_grant(&mut self, key: TaskKey, from: PortAddress, before: u64) {
         let peer = self.task(key).peers.get_mut(&from).expect("it is in the job");
         peer.granted = peer.granted.max(before);
         self.ready.insert(key);
     }
 
     /// Fails a job on this port: its calls end, its peers are notified, and its resources become free.
-    pub(super) fn fail(&mut self, key: TaskKey, failure: Failure) {
+    pub(super) fn fail(&mut self, key: TaskKey, failure: JobFailure) {
         if self.tasks[&key].failed.is_some() {
             return;
         }
@@ -314,9 +322,9 @@ impl Ordered {
         let (calls, peers) = (std::mem::take(&mut task.ends).len(), task.peers.keys().copied().collect::<Vec<_>>());
         self.outputs.extend((0..calls).map(|_| Output::completed(key, Err(failure))));
         for peer in peers {
-            let gone = matches!(failure, Failure::Dead { node } if node.0 == peer.node);
+            let gone = matches!(failure, JobFailure::Dead { node } if node.0 == peer.node);
             if !gone && (peer.node, peer.port) != (self.node.0, key.1) {
-                self.transmit(key, peer, Content::Abort(failure), Vec::new());
+                self.transmit(key, peer, OrderedContent::Abort(failure), Vec::new());
             }
         }
     }
@@ -325,11 +333,11 @@ impl Ordered {
     pub(super) fn release(&mut self, key: TaskKey) {
         let always = self.settings.granted();
         let task = self.task(key);
-        task.direct = Direct::default();
+        task.direct = DirectState::default();
         let Some(number) = task.unit.take() else { return };
         let running = std::mem::take(&mut task.running);
         let beyond = task.granted - task.done - always;
-        (task.queue, task.asks, task.retry) = Default::default();
+        (task.queue, task.room_requests, task.retry) = Default::default();
         task.held.clear();
         let unit = &mut self.units[number];
         unit.spare += beyond;
@@ -337,21 +345,26 @@ impl Ordered {
         unit.busy -= usize::from(!running.is_empty());
         unit.counters.extend(running.into_values().map(|running| running.counter));
         unit.buffer.remove_all(|other| other.task() == key);
-        self.look_again(number);
+        self.rearm_tasks(number);
     }
 }
 
 /// The places of `len` bytes from `start` of the bytes in these pieces.
-pub(super) fn cut(pieces: &[Piece], (start, len): (u64, u64), port: Port, intermediate: u64) -> Vec<Place> {
+pub(super) fn cut(
+    pieces: &[DescriptorPiece],
+    (start, len): (u64, u64),
+    port: Port,
+    intermediate: u64,
+) -> Vec<MemorySegment> {
     let (mut skip, mut left, mut places) = (start, len, Vec::new());
     for piece in pieces {
         let take = piece.len.saturating_sub(skip).min(left);
         if take > 0 {
             let (region, address) = match piece.address {
-                Address::Host(at) => (Region::Host(port), at),
-                Address::Intermediate(at) => (Region::Nic, intermediate + at),
+                DescriptorAddress::Host(at) => (AddressSpace::Host(port), at),
+                DescriptorAddress::Intermediate(at) => (AddressSpace::Nic, intermediate + at),
             };
-            places.push(Place { region, address: address + skip, len: take });
+            places.push(MemorySegment { region, address: address + skip, len: take });
         }
         skip = skip.saturating_sub(piece.len);
         left -= take;
@@ -360,8 +373,12 @@ pub(super) fn cut(pieces: &[Piece], (start, len): (u64, u64), port: Port, interm
 }
 
 /// Matches two lists of places byte by byte, in pieces that cross no boundary of either list.
-pub(super) fn pairs<'a>(from: &'a [Place], to: &'a [Place]) -> impl Iterator<Item = (Place, Place)> + 'a {
-    let rest = |place: Place, len| Place { address: place.address + len, len: place.len - len, ..place };
+pub(super) fn pairs<'a>(
+    from: &'a [MemorySegment],
+    to: &'a [MemorySegment],
+) -> impl Iterator<Item = (MemorySegment, MemorySegment)> + 'a {
+    let rest =
+        |place: MemorySegment, len| MemorySegment { address: place.address + len, len: place.len - len, ..place };
     let (mut from, mut to) = (from.iter().copied(), to.iter().copied());
     let mut next = (from.next(), to.next());
     std::iter::from_fn(move || {
@@ -369,6 +386,6 @@ pub(super) fn pairs<'a>(from: &'a [Place], to: &'a [Place]) -> impl Iterator<Ite
         let len = a.len.min(b.len);
         next.0 = if a.len > len { Some(rest(a, len)) } else { from.next() };
         next.1 = if b.len > len { Some(rest(b, len)) } else { to.next() };
-        Some((Place { len, ..a }, Place { len, ..b }))
+        Some((MemorySegment { len, ..a }, MemorySegment { len, ..b }))
     })
 }

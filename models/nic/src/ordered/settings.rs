@@ -11,7 +11,7 @@ pub const MAX_PORTS: u32 = 2_048;
 
 /// The way tasks of a unit share its hash buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Sharing {
+pub enum BufferSharing {
     /// Every task has room for one pulse, and takes more from the room left over (TH-4).
     Dynamic,
     /// Every task has an equal part and never more; for comparison.
@@ -20,7 +20,7 @@ pub enum Sharing {
 
 /// Sizes of a NIC; all NICs of a network have equal settings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Settings {
+pub struct OrderedSettings {
     /// Offload units (8, TH-7).
     pub units: usize,
     /// Concurrent tasks of all units together (32, TH-7).
@@ -32,7 +32,7 @@ pub struct Settings {
     pub packet_bytes: u64,
     /// Pulses for each task that fit the buffer, if all tasks have equally many: `k` of TH-5 (4, ours).
     pub pulses: usize,
-    pub sharing: Sharing,
+    pub sharing: BufferSharing,
     /// DMA counters of a unit (16, ours): its concurrent pulses, each with a buffer for intermediate results.
     pub counters: usize,
     /// Nanoseconds until a task that found no counter tries again (1,000, ours).
@@ -41,15 +41,15 @@ pub struct Settings {
     pub retries: u32,
 }
 
-impl Default for Settings {
+impl Default for OrderedSettings {
     fn default() -> Self {
-        Settings {
+        OrderedSettings {
             units: 8,
             tasks: 32,
             buffer_bytes: 512 << 10,
             packet_bytes: 1 << 10,
             pulses: 4,
-            sharing: Sharing::Dynamic,
+            sharing: BufferSharing::Dynamic,
             counters: 16,
             retry_after: 1_000,
             retries: 1_000,
@@ -57,7 +57,7 @@ impl Default for Settings {
     }
 }
 
-impl Settings {
+impl OrderedSettings {
     pub fn slots(&self) -> usize {
         (self.buffer_bytes / self.packet_bytes) as usize
     }
@@ -79,16 +79,16 @@ impl Settings {
     /// Pulses that a task may receive without a request for more.
     pub fn granted(&self) -> u64 {
         match self.sharing {
-            Sharing::Dynamic => 1,
-            Sharing::Fixed => self.pulses as u64,
+            BufferSharing::Dynamic => 1,
+            BufferSharing::Fixed => self.pulses as u64,
         }
     }
 
     /// Pulses of a unit that its tasks may be granted beyond `granted`.
     pub(super) fn spare(&self) -> u64 {
         match self.sharing {
-            Sharing::Dynamic => (self.tasks_per_unit() * (self.pulses - 1)) as u64,
-            Sharing::Fixed => 0,
+            BufferSharing::Dynamic => (self.tasks_per_unit() * (self.pulses - 1)) as u64,
+            BufferSharing::Fixed => 0,
         }
     }
 

@@ -6,14 +6,14 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use super::Settings;
-use super::descriptor::{PULSES, Sequence, Source};
-use super::direct::Direct;
-use crate::engine::Failure;
+use super::OrderedSettings;
+use super::descriptor::{PULSES, PortAddress, Sequence};
+use super::direct::DirectState;
+use crate::engine::JobFailure;
 
 /// A sequence that holds a DMA counter.
 #[derive(Debug)]
-pub(super) struct Running {
+pub(super) struct RunningSequence {
     pub(super) sequence: Sequence,
     /// The next descriptor, and the next chunk of its message.
     pub(super) at: usize,
@@ -24,20 +24,20 @@ pub(super) struct Running {
 
 /// State of a peer, another port of the job.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Peer {
+pub(super) struct TaskPeer {
     /// The peer has room for all pulses before this one.
     pub(super) granted: u64,
     /// The last pulse for which room was requested.
-    pub(super) asked: Option<u64>,
+    pub(super) requested: Option<u64>,
 }
 
 /// A peer that waits for room.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Ask {
+pub(super) struct RoomRequest {
     /// The last pulse for which the peer requested room; the peer may also wait for earlier ones.
     pub(super) most: u64,
     /// The last grant that was sent to the peer.
-    pub(super) told: u64,
+    pub(super) last_grant: u64,
 }
 
 /// The next retry of a task that waits for a DMA counter.
@@ -49,7 +49,7 @@ pub(super) struct Retry {
 
 /// The event that ends a call.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum End {
+pub(super) enum CallEnd {
     Pulse(u64),
     /// The end of all point-to-point descriptors of such calls up to this one.
     Direct(u64),
@@ -59,32 +59,32 @@ pub(super) enum End {
 pub(super) struct Task {
     /// The unit that the task is bound to, if any.
     pub(super) unit: Option<usize>,
-    pub(super) peers: BTreeMap<Source, Peer>,
-    pub(super) failed: Option<Failure>,
+    pub(super) peers: BTreeMap<PortAddress, TaskPeer>,
+    pub(super) failed: Option<JobFailure>,
     /// Sequences that are posted but not started, from pulse `next - queue.len()` on.
     pub(super) queue: VecDeque<Sequence>,
     /// Running sequences, by pulse.
-    pub(super) running: BTreeMap<u64, Running>,
+    pub(super) running: BTreeMap<u64, RunningSequence>,
     /// The next pulse to be posted.
     pub(super) next: u64,
     pub(super) done: u64,
     pub(super) granted: u64,
     /// Ends of calls in flight, in the order of posting, which is also the order of reporting.
-    pub(super) ends: VecDeque<End>,
-    pub(super) direct: Direct,
+    pub(super) ends: VecDeque<CallEnd>,
+    pub(super) direct: DirectState,
     /// Number of waiting packets, by pulse.
     pub(super) held: BTreeMap<u64, usize>,
     /// Peers that wait for room.
-    pub(super) asks: BTreeMap<Source, Ask>,
+    pub(super) room_requests: BTreeMap<PortAddress, RoomRequest>,
     pub(super) retry: Option<Retry>,
 }
 
 impl Task {
-    pub(super) fn new(peers: impl IntoIterator<Item = Source>, settings: &Settings) -> Self {
+    pub(super) fn new(peers: impl IntoIterator<Item = PortAddress>, settings: &OrderedSettings) -> Self {
         let granted = settings.granted();
         Task {
             unit: None,
-            peers: peers.into_iter().map(|peer| (peer, Peer { granted, asked: None })).collect(),
+            peers: peers.into_iter().map(|peer| (peer, TaskPeer { granted, requested: None })).collect(),
             failed: None,
             queue: VecDeque::new(),
             running: BTreeMap::new(),
@@ -92,9 +92,9 @@ impl Task {
             done: 0,
             granted,
             ends: VecDeque::new(),
-            direct: Direct::default(),
+            direct: DirectState::default(),
             held: BTreeMap::new(),
-            asks: BTreeMap::new(),
+            room_requests: BTreeMap::new(),
             retry: None,
         }
     }
@@ -106,18 +106,18 @@ impl Task {
     }
 
     /// Whether the task needs no unit: nothing is posted or waits, and it holds no extra grant.
-    pub(super) fn is_idle(&self, settings: &Settings) -> bool {
+    pub(super) fn is_idle(&self, settings: &OrderedSettings) -> bool {
         self.queue.is_empty()
             && self.running.is_empty()
             && self.held.is_empty()
-            && self.asks.is_empty()
+            && self.room_requests.is_empty()
             && self.granted == self.done + settings.granted()
     }
 
     pub(super) fn has_ended(&self) -> bool {
         self.ends.front().is_some_and(|end| match end {
-            End::Pulse(pulse) => *pulse < self.done,
-            End::Direct(call) => self.direct.is_over(*call),
+            CallEnd::Pulse(pulse) => *pulse < self.done,
+            CallEnd::Direct(call) => self.direct.has_finished(*call),
         })
     }
 

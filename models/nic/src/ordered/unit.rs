@@ -2,7 +2,7 @@
 //!
 //! Invariant: each of the `tasks` has room for one pulse, and there is room for `spare` more pulses of any of them.
 
-use super::Settings;
+use super::OrderedSettings;
 use super::buffer::HashBuffer;
 
 #[derive(Debug)]
@@ -18,7 +18,7 @@ pub(super) struct Unit {
 }
 
 impl Unit {
-    pub(super) fn new(settings: &Settings) -> Self {
+    pub(super) fn new(settings: &OrderedSettings) -> Self {
         Unit {
             buffer: HashBuffer::new(settings.slots()),
             counters: (0..settings.counters).rev().collect(),
@@ -33,7 +33,7 @@ impl Unit {
         (self.tasks, self.buffer.len())
     }
 
-    pub(super) fn is_idle(&self, settings: &Settings) -> bool {
+    pub(super) fn is_idle(&self, settings: &OrderedSettings) -> bool {
         self.buffer.is_empty()
             && self.counters.len() == settings.counters
             && (self.tasks, self.busy, self.spare) == (0, 0, settings.spare())

@@ -3,13 +3,13 @@
 //! The NIC keeps the contexts of queue pairs in a cache. If there are more queue pairs than entries, the hit rate is
 //! the ratio of entries to queue pairs (CD Sec. IV-B and VI-G). The link acknowledges reception at no cost to the NIC.
 
-use super::{Content, Packet, Post, Triggered};
-use crate::costs::{self, Machine, Work};
-use crate::profile::{ProfileError, Table};
+use super::{ListPost, TriggeredContent, TriggeredEngine, TriggeredPacket};
+use crate::costs::{self, Machine, WorkTime};
+use crate::profile::{ProfileError, ProfileTable};
 
 /// The table `[triggered]` of a profile.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Costs {
+pub struct TriggeredCosts {
     /// Nanoseconds of a processor for each request that it posts.
     pub request: f64,
     /// Nanoseconds of the NIC for each message that it sends or receives.
@@ -24,9 +24,9 @@ pub struct Costs {
     pub resident_pair: f64,
 }
 
-impl Costs {
-    pub(crate) fn read(table: &mut Table<'_, '_>) -> Result<Costs, ProfileError> {
-        Ok(Costs {
+impl TriggeredCosts {
+    pub(crate) fn read(table: &mut ProfileTable<'_, '_>) -> Result<TriggeredCosts, ProfileError> {
+        Ok(TriggeredCosts {
             request: table.cost("request", "ns")?,
             message: table.cost("message", "ns")?,
             contexts: table.count("contexts", "queue pairs")?,
@@ -36,35 +36,38 @@ impl Costs {
         })
     }
 
-    fn work(&self, packet: &Packet, contexts: usize) -> Work {
+    fn message_time(&self, packet: &TriggeredPacket, contexts: usize) -> WorkTime {
         match packet.content {
-            Content::Message { .. } => {
+            TriggeredContent::Message { .. } => {
                 let missing = 1.0 - (f64::from(self.contexts) / contexts.max(1) as f64).min(1.0);
-                Work { busy: self.message + self.miss * missing, lag: 0.0 }
+                WorkTime { busy: self.message + self.miss * missing, lag: 0.0 }
             }
-            Content::Connect | Content::Accept | Content::Taken { .. } | Content::NotReady { .. } => Work::default(),
+            TriggeredContent::Connect
+            | TriggeredContent::Accept
+            | TriggeredContent::Taken { .. }
+            | TriggeredContent::NotReady { .. } => WorkTime::default(),
         }
     }
 }
 
-impl costs::Costs<Triggered> for Costs {
-    fn post(&self, machine: &Machine, post: &Post) -> f64 {
+impl costs::EngineCosts<TriggeredEngine> for TriggeredCosts {
+    fn post(&self, machine: &Machine, post: &ListPost) -> f64 {
         machine.send + self.request * post.template.tasks.len() as f64
     }
 
-    fn contexts(engine: &Triggered) -> usize {
+    fn contexts(engine: &TriggeredEngine) -> usize {
         engine.pairs
     }
 
-    fn send(&self, packet: &Packet, contexts: usize) -> Work {
-        self.work(packet, contexts)
+    fn send(&self, packet: &TriggeredPacket, contexts: usize) -> WorkTime {
+        self.message_time(packet, contexts)
     }
 
-    fn receive(&self, packet: &Packet, contexts: usize) -> Work {
-        self.work(packet, contexts)
+    fn receive(&self, packet: &TriggeredPacket, contexts: usize) -> WorkTime {
+        self.message_time(packet, contexts)
     }
 
-    fn link(packet: &Packet) -> u32 {
+    fn link(packet: &TriggeredPacket) -> u32 {
         packet.link
     }
 }

@@ -1,7 +1,7 @@
 //! Task lists without addresses, which ranks post to their triggered NICs.
 //!
-//! A plan becomes a [`Template`] for each rank, which is kept (CD-3). Its places become addresses when a rank calls. A
-//! rank posts its list in order, each request to a queue; then the NIC works:
+//! A plan becomes a [`ListTemplate`] for each rank, which is kept (CD-3). Its places become addresses when a rank
+//! calls. A rank posts its list in order, each request to a queue; then the NIC works:
 //!
 //! | request | goes to | done when |
 //! |---|---|---|
@@ -27,7 +27,7 @@ use outboard_plan::{Rank, Span};
 
 /// The way a message gets memory at its receiver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Protocol {
+pub enum TransferProtocol {
     /// Into preposted buffers, from which the host copies when the collective is complete (CD-4).
     Eager {
         /// Bytes of a buffer, in units of the plan; a message takes as many buffers as it needs.
@@ -57,7 +57,7 @@ impl Purpose {
 
 /// The messages of a plan that a connection serves, as its owner sees them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Serves {
+pub enum ServedDirection {
     Both,
     /// Messages to the peer. The peer sees the connection as incoming.
     Outgoing,
@@ -67,32 +67,32 @@ pub enum Serves {
 
 /// A connection of a rank: a queue pair for each [`Purpose`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Connection {
+pub struct PeerConnection {
     pub peer: Rank,
-    pub serves: Serves,
+    pub serves: ServedDirection,
 }
 
-impl Connection {
+impl PeerConnection {
     /// This connection of `rank` as its peer sees it.
-    pub const fn seen_from_peer(self, rank: Rank) -> Connection {
+    pub const fn seen_from_peer(self, rank: Rank) -> PeerConnection {
         let serves = match self.serves {
-            Serves::Both => Serves::Both,
-            Serves::Outgoing => Serves::Incoming,
-            Serves::Incoming => Serves::Outgoing,
+            ServedDirection::Both => ServedDirection::Both,
+            ServedDirection::Outgoing => ServedDirection::Incoming,
+            ServedDirection::Incoming => ServedDirection::Outgoing,
         };
-        Connection { peer: rank, serves }
+        PeerConnection { peer: rank, serves }
     }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct QueuePair {
-    pub connection: Connection,
+pub struct QueuePairId {
+    pub connection: PeerConnection,
     pub purpose: Purpose,
 }
 
 /// Memory that a request of a template reads or writes. Eager buffers count from 0; bytes are in units of the plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Place {
+pub enum TemplatePlace {
     /// Part of a buffer of the plan.
     Memory(Span),
     /// Part of the eager buffer `slot`, in which a message of this call arrives.
@@ -103,35 +103,35 @@ pub enum Place {
     Shared { offset: u64, len: u64 },
 }
 
-impl Place {
+impl TemplatePlace {
     /// Length in units of the plan; `None` for a buffer of the next call, whose length the NIC knows.
     pub const fn bytes(&self) -> Option<u64> {
         match self {
-            Place::Memory(span) => Some(span.len),
-            Place::Arrived { len, .. } | Place::Shared { len, .. } => Some(*len),
-            Place::Next { .. } => None,
+            TemplatePlace::Memory(span) => Some(span.len),
+            TemplatePlace::Arrived { len, .. } | TemplatePlace::Shared { len, .. } => Some(*len),
+            TemplatePlace::Next { .. } => None,
         }
     }
 }
 
 /// A work request (CD-1).
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Request {
+pub struct WorkRequest {
     /// The round of the request's messages, from 0; the waits that end the list are in a round after the last.
     pub round: u32,
     /// The queue pair of the request, with its completion queues.
-    pub on: QueuePair,
-    pub action: Action,
+    pub on: QueuePairId,
+    pub action: WorkAction,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum Action {
+pub enum WorkAction {
     /// Receives one message into a place; `None` for an empty message.
-    Receive(Option<Place>),
+    Receive(Option<TemplatePlace>),
     /// Sends one message.
     Send {
         /// The places from which the message is gathered, in order; empty for an empty message.
-        from: Vec<Place>,
+        from: Vec<TemplatePlace>,
         /// Whether all bytes are present when the list is posted, so that they may be sent with the request.
         present: bool,
     },
@@ -149,9 +149,9 @@ pub enum Action {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum HostStep {
     /// Copies bytes.
-    Copy { from: Place, to: Place },
+    Copy { from: TemplatePlace, to: TemplatePlace },
     /// Combines bytes, as [`outboard_plan::Op::Reduce`].
-    Reduce { from: Place, into: Place, from_left: bool },
+    Reduce { from: TemplatePlace, into: TemplatePlace, from_left: bool },
     /// Notifies the other ranks of the host that a part of the shared region has arrived.
     Raise { flag: u32 },
     /// Waits until a part of the shared region has arrived.
@@ -161,7 +161,7 @@ pub enum HostStep {
 /// Resources that the first call on a connection makes with its queue pairs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Prepost {
-    pub connection: Connection,
+    pub connection: PeerConnection,
     /// Eager buffers that the peer may fill before this rank has called; there are as many again for the next call.
     pub buffers: u32,
     /// Number of receives posted for clear-to-sends.
@@ -170,7 +170,7 @@ pub struct Prepost {
 
 /// The way ranks of a host share memory in a call.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
-pub struct Sharing {
+pub struct HostSharing {
     /// Ranks of the host that share memory; 0 if this rank does not.
     pub ranks: u32,
     /// Bytes of the region, in units of the plan.
@@ -179,18 +179,18 @@ pub struct Sharing {
 
 /// The task list of one rank, without addresses and sizes (CD-3).
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Template {
+pub struct ListTemplate {
     pub rank: Rank,
-    pub protocol: Protocol,
+    pub protocol: TransferProtocol,
     /// The connections that the list uses, sorted.
     pub connections: Vec<Prepost>,
     /// Steps of the host before it posts the list.
     pub before: Vec<HostStep>,
     /// The list, in the order of posting.
-    pub tasks: Vec<Request>,
+    pub tasks: Vec<WorkRequest>,
     /// Steps of the host after the last task is complete.
     pub after: Vec<HostStep>,
     /// The queue pair on which each eager buffer of the call is posted.
-    pub slots: Vec<QueuePair>,
-    pub sharing: Sharing,
+    pub slots: Vec<QueuePairId>,
+    pub sharing: HostSharing,
 }

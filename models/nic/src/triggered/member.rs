@@ -14,19 +14,19 @@ use std::sync::Arc;
 
 use outboard_plan::Reduction;
 
-use super::list::{Connection, Place as Unplaced, Prepost, Purpose, Template};
+use super::list::{ListTemplate, PeerConnection, Prepost, Purpose, TemplatePlace};
 use super::queue::QueuePair;
-use crate::engine::{Place, Region};
-use crate::job::Membership;
-use crate::registered::Part;
+use crate::engine::{AddressSpace, MemorySegment};
+use crate::job::JobMembership;
+use crate::registered::RegisteredPart;
 
 /// A call of a process: a template, and the values that fill it in (CD-3).
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Post {
+pub struct ListPost {
     pub job: u8,
     /// Owner of the queue pairs. Each kind of plan has its own, since a completion does not name its message.
     pub operation: u16,
-    pub template: Arc<Template>,
+    pub template: Arc<ListTemplate>,
     /// Bytes for each byte of the template.
     pub unit: u64,
     /// Addresses in the memory of the process at which input, output and scratch begin.
@@ -36,8 +36,8 @@ pub struct Post {
 
 /// Preposted buffers of a queue pair, used in turn.
 #[derive(Debug)]
-pub(super) struct Ring {
-    pub(super) part: Part,
+pub(super) struct BufferRing {
+    pub(super) part: RegisteredPart,
     /// Buffers that are posted for the next call; the ring has twice as many.
     ahead: u32,
     /// Number of the first buffer of the running call.
@@ -45,24 +45,24 @@ pub(super) struct Ring {
     buffer_bytes: u64,
 }
 
-impl Ring {
-    pub(super) fn new(part: Part, ahead: u32, buffer_bytes: u64) -> Self {
-        Ring { part, ahead, first: 0, buffer_bytes }
+impl BufferRing {
+    pub(super) fn new(part: RegisteredPart, ahead: u32, buffer_bytes: u64) -> Self {
+        BufferRing { part, ahead, first: 0, buffer_bytes }
     }
 
-    fn buffer(&self, at: u64) -> Place {
+    fn buffer(&self, at: u64) -> MemorySegment {
         let address = self.part.address + (self.first + at) % (2 * u64::from(self.ahead)) * self.buffer_bytes;
-        Place { region: Region::Shared, address, len: self.buffer_bytes }
+        MemorySegment { region: AddressSpace::Shared, address, len: self.buffer_bytes }
     }
 
     /// The buffers that are posted when the queue pair is made.
-    pub(super) fn preposted(&self) -> impl Iterator<Item = Place> {
+    pub(super) fn preposted(&self) -> impl Iterator<Item = MemorySegment> {
         (0..u64::from(self.ahead)).map(|at| self.buffer(at))
     }
 }
 
 #[derive(Debug)]
-pub(super) struct Channel {
+pub(super) struct PeerChannel {
     /// Whether the peer has made its queue pairs, too.
     pub(super) connected: bool,
     /// The port of the NIC that the packets leave by.
@@ -70,10 +70,10 @@ pub(super) struct Channel {
     /// Queue pairs, by purpose.
     pub(super) pairs: [QueuePair; 3],
     pub(super) prepost: Prepost,
-    pub(super) ring: Ring,
+    pub(super) ring: BufferRing,
 }
 
-impl Channel {
+impl PeerChannel {
     /// Whether only preposted receives are left.
     pub(super) fn is_idle(&self) -> bool {
         let preposted = [self.prepost.buffers, self.prepost.clears, 0];
@@ -83,54 +83,54 @@ impl Channel {
 
 /// The phase of a call, with its next step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Phase {
+pub(super) enum ListPhase {
     Before(usize),
     List(usize),
     Behind(usize),
 }
 
 #[derive(Debug)]
-pub(super) struct Running {
-    pub(super) post: Post,
-    pub(super) phase: Phase,
+pub(super) struct TriggeredCall {
+    pub(super) post: ListPost,
+    pub(super) phase: ListPhase,
     /// The address at which the shared region begins.
     region: u64,
     /// By eager buffer of the call, its number among the buffers of its queue pair.
     ordinals: Vec<u64>,
 }
 
-impl Running {
-    pub(super) fn new(post: Post, region: u64) -> Self {
-        let mut counts: BTreeMap<Connection, u64> = BTreeMap::new();
+impl TriggeredCall {
+    pub(super) fn new(post: ListPost, region: u64) -> Self {
+        let mut counts: BTreeMap<PeerConnection, u64> = BTreeMap::new();
         let ordinal = |connection| {
             let count: &mut u64 = counts.entry(connection).or_default();
             *count += 1;
             *count - 1
         };
         let ordinals = post.template.slots.iter().map(|on| on.connection).map(ordinal).collect();
-        Running { post, phase: Phase::Before(0), region, ordinals }
+        TriggeredCall { post, phase: ListPhase::Before(0), region, ordinals }
     }
 }
 
 /// Queue pairs by operation and connection.
-pub(super) type Channels = BTreeMap<(u16, Connection), Channel>;
+pub(super) type PeerChannels = BTreeMap<(u16, PeerConnection), PeerChannel>;
 
 #[derive(Debug)]
-pub(super) struct Member {
-    pub(super) membership: Membership,
-    pub(super) channels: Channels,
-    pub(super) queue: VecDeque<Post>,
-    pub(super) running: Option<Running>,
+pub(super) struct TriggeredMember {
+    pub(super) membership: JobMembership,
+    pub(super) channels: PeerChannels,
+    pub(super) queue: VecDeque<ListPost>,
+    pub(super) running: Option<TriggeredCall>,
     /// Number of calls that share memory: posted, and begun.
     pub(super) sharing_posted: u64,
     pub(super) sharing_begun: u64,
 }
 
-impl Member {
-    pub(super) fn new(membership: Membership) -> Self {
-        Member {
+impl TriggeredMember {
+    pub(super) fn new(membership: JobMembership) -> Self {
+        TriggeredMember {
             membership,
-            channels: Channels::new(),
+            channels: PeerChannels::new(),
             queue: VecDeque::new(),
             running: None,
             sharing_posted: 0,
@@ -144,30 +144,30 @@ impl Member {
     }
 
     /// A queue pair of the running call.
-    pub(super) fn pair(&mut self, connection: Connection, purpose: Purpose) -> &mut QueuePair {
+    pub(super) fn pair(&mut self, connection: PeerConnection, purpose: Purpose) -> &mut QueuePair {
         let operation = self.running.as_ref().expect("a call runs").post.operation;
         &mut self.channels.get_mut(&(operation, connection)).expect("made when it was posted").pairs[purpose as usize]
     }
 
     /// The address of a place of the running call.
-    pub(super) fn place(&self, place: Unplaced) -> Place {
+    pub(super) fn place(&self, place: TemplatePlace) -> MemorySegment {
         let running = self.running.as_ref().expect("a call runs");
-        let Post { unit, memory, operation, template, .. } = &running.post;
+        let ListPost { unit, memory, operation, template, .. } = &running.post;
         let ring = |slot: u32| {
             let connection = template.slots[slot as usize].connection;
             (&self.channels[&(*operation, connection)].ring, running.ordinals[slot as usize])
         };
         match place {
-            Unplaced::Memory(span) => self.membership.place(*memory, span, *unit),
-            Unplaced::Shared { offset, len } => {
-                Place { region: Region::Shared, address: running.region + offset * unit, len: len * unit }
+            TemplatePlace::Memory(span) => self.membership.place(*memory, span, *unit),
+            TemplatePlace::Shared { offset, len } => {
+                MemorySegment { region: AddressSpace::Shared, address: running.region + offset * unit, len: len * unit }
             }
-            Unplaced::Arrived { slot, offset, len } => {
+            TemplatePlace::Arrived { slot, offset, len } => {
                 let (ring, at) = ring(slot);
                 let buffer = ring.buffer(at);
-                Place { address: buffer.address + offset * unit, len: len * unit, ..buffer }
+                MemorySegment { address: buffer.address + offset * unit, len: len * unit, ..buffer }
             }
-            Unplaced::Next { slot } => {
+            TemplatePlace::Next { slot } => {
                 let (ring, at) = ring(slot);
                 ring.buffer(u64::from(ring.ahead) + at)
             }
@@ -175,8 +175,8 @@ impl Member {
     }
 
     /// Removes the running call; its buffers serve the call after the next.
-    pub(super) fn end(&mut self) -> Post {
-        let Running { post, .. } = self.running.take().expect("a call runs");
+    pub(super) fn end(&mut self) -> ListPost {
+        let TriggeredCall { post, .. } = self.running.take().expect("a call runs");
         for on in &post.template.slots {
             let ring = &mut self.channels.get_mut(&(post.operation, on.connection)).expect("made").ring;
             ring.first += 1;
@@ -185,6 +185,6 @@ impl Member {
     }
 
     pub(super) fn is_idle(&self) -> bool {
-        self.calls() == 0 && self.channels.values().all(Channel::is_idle)
+        self.calls() == 0 && self.channels.values().all(PeerChannel::is_idle)
     }
 }

@@ -10,8 +10,9 @@
 //! The machine is the NIC of a host with the library above it. `member.rs` lists the states of a call, and `queue.rs`
 //! the states of a queue pair.
 //!
-//! Invariants: [`Settings`] bound queues, completions, calls, queue pairs and registered memory. Calls beyond a bound
-//! are rejected with both numbers. The resources of a call that has ended or failed are free. Never holds payload.
+//! Invariants: [`TriggeredSettings`] bound queues, completions, calls, queue pairs and registered memory. Calls beyond
+//! a bound are rejected with both numbers. The resources of a call that has ended or failed are free. Never holds
+//! payload.
 
 mod costs;
 pub mod list;
@@ -28,22 +29,22 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 use thiserror::Error;
 
-pub use costs::Costs;
-pub use member::Post;
-pub use packet::{Content, Packet};
-pub use settings::{Readiness, Settings};
+pub use costs::TriggeredCosts;
+pub use member::ListPost;
+pub use packet::{TriggeredContent, TriggeredPacket};
+pub use settings::{Readiness, TriggeredSettings};
 
-use crate::engine::{Engine, Failure, Node, Output, Port};
-use crate::job::{self, JobError, Members, Membership};
-use crate::registered::Registered;
-use list::{Action, Connection, Prepost, Protocol, Purpose, Template};
-use member::{Channel, Member, Ring};
+use crate::engine::{JobFailure, NicEngine, NodeId, Output, Port};
+use crate::job::{self, JobError, JobMembers, JobMembership};
+use crate::registered::RegisteredMemory;
+use list::{ListTemplate, PeerConnection, Prepost, Purpose, TransferProtocol, WorkAction};
+use member::{BufferRing, PeerChannel, TriggeredMember};
 use queue::QueuePair;
 use region::SharedRegion;
 
 /// The reason why a NIC rejects a job or a call.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-pub enum Refusal {
+pub enum TriggeredError {
     #[error(transparent)]
     Job(#[from] JobError),
     #[error("{queue} holds {requests} requests: a queue has room for {most}; choose an algorithm with fewer messages")]
@@ -55,67 +56,67 @@ pub enum Refusal {
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Counters {
+pub struct TriggeredCounters {
     /// Messages that found no receive and were sent again.
     pub refused: u64,
     pub queue_pairs: u64,
 }
 
 /// A member, by job and port.
-type Key = (u8, u16);
+type MemberKey = (u8, u16);
 
 /// A queue pair, by member, operation, connection and purpose.
-type PairKey = (Key, u16, Connection, Purpose);
+type QueuePairKey = (MemberKey, u16, PeerConnection, Purpose);
 
 #[derive(Debug)]
-pub struct Triggered {
-    node: Node,
-    settings: Settings,
-    members: Members<Member>,
+pub struct TriggeredEngine {
+    node: NodeId,
+    settings: TriggeredSettings,
+    members: JobMembers<TriggeredMember>,
     /// Regions that the ranks of this host share, by job.
     regions: BTreeMap<u8, SharedRegion>,
-    memory: Registered,
+    memory: RegisteredMemory,
     /// Free places in the NIC for the bytes of requests.
     inline: Vec<u32>,
     /// Number of queue pairs.
     pairs: usize,
     /// Resting queue pairs, by the time when they resume.
-    resting: BTreeSet<(u64, PairKey)>,
+    resting: BTreeSet<(u64, QueuePairKey)>,
     /// Members that may be able to progress.
-    ready: BTreeSet<Key>,
-    outputs: VecDeque<Output<Packet>>,
-    counters: Counters,
+    ready: BTreeSet<MemberKey>,
+    outputs: VecDeque<Output<TriggeredPacket>>,
+    counters: TriggeredCounters,
 }
 
-impl Triggered {
+impl TriggeredEngine {
     /// A NIC without jobs.
     ///
     /// # Panics
     /// When it would have no ports.
-    pub fn new(node: Node, settings: Settings) -> Self {
+    pub fn new(node: NodeId, settings: TriggeredSettings) -> Self {
         assert!(settings.virtual_ports > 0 && settings.physical_ports > 0, "{settings:?} has no ports");
-        Triggered {
+        TriggeredEngine {
             node,
             settings,
             members: BTreeMap::new(),
             regions: BTreeMap::new(),
-            memory: Registered::new(settings.registered_bytes),
+            memory: RegisteredMemory::new(settings.registered_bytes),
             inline: (0..settings.inline_places).rev().collect(),
             pairs: 0,
             resting: BTreeSet::new(),
             ready: BTreeSet::new(),
             outputs: VecDeque::new(),
-            counters: Counters::default(),
+            counters: TriggeredCounters::default(),
         }
     }
 
     /// Makes `port` a member of a job with these members, by rank. Nothing else is made before its first call.
-    pub fn open(&mut self, job: u8, port: Port, members: Vec<(Node, Port)>) {
-        let membership = Membership::new((self.node, port), members);
-        job::enter(&mut self.members, job, port, Member::new(membership));
+    pub fn open(&mut self, job: u8, port: Port, members: Vec<(NodeId, Port)>) {
+        let membership = JobMembership::new((self.node, port), members);
+        job::insert_member(&mut self.members, job, port, TriggeredMember::new(membership));
     }
 
-    pub fn counters(&self) -> Counters {
+    pub fn counters(&self) -> TriggeredCounters {
         self.counters
     }
 
@@ -130,31 +131,31 @@ impl Triggered {
         self.outputs.is_empty()
             && self.resting.is_empty()
             && self.inline.len() == self.settings.inline_places as usize
-            && self.members.values().all(Member::is_idle)
+            && self.members.values().all(TriggeredMember::is_idle)
             && self.regions.values().all(SharedRegion::is_idle)
     }
 
     /// Size of the NIC's own memory in bytes, from address 0.
-    pub fn memory_bytes(settings: &Settings) -> u64 {
+    pub fn memory_bytes(settings: &TriggeredSettings) -> u64 {
         u64::from(settings.inline_places) * settings.inline_bytes
     }
 
     /// Checks that a list fits the queues.
-    fn admit(&self, template: &Template, unit: u64) -> Result<(), Refusal> {
+    fn admit(&self, template: &ListTemplate, unit: u64) -> Result<(), TriggeredError> {
         let most = self.settings.queue_depth;
-        if let Protocol::Eager { buffer } = template.protocol {
+        if let TransferProtocol::Eager { buffer } = template.protocol {
             assert!(buffer * unit <= self.settings.buffer_bytes, "{buffer} times {unit} B fit an eager buffer");
         }
         let mut managed = 0;
-        let mut posted: BTreeMap<(Connection, Purpose, bool), usize> = BTreeMap::new();
+        let mut posted: BTreeMap<(PeerConnection, Purpose, bool), usize> = BTreeMap::new();
         for Prepost { connection, buffers, clears } in &template.connections {
             posted.insert((*connection, Purpose::Eager, true), *buffers as usize);
             posted.insert((*connection, Purpose::ClearToSend, true), *clears as usize);
         }
         for request in &template.tasks {
             let receives = match request.action {
-                Action::Receive(_) => true,
-                Action::Send { .. } => false,
+                WorkAction::Receive(_) => true,
+                WorkAction::Send { .. } => false,
                 _ => {
                     managed += 1;
                     continue;
@@ -162,7 +163,7 @@ impl Triggered {
             };
             *posted.entry((request.on.connection, request.on.purpose, receives)).or_default() += 1;
         }
-        let depth = |queue, requests| Refusal::Depth { queue, requests, most };
+        let depth = |queue, requests| TriggeredError::Depth { queue, requests, most };
         if managed > most {
             return Err(depth("the management queue", managed));
         }
@@ -175,7 +176,12 @@ impl Triggered {
     }
 
     /// Makes the queue pairs that a call is the first to use.
-    fn make(&mut self, key: Key, operation: u16, template: &Template) -> Result<(), Refusal> {
+    fn create_queue_pairs(
+        &mut self,
+        key: MemberKey,
+        operation: u16,
+        template: &ListTemplate,
+    ) -> Result<(), TriggeredError> {
         let member = &self.members[&key];
         let missing: Vec<Prepost> = template
             .connections
@@ -185,27 +191,27 @@ impl Triggered {
             .collect();
         let (pairs, most) = (self.pairs + missing.len() * Purpose::ALL.len(), self.settings.queue_pairs);
         if pairs > most {
-            return Err(Refusal::QueuePairs { pairs, most });
+            return Err(TriggeredError::QueuePairs { pairs, most });
         }
         let ring_bytes = |prepost: &Prepost| 2 * u64::from(prepost.buffers) * self.settings.buffer_bytes;
         let mut parts = Vec::new();
         for prepost in &missing {
-            match self.memory.take(ring_bytes(prepost)) {
+            match self.memory.allocate(ring_bytes(prepost)) {
                 Some(part) => parts.push(part),
                 None => {
-                    parts.into_iter().for_each(|part| self.memory.give_back(part));
-                    return Err(Refusal::Memory { bytes: ring_bytes(prepost), left: self.memory.left() });
+                    parts.into_iter().for_each(|part| self.memory.free(part));
+                    return Err(TriggeredError::Memory { bytes: ring_bytes(prepost), left: self.memory.left() });
                 }
             }
         }
         for (prepost, part) in missing.into_iter().zip(parts) {
-            let ring = Ring::new(part, prepost.buffers, self.settings.buffer_bytes);
-            self.make_channel(key, operation, prepost, ring);
+            let ring = BufferRing::new(part, prepost.buffers, self.settings.buffer_bytes);
+            self.create_channel(key, operation, prepost, ring);
         }
         Ok(())
     }
 
-    fn make_channel(&mut self, key: Key, operation: u16, prepost: Prepost, ring: Ring) {
+    fn create_channel(&mut self, key: MemberKey, operation: u16, prepost: Prepost, ring: BufferRing) {
         let member = self.members.get_mut(&key).expect("it posts");
         let link = member.channels.len() as u32 % self.settings.virtual_ports % self.settings.physical_ports;
         let mut pairs: [QueuePair; 3] = std::array::from_fn(|_| QueuePair::new());
@@ -216,30 +222,30 @@ impl Triggered {
         clears.enable_receives(prepost.clears);
         member
             .channels
-            .insert((operation, prepost.connection), Channel { connected: false, link, pairs, prepost, ring });
+            .insert((operation, prepost.connection), PeerChannel { connected: false, link, pairs, prepost, ring });
         self.pairs += Purpose::ALL.len();
         self.counters.queue_pairs += Purpose::ALL.len() as u64;
-        self.tell(key, operation, prepost.connection, Content::Connect);
+        self.send_control(key, operation, prepost.connection, TriggeredContent::Connect);
     }
 }
 
-impl Engine for Triggered {
-    type Post = Post;
-    type Refusal = Refusal;
-    type Packet = Packet;
+impl NicEngine for TriggeredEngine {
+    type Post = ListPost;
+    type Error = TriggeredError;
+    type Packet = TriggeredPacket;
 
-    fn post(&mut self, _now: u64, port: Port, post: &Post) -> Result<(), Refusal> {
+    fn post(&mut self, _now: u64, port: Port, post: &ListPost) -> Result<(), TriggeredError> {
         let (job, key, template) = (post.job, (post.job, port.0), &post.template);
         let member = &self.members[&key];
         member.membership.admit(job, template.rank, member.calls(), self.settings.calls)?;
         self.admit(template, post.unit)?;
-        self.make(key, post.operation, template)?;
+        self.create_queue_pairs(key, post.operation, template)?;
         let member = self.members.get_mut(&key).expect("found above");
         if template.sharing.ranks > 0 {
             let bytes = template.sharing.bytes.saturating_mul(post.unit);
             let region = self.regions.entry(job).or_default();
             if !region.reserve(member.sharing_posted, bytes, &mut self.memory) {
-                return Err(Refusal::Memory { bytes, left: self.memory.left() });
+                return Err(TriggeredError::Memory { bytes, left: self.memory.left() });
             }
             member.sharing_posted += 1;
         }
@@ -250,32 +256,32 @@ impl Engine for Triggered {
     }
 
     /// Packets of one queue pair stay in order.
-    fn flow(packet: &Packet) -> Option<u64> {
-        let Packet { job, port, operation, connection, content, .. } = packet;
+    fn flow(packet: &TriggeredPacket) -> Option<u64> {
+        let TriggeredPacket { job, port, operation, connection, content, .. } = packet;
         let purpose = match content {
-            Content::Connect | Content::Accept => return None,
-            Content::Message { purpose, .. } | Content::Taken { purpose, .. } | Content::NotReady { purpose, .. } => {
-                purpose
-            }
+            TriggeredContent::Connect | TriggeredContent::Accept => return None,
+            TriggeredContent::Message { purpose, .. }
+            | TriggeredContent::Taken { purpose, .. }
+            | TriggeredContent::NotReady { purpose, .. } => purpose,
         };
         let mut hasher = DefaultHasher::new();
         (job, port, operation, connection, purpose).hash(&mut hasher);
         Some(hasher.finish())
     }
 
-    fn handle_packet(&mut self, now: u64, from: Node, packet: Packet) {
+    fn handle_packet(&mut self, now: u64, from: NodeId, packet: TriggeredPacket) {
         let key = (packet.job, packet.port.0);
-        if self.members[&key].membership.hears(packet.connection.peer, from) {
-            self.take_in(now, key, &packet);
+        if self.members[&key].membership.accepts_from(packet.connection.peer, from) {
+            self.handle_content(now, key, &packet);
         }
         self.run();
     }
 
-    fn handle_dead(&mut self, _now: u64, node: Node) {
-        let needs = self.members.iter().filter(|(_, member)| member.membership.needs(node));
-        let failed: Vec<Key> = needs.map(|(key, _)| *key).collect();
+    fn handle_dead(&mut self, _now: u64, node: NodeId) {
+        let involves = self.members.iter().filter(|(_, member)| member.membership.involves(node));
+        let failed: Vec<MemberKey> = involves.map(|(key, _)| *key).collect();
         for key in failed {
-            self.fail(key, Failure::Dead { node });
+            self.fail(key, JobFailure::Dead { node });
         }
     }
 
@@ -295,7 +301,7 @@ impl Engine for Triggered {
         self.resting.first().map(|(at, _)| *at)
     }
 
-    fn poll(&mut self) -> Option<Output<Packet>> {
+    fn poll(&mut self) -> Option<Output<TriggeredPacket>> {
         self.outputs.pop_front()
     }
 }

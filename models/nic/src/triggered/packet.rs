@@ -1,24 +1,24 @@
 //! Packets of triggered NICs.
 
-use super::list::{Connection, Purpose};
+use super::list::{PeerConnection, Purpose};
 use crate::engine::Port;
 
 /// A packet about one connection. The packets of a queue pair are a flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Packet {
+pub struct TriggeredPacket {
     pub job: u8,
     pub port: Port,
     /// The operation that owns the queue pairs.
     pub operation: u16,
     /// The connection as the destination names it.
-    pub connection: Connection,
+    pub connection: PeerConnection,
     /// The port of the NIC that the packet leaves by.
     pub link: u32,
-    pub content: Content,
+    pub content: TriggeredContent,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Content {
+pub enum TriggeredContent {
     /// The sender has made the queue pairs; the receiver answers if it has made them, too.
     Connect,
     /// The sender has made the queue pairs, too.

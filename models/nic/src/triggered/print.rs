@@ -6,22 +6,24 @@
 
 use std::fmt;
 
-use super::list::{Action, HostStep, Place, Purpose, QueuePair, Request, Serves, Template};
+use super::list::{
+    HostStep, ListTemplate, Purpose, QueuePairId, ServedDirection, TemplatePlace, WorkAction, WorkRequest,
+};
 
 /// The line of a request in the paper's tables, and its position within its round; `None` if they leave it out.
-fn table_line(request: &Request) -> Option<(u8, String)> {
+fn table_line(request: &WorkRequest) -> Option<(u8, String)> {
     let (peer, ready) = (request.on.connection.peer.0, request.on.purpose == Purpose::ClearToSend);
     match request.action {
-        Action::Receive(_) if ready => Some((0, format!("recv CTS from {peer}"))),
-        Action::WaitReceived(count) if ready => Some((1, format!("wait ({count} CTS CQ) from {peer}"))),
-        Action::Receive(_) => Some((2, format!("recv from {peer}"))),
-        Action::Send { .. } => (!ready).then(|| (3, format!("send to {peer}"))),
-        Action::WaitReceived(count) => Some((4, format!("wait ({count} recv CQ) from {peer}"))),
-        Action::WaitSent(_) | Action::SendEnable(_) | Action::ReceiveEnable(_) => None,
+        WorkAction::Receive(_) if ready => Some((0, format!("recv CTS from {peer}"))),
+        WorkAction::WaitReceived(count) if ready => Some((1, format!("wait ({count} CTS CQ) from {peer}"))),
+        WorkAction::Receive(_) => Some((2, format!("recv from {peer}"))),
+        WorkAction::Send { .. } => (!ready).then(|| (3, format!("send to {peer}"))),
+        WorkAction::WaitReceived(count) => Some((4, format!("wait ({count} recv CQ) from {peer}"))),
+        WorkAction::WaitSent(_) | WorkAction::SendEnable(_) | WorkAction::ReceiveEnable(_) => None,
     }
 }
 
-impl Template {
+impl ListTemplate {
     /// The list as the tables of the paper show it, by round.
     pub fn table(&self) -> Vec<Vec<String>> {
         let mut rounds: Vec<Vec<(u8, String)>> = Vec::new();
@@ -37,7 +39,7 @@ impl Template {
     }
 }
 
-impl fmt::Display for QueuePair {
+impl fmt::Display for QueuePairId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let purpose = match self.purpose {
             Purpose::Eager => "eager",
@@ -45,40 +47,42 @@ impl fmt::Display for QueuePair {
             Purpose::Data => "data",
         };
         let serves = match self.connection.serves {
-            Serves::Both => "",
-            Serves::Outgoing => ", outgoing",
-            Serves::Incoming => ", incoming",
+            ServedDirection::Both => "",
+            ServedDirection::Outgoing => ", outgoing",
+            ServedDirection::Incoming => ", incoming",
         };
         write!(f, "{purpose} QP of {}{serves}", self.connection.peer)
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for TemplatePlace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Place::Memory(span) => write!(f, "{span}"),
-            Place::Arrived { slot, offset, len } => write!(f, "eager buffer {slot}[{offset}..{}]", offset + len),
-            Place::Next { slot } => write!(f, "eager buffer {slot} of the next call"),
-            Place::Shared { offset, len } => write!(f, "shared region[{offset}..{}]", offset + len),
+            TemplatePlace::Memory(span) => write!(f, "{span}"),
+            TemplatePlace::Arrived { slot, offset, len } => {
+                write!(f, "eager buffer {slot}[{offset}..{}]", offset + len)
+            }
+            TemplatePlace::Next { slot } => write!(f, "eager buffer {slot} of the next call"),
+            TemplatePlace::Shared { offset, len } => write!(f, "shared region[{offset}..{}]", offset + len),
         }
     }
 }
 
-impl fmt::Display for Request {
+impl fmt::Display for WorkRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let on = self.on;
         match &self.action {
-            Action::Receive(None) => write!(f, "receive on {on}"),
-            Action::Receive(Some(into)) => write!(f, "receive on {on} into {into}"),
-            Action::Send { from, .. } => {
+            WorkAction::Receive(None) => write!(f, "receive on {on}"),
+            WorkAction::Receive(Some(into)) => write!(f, "receive on {on} into {into}"),
+            WorkAction::Send { from, .. } => {
                 write!(f, "send on {on}")?;
                 let joint = |i| if i == 0 { " from" } else { " and" };
                 from.iter().enumerate().try_for_each(|(i, piece)| write!(f, "{} {piece}", joint(i)))
             }
-            Action::WaitReceived(count) => write!(f, "wait for {count} received on {on}"),
-            Action::WaitSent(count) => write!(f, "wait for {count} sent on {on}"),
-            Action::SendEnable(count) => write!(f, "enable {count} to send on {on}"),
-            Action::ReceiveEnable(count) => write!(f, "enable {count} to receive on {on}"),
+            WorkAction::WaitReceived(count) => write!(f, "wait for {count} received on {on}"),
+            WorkAction::WaitSent(count) => write!(f, "wait for {count} sent on {on}"),
+            WorkAction::SendEnable(count) => write!(f, "enable {count} to send on {on}"),
+            WorkAction::ReceiveEnable(count) => write!(f, "enable {count} to receive on {on}"),
         }
     }
 }
@@ -96,7 +100,7 @@ impl fmt::Display for HostStep {
 }
 
 /// Writes the whole list: one line per task, with the steps of the host before and after it.
-impl fmt::Display for Template {
+impl fmt::Display for ListTemplate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for step in &self.before {
             writeln!(f, "  host: {step}")?;

@@ -2,41 +2,41 @@
 
 use std::sync::Arc;
 
-use super::list::{Action, Connection, HostStep, Place as Unplaced, Purpose, Request};
-use super::member::{Phase, Running};
-use super::queue::{Arrival, Send};
-use super::{Content, Key, Packet, Triggered};
-use crate::engine::{Failure, Order, Output, Place, Region, Worker};
+use super::list::{HostStep, PeerConnection, Purpose, TemplatePlace, WorkAction, WorkRequest};
+use super::member::{ListPhase, TriggeredCall};
+use super::queue::{ArrivalOutcome, PostedSend};
+use super::{MemberKey, TriggeredContent, TriggeredEngine, TriggeredPacket};
+use crate::engine::{AddressSpace, Executor, JobFailure, MemorySegment, NicOrder, Output};
 
-impl Triggered {
+impl TriggeredEngine {
     /// Progresses all ready members as far as possible.
     pub(super) fn run(&mut self) {
         while let Some(key) = self.ready.pop_first() {
-            while self.go_on(key) {}
+            while self.advance(key) {}
         }
     }
 
     /// Progresses one phase of the running call as far as possible; whether the phase is over.
-    fn go_on(&mut self, key: Key) -> bool {
+    fn advance(&mut self, key: MemberKey) -> bool {
         let Some(member) = self.members.get_mut(&key).filter(|member| member.membership.failed.is_none()) else {
             return false;
         };
         let Some(running) = &member.running else { return self.begin(key) };
         let (template, phase) = (Arc::clone(&running.post.template), running.phase);
         let next = match phase {
-            Phase::Before(at) => match self.work(key, &template.before, at) {
-                at if at < template.before.len() => Phase::Before(at),
+            ListPhase::Before(at) => match self.run_host_steps(key, &template.before, at) {
+                at if at < template.before.len() => ListPhase::Before(at),
                 _ => {
                     template.tasks.iter().for_each(|request| self.post_request(key, request));
-                    Phase::List(0)
+                    ListPhase::List(0)
                 }
             },
-            Phase::List(at) => match self.manage(key, &template.tasks, at) {
-                at if at < template.tasks.len() => Phase::List(at),
-                _ => Phase::Behind(0),
+            ListPhase::List(at) => match self.run_management_queue(key, &template.tasks, at) {
+                at if at < template.tasks.len() => ListPhase::List(at),
+                _ => ListPhase::Behind(0),
             },
-            Phase::Behind(at) => match self.work(key, &template.after, at) {
-                at if at < template.after.len() => Phase::Behind(at),
+            ListPhase::Behind(at) => match self.run_host_steps(key, &template.after, at) {
+                at if at < template.after.len() => ListPhase::Behind(at),
                 _ => {
                     self.end(key);
                     return true;
@@ -49,7 +49,7 @@ impl Triggered {
     }
 
     /// Begins the next call, if there is one and no sibling still uses the shared region.
-    fn begin(&mut self, key: Key) -> bool {
+    fn begin(&mut self, key: MemberKey) -> bool {
         let member = self.members.get_mut(&key).expect("it is ready");
         let Some(post) = member.queue.front() else { return false };
         let mut address = 0;
@@ -62,11 +62,11 @@ impl Triggered {
             address = region.address();
         }
         let post = member.queue.pop_front().expect("looked at above");
-        member.running = Some(Running::new(post, address));
+        member.running = Some(TriggeredCall::new(post, address));
         true
     }
 
-    fn end(&mut self, key: Key) {
+    fn end(&mut self, key: MemberKey) {
         let post = self.members.get_mut(&key).expect("it runs").end();
         let ranks = post.template.sharing.ranks;
         if ranks > 0 {
@@ -76,26 +76,26 @@ impl Triggered {
         self.outputs.push_back(Output::completed(key, Ok(())));
     }
 
-    fn wake_siblings(&mut self, key: Key) {
+    fn wake_siblings(&mut self, key: MemberKey) {
         let siblings = self.members.range((key.0, 0)..=(key.0, u16::MAX)).map(|(other, _)| *other);
         self.ready.extend(siblings.filter(|other| *other != key));
     }
 
     /// Carries out the steps of the host from `at` on; returns the next step.
-    fn work(&mut self, key: Key, steps: &[HostStep], mut at: usize) -> usize {
+    fn run_host_steps(&mut self, key: MemberKey, steps: &[HostStep], mut at: usize) -> usize {
         while let Some(step) = steps.get(at) {
             let member = &self.members[&key];
             let reduction = member.running.as_ref().and_then(|running| running.post.reduction);
             match *step {
                 HostStep::Copy { from, to } => {
                     let (from, to) = (member.place(from), member.place(to));
-                    self.outputs.push_back(Output::by_process(key.1, Order::Copy { from, to }));
+                    self.outputs.push_back(Output::by_process(key.1, NicOrder::Copy { from, to }));
                 }
                 HostStep::Reduce { from, into, from_left } => {
                     let (from, into) = (member.place(from), member.place(into));
                     let reduction = reduction.expect("a plan that combines is posted with what it combines by");
                     self.outputs
-                        .push_back(Output::by_process(key.1, Order::Reduce { reduction, from, into, from_left }));
+                        .push_back(Output::by_process(key.1, NicOrder::Reduce { reduction, from, into, from_left }));
                 }
                 HostStep::Raise { flag } => {
                     self.regions.get_mut(&key.0).expect("it shares").raise(flag);
@@ -112,10 +112,10 @@ impl Triggered {
         at
     }
 
-    fn post_request(&mut self, key: Key, request: &Request) {
+    fn post_request(&mut self, key: MemberKey, request: &WorkRequest) {
         let (connection, purpose) = (request.on.connection, request.on.purpose);
         match &request.action {
-            Action::Receive(into) => {
+            WorkAction::Receive(into) => {
                 let member = self.members.get_mut(&key).expect("it runs");
                 let into = into.map(|place| member.place(place));
                 let pair = member.pair(connection, purpose);
@@ -124,50 +124,57 @@ impl Triggered {
                     pair.enable_receives(1);
                 }
             }
-            Action::Send { from, present } => {
+            WorkAction::Send { from, present } => {
                 let send = self.gather(key, from, *present);
                 self.members.get_mut(&key).expect("it runs").pair(connection, purpose).post_send(send);
             }
-            Action::WaitReceived(_) | Action::WaitSent(_) | Action::SendEnable(_) | Action::ReceiveEnable(_) => {}
+            WorkAction::WaitReceived(_)
+            | WorkAction::WaitSent(_)
+            | WorkAction::SendEnable(_)
+            | WorkAction::ReceiveEnable(_) => {}
         }
     }
 
     /// Gathers a send: from its memory, or from a place in the NIC to which its few bytes are copied at once.
-    fn gather(&mut self, key: Key, from: &[Unplaced], present: bool) -> Send {
+    fn gather(&mut self, key: MemberKey, from: &[TemplatePlace], present: bool) -> PostedSend {
         let member = &self.members[&key];
-        let from: Vec<Place> = from.iter().map(|place| member.place(*place)).collect();
+        let from: Vec<MemorySegment> = from.iter().map(|place| member.place(*place)).collect();
         let bytes: u64 = from.iter().map(|place| place.len).sum();
         let fits = present && (1..=self.settings.inline_bytes).contains(&bytes);
-        let Some(inline) = fits.then(|| self.inline.pop()).flatten() else { return Send { from, inline: None } };
-        let start = Place { region: Region::Nic, address: u64::from(inline) * self.settings.inline_bytes, len: bytes };
+        let Some(inline) = fits.then(|| self.inline.pop()).flatten() else { return PostedSend { from, inline: None } };
+        let start = MemorySegment {
+            region: AddressSpace::Nic,
+            address: u64::from(inline) * self.settings.inline_bytes,
+            len: bytes,
+        };
         let mut address = start.address;
         for from in from {
-            let to = Place { address, len: from.len, ..start };
+            let to = MemorySegment { address, len: from.len, ..start };
             address += from.len;
-            self.outputs.push_back(Output::by_process(key.1, Order::Copy { from, to }));
+            self.outputs.push_back(Output::by_process(key.1, NicOrder::Copy { from, to }));
         }
-        Send { from: vec![start], inline: Some(inline) }
+        PostedSend { from: vec![start], inline: Some(inline) }
     }
 
     /// Runs the management queue from request `at` on; returns the next request.
-    fn manage(&mut self, key: Key, tasks: &[Request], mut at: usize) -> usize {
+    fn run_management_queue(&mut self, key: MemberKey, tasks: &[WorkRequest], mut at: usize) -> usize {
         while let Some(request) = tasks.get(at) {
             let (connection, purpose) = (request.on.connection, request.on.purpose);
             let pair = self.members.get_mut(&key).expect("it runs").pair(connection, purpose);
             let left = match request.action {
-                Action::WaitReceived(count) => pair.received.checked_sub(count).map(|left| pair.received = left),
-                Action::WaitSent(count) => pair.sent.checked_sub(count).map(|left| pair.sent = left),
-                Action::SendEnable(count) => {
+                WorkAction::WaitReceived(count) => pair.received.checked_sub(count).map(|left| pair.received = left),
+                WorkAction::WaitSent(count) => pair.sent.checked_sub(count).map(|left| pair.sent = left),
+                WorkAction::SendEnable(count) => {
                     pair.enable_sends(count);
                     let operation = self.members[&key].running.as_ref().expect("it runs").post.operation;
                     self.send(key, operation, connection, purpose);
                     Some(())
                 }
-                Action::ReceiveEnable(count) => {
+                WorkAction::ReceiveEnable(count) => {
                     pair.enable_receives(count);
                     Some(())
                 }
-                Action::Receive(_) | Action::Send { .. } => Some(()),
+                WorkAction::Receive(_) | WorkAction::Send { .. } => Some(()),
             };
             if left.is_none() {
                 return at;
@@ -177,7 +184,7 @@ impl Triggered {
         at
     }
 
-    pub(super) fn send(&mut self, key: Key, operation: u16, connection: Connection, purpose: Purpose) {
+    pub(super) fn send(&mut self, key: MemberKey, operation: u16, connection: PeerConnection, purpose: Purpose) {
         let Some(member) = self.members.get_mut(&key) else { return };
         let (rank, (to, port)) = (member.membership.rank, member.membership.port_of(connection.peer));
         let Some(channel) = member.channels.get_mut(&(operation, connection)).filter(|channel| channel.connected)
@@ -188,72 +195,78 @@ impl Triggered {
         while let Some((number, send)) = channel.pairs[purpose as usize].next_message() {
             let bytes = send.from.iter().map(|place| place.len).sum();
             let payload = send.from.clone();
-            let content = Content::Message { purpose, number, bytes };
-            let packet = Packet { job: key.0, port, operation, connection, link, content };
-            self.outputs.push_back(Output::Transmit { by: Worker::Nic(0), to, packet, payload });
+            let content = TriggeredContent::Message { purpose, number, bytes };
+            let packet = TriggeredPacket { job: key.0, port, operation, connection, link, content };
+            self.outputs.push_back(Output::Transmit { by: Executor::Nic(0), to, packet, payload });
         }
     }
 
     /// Sends the peer of a connection a packet without payload.
-    pub(super) fn tell(&mut self, key: Key, operation: u16, connection: Connection, content: Content) {
+    pub(super) fn send_control(
+        &mut self,
+        key: MemberKey,
+        operation: u16,
+        connection: PeerConnection,
+        content: TriggeredContent,
+    ) {
         let member = &self.members[&key];
         let (to, port) = member.membership.port_of(connection.peer);
         let link = member.channels[&(operation, connection)].link;
         let connection = connection.seen_from_peer(member.membership.rank);
-        let packet = Packet { job: key.0, port, operation, connection, link, content };
-        self.outputs.push_back(Output::Transmit { by: Worker::Nic(0), to, packet, payload: Vec::new() });
+        let packet = TriggeredPacket { job: key.0, port, operation, connection, link, content };
+        self.outputs.push_back(Output::Transmit { by: Executor::Nic(0), to, packet, payload: Vec::new() });
     }
 
-    pub(super) fn take_in(&mut self, now: u64, key: Key, packet: &Packet) {
-        let Packet { operation, connection, content, .. } = *packet;
+    pub(super) fn handle_content(&mut self, now: u64, key: MemberKey, packet: &TriggeredPacket) {
+        let TriggeredPacket { operation, connection, content, .. } = *packet;
         let member = self.members.get_mut(&key).expect("looked up");
         let Some(channel) = member.channels.get_mut(&(operation, connection)) else {
-            assert_eq!(content, Content::Connect, "nobody answers before the queue pairs are made");
+            assert_eq!(content, TriggeredContent::Connect, "nobody answers before the queue pairs are made");
             return;
         };
         match content {
-            Content::Connect | Content::Accept => {
+            TriggeredContent::Connect | TriggeredContent::Accept => {
                 channel.connected = true;
-                if content == Content::Connect {
-                    self.tell(key, operation, connection, Content::Accept);
+                if content == TriggeredContent::Connect {
+                    self.send_control(key, operation, connection, TriggeredContent::Accept);
                 }
                 Purpose::ALL.into_iter().for_each(|purpose| self.send(key, operation, connection, purpose));
             }
-            Content::Message { purpose, number, bytes } => {
-                let answer = match channel.pairs[purpose as usize].arrived(number, bytes) {
-                    Arrival::Taken(into) => {
-                        self.outputs.extend(into.map(|to| Output::by_nic(Order::Deliver { to })));
+            TriggeredContent::Message { purpose, number, bytes } => {
+                let answer = match channel.pairs[purpose as usize].handle_arrival(number, bytes) {
+                    ArrivalOutcome::Taken(into) => {
+                        self.outputs.extend(into.map(|to| Output::by_nic(NicOrder::Deliver { to })));
                         self.ready.insert(key);
-                        Content::Taken { purpose, number }
+                        TriggeredContent::Taken { purpose, number }
                     }
-                    Arrival::NotReady => {
+                    ArrivalOutcome::NotReady => {
                         self.counters.refused += 1;
-                        Content::NotReady { purpose, number }
+                        TriggeredContent::NotReady { purpose, number }
                     }
-                    Arrival::Behind => return,
+                    ArrivalOutcome::Behind => return,
                 };
-                self.tell(key, operation, connection, answer);
+                self.send_control(key, operation, connection, answer);
             }
-            Content::Taken { purpose, number } => {
-                self.inline.extend(channel.pairs[purpose as usize].taken(number).inline);
+            TriggeredContent::Taken { purpose, number } => {
+                self.inline.extend(channel.pairs[purpose as usize].acknowledge(number).inline);
                 self.ready.insert(key);
             }
-            Content::NotReady { purpose, number } => {
+            TriggeredContent::NotReady { purpose, number } => {
                 let until = now + self.settings.retry_after;
-                channel.pairs[purpose as usize].refused(number, until);
+                channel.pairs[purpose as usize].handle_not_ready(number, until);
                 self.resting.insert((until, (key, operation, connection, purpose)));
             }
         }
     }
 
     /// Fails a job on this port: its calls end, and its resources become free.
-    pub(super) fn fail(&mut self, key: Key, failure: Failure) {
+    pub(super) fn fail(&mut self, key: MemberKey, failure: JobFailure) {
         let member = self.members.get_mut(&key).expect("it is open");
         let channels = std::mem::take(&mut member.channels);
         self.pairs -= channels.len() * Purpose::ALL.len();
         for channel in channels.into_values() {
             self.inline.extend(channel.pairs.iter().flat_map(|pair| pair.inline()));
-            self.memory.give_back(channel.ring.part);
+            self.memory.free(channel.ring.part);
         }
         self.resting.retain(|(_, (other, ..))| *other != key);
         member.membership.failed = Some(failure);

@@ -13,42 +13,42 @@
 
 use std::collections::VecDeque;
 
-use crate::engine::Place;
+use crate::engine::MemorySegment;
 
 /// A send whose message has not been taken yet.
 #[derive(Debug, Clone)]
-pub(super) struct Send {
+pub(super) struct PostedSend {
     /// The places from which the message is gathered.
-    pub(super) from: Vec<Place>,
+    pub(super) from: Vec<MemorySegment>,
     /// The place in the NIC to which the bytes were copied with the request.
     pub(super) inline: Option<u32>,
 }
 
 /// The fate of a message that arrives.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Arrival {
+pub(super) enum ArrivalOutcome {
     /// The message goes to this place, if it has bytes.
-    Taken(Option<Place>),
+    Taken(Option<MemorySegment>),
     NotReady,
     /// The message follows one that was rejected.
     Behind,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Sending {
+enum SendState {
     Going,
     Resting { until: u64 },
 }
 
 #[derive(Debug)]
 pub(super) struct QueuePair {
-    sends: VecDeque<Send>,
+    sends: VecDeque<PostedSend>,
     /// The number of the first send.
     first: u64,
     enabled: usize,
     flying: usize,
-    sending: Sending,
-    receives: VecDeque<Option<Place>>,
+    sending: SendState,
+    receives: VecDeque<Option<MemorySegment>>,
     /// Number of receives that are enabled.
     ready: usize,
     /// The number of the next message to arrive.
@@ -65,7 +65,7 @@ impl QueuePair {
             first: 0,
             enabled: 0,
             flying: 0,
-            sending: Sending::Going,
+            sending: SendState::Going,
             receives: VecDeque::new(),
             ready: 0,
             expected: 0,
@@ -74,7 +74,7 @@ impl QueuePair {
         }
     }
 
-    pub(super) fn post_send(&mut self, send: Send) {
+    pub(super) fn post_send(&mut self, send: PostedSend) {
         self.sends.push_back(send);
     }
 
@@ -83,7 +83,7 @@ impl QueuePair {
         assert!(self.enabled <= self.sends.len(), "more sends are enabled than posted");
     }
 
-    pub(super) fn post_receive(&mut self, into: Option<Place>) {
+    pub(super) fn post_receive(&mut self, into: Option<MemorySegment>) {
         self.receives.push_back(into);
     }
 
@@ -93,8 +93,8 @@ impl QueuePair {
     }
 
     /// The next message that may leave, with its number.
-    pub(super) fn next_message(&mut self) -> Option<(u64, &Send)> {
-        if self.sending != Sending::Going || self.flying == self.enabled {
+    pub(super) fn next_message(&mut self) -> Option<(u64, &PostedSend)> {
+        if self.sending != SendState::Going || self.flying == self.enabled {
             return None;
         }
         self.flying += 1;
@@ -102,7 +102,7 @@ impl QueuePair {
     }
 
     /// Removes the oldest message in flight, which the peer has taken; returns its send.
-    pub(super) fn taken(&mut self, number: u64) -> Send {
+    pub(super) fn acknowledge(&mut self, number: u64) -> PostedSend {
         assert!(self.flying > 0 && number == self.first, "message {number} is not the oldest on its way");
         (self.first, self.enabled, self.flying) = (self.first + 1, self.enabled - 1, self.flying - 1);
         self.sent += 1;
@@ -110,34 +110,34 @@ impl QueuePair {
     }
 
     /// Handles that the oldest message in flight has found no receive: sending rests until `until`.
-    pub(super) fn refused(&mut self, number: u64, until: u64) {
+    pub(super) fn handle_not_ready(&mut self, number: u64, until: u64) {
         assert!(self.flying > 0 && number == self.first, "message {number} is not the oldest on its way");
         self.flying = 0;
-        self.sending = Sending::Resting { until };
+        self.sending = SendState::Resting { until };
     }
 
     /// Ends the rest if it is due at `now`; whether sending resumes.
     pub(super) fn wake(&mut self, now: u64) -> bool {
-        let wakes = matches!(self.sending, Sending::Resting { until } if until <= now);
+        let wakes = matches!(self.sending, SendState::Resting { until } if until <= now);
         if wakes {
-            self.sending = Sending::Going;
+            self.sending = SendState::Going;
         }
         wakes
     }
 
     /// Handles an arriving message of `bytes` bytes.
-    pub(super) fn arrived(&mut self, number: u64, bytes: u64) -> Arrival {
+    pub(super) fn handle_arrival(&mut self, number: u64, bytes: u64) -> ArrivalOutcome {
         assert!(number >= self.expected, "message {number} came before");
         if number > self.expected {
-            return Arrival::Behind;
+            return ArrivalOutcome::Behind;
         }
         if self.ready == 0 {
-            return Arrival::NotReady;
+            return ArrivalOutcome::NotReady;
         }
         let into = self.receives.pop_front().expect("enabled, so posted");
         assert!(bytes <= into.map_or(0, |place| place.len), "{bytes} B are longer than their place");
         (self.ready, self.expected, self.received) = (self.ready - 1, self.expected + 1, self.received + 1);
-        Arrival::Taken(into.filter(|_| bytes > 0).map(|place| Place { len: bytes, ..place }))
+        ArrivalOutcome::Taken(into.filter(|_| bytes > 0).map(|place| MemorySegment { len: bytes, ..place }))
     }
 
     /// Whether only so many receives are posted, and no completion is left.
@@ -154,19 +154,19 @@ impl QueuePair {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::{Port, Region};
+    use crate::engine::{AddressSpace, Port};
 
-    fn place(address: u64) -> Place {
-        Place { region: Region::Host(Port(0)), address, len: 8 }
+    fn place(address: u64) -> MemorySegment {
+        MemorySegment { region: AddressSpace::Host(Port(0)), address, len: 8 }
     }
 
-    fn send(address: u64) -> Send {
-        Send { from: vec![place(address)], inline: None }
+    fn send(address: u64) -> PostedSend {
+        PostedSend { from: vec![place(address)], inline: None }
     }
 
     /// CD-1: sends are held until enabled; a message without a receive is sent again with all later ones, in order.
     #[test]
-    fn cd_1_a_refused_message_comes_again_with_those_behind_it() {
+    fn cd_1_rejected_message_is_resent_with_all_later_ones() {
         let (mut from, mut to) = (QueuePair::new(), QueuePair::new());
         (0..3).for_each(|at| from.post_send(send(at)));
         assert!(from.next_message().is_none(), "held");
@@ -174,14 +174,17 @@ mod tests {
         let numbers: Vec<u64> = std::iter::from_fn(|| from.next_message().map(|(number, _)| number)).collect();
         assert_eq!(numbers, [0, 1, 2]);
         to.post_receive(Some(place(0)));
-        assert_eq!(to.arrived(0, 8), Arrival::NotReady, "held");
+        assert_eq!(to.handle_arrival(0, 8), ArrivalOutcome::NotReady, "held");
         to.enable_receives(1);
-        assert_eq!((to.arrived(1, 8), to.arrived(2, 8)), (Arrival::Behind, Arrival::Behind));
-        from.refused(0, 50);
+        assert_eq!(
+            (to.handle_arrival(1, 8), to.handle_arrival(2, 8)),
+            (ArrivalOutcome::Behind, ArrivalOutcome::Behind)
+        );
+        from.handle_not_ready(0, 50);
         assert!(!from.wake(49) && from.next_message().is_none() && from.wake(50));
         assert_eq!(from.next_message().map(|(number, _)| number), Some(0));
-        assert_eq!(to.arrived(0, 4), Arrival::Taken(Some(Place { len: 4, ..place(0) })));
-        from.taken(0);
+        assert_eq!(to.handle_arrival(0, 4), ArrivalOutcome::Taken(Some(MemorySegment { len: 4, ..place(0) })));
+        from.acknowledge(0);
         assert_eq!((from.sent, to.received), (1, 1));
     }
 }

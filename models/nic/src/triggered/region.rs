@@ -5,12 +5,12 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
-use crate::registered::{Part, Registered};
+use crate::registered::{RegisteredMemory, RegisteredPart};
 
 #[derive(Debug, Default)]
 pub(super) struct SharedRegion {
     /// Memory, each part with the first call that uses it; a call that needs more than before adds a part.
-    parts: VecDeque<(u64, Part)>,
+    parts: VecDeque<(u64, RegisteredPart)>,
     /// The current call, counted among calls that share memory.
     pub(super) call: u64,
     /// Number of ranks that have ended the current call.
@@ -21,11 +21,11 @@ pub(super) struct SharedRegion {
 
 impl SharedRegion {
     /// Reserves memory for `call` when the first rank of the host posts it; whether there was enough.
-    pub(super) fn reserve(&mut self, call: u64, bytes: u64, memory: &mut Registered) -> bool {
+    pub(super) fn reserve(&mut self, call: u64, bytes: u64, memory: &mut RegisteredMemory) -> bool {
         if self.parts.back().is_some_and(|(_, part)| part.bytes >= bytes) {
             return true;
         }
-        let part = memory.take(bytes);
+        let part = memory.allocate(bytes);
         self.parts.extend(part.map(|part| (call, part)));
         part.is_some()
     }
@@ -45,13 +45,13 @@ impl SharedRegion {
     }
 
     /// Counts one of `ranks` ranks that has ended the call; the last rank advances the region to the next call.
-    pub(super) fn leave(&mut self, ranks: u32, memory: &mut Registered) {
+    pub(super) fn leave(&mut self, ranks: u32, memory: &mut RegisteredMemory) {
         self.ended += 1;
         if self.ended == ranks {
             (self.call, self.ended) = (self.call + 1, 0);
             self.raised.clear();
             while self.parts.get(1).is_some_and(|(from, _)| *from <= self.call) {
-                memory.give_back(self.parts.pop_front().expect("there are two").1);
+                memory.free(self.parts.pop_front().expect("there are two").1);
             }
         }
     }
@@ -61,8 +61,8 @@ impl SharedRegion {
         self.ended == 0 && self.raised.is_empty()
     }
 
-    pub(super) fn free(self, memory: &mut Registered) {
-        self.parts.into_iter().for_each(|(_, part)| memory.give_back(part));
+    pub(super) fn free(self, memory: &mut RegisteredMemory) {
+        self.parts.into_iter().for_each(|(_, part)| memory.free(part));
     }
 }
 
@@ -73,7 +73,7 @@ mod tests {
     /// A call that needs more memory adds a part; the old part is freed when the calls before are over.
     #[test]
     fn a_region_grows_with_its_calls() {
-        let (mut memory, mut region) = (Registered::new(100), SharedRegion::default());
+        let (mut memory, mut region) = (RegisteredMemory::new(100), SharedRegion::default());
         assert!(region.reserve(0, 10, &mut memory) && region.reserve(1, 40, &mut memory));
         assert!(region.reserve(0, 10, &mut memory) && !region.reserve(2, 60, &mut memory));
         assert_eq!((region.address(), memory.left()), (0, 50));

@@ -5,13 +5,13 @@
 pub enum Readiness {
     /// The receiver sends a clear-to-send on a queue pair of its own (CD-5).
     ClearToSend,
-    /// The sender sends, and sends again after [`Settings::retry_after`] if the receiver was not ready.
+    /// The sender sends, and sends again after [`TriggeredSettings::retry_after`] if the receiver was not ready.
     Retry,
 }
 
 /// Sizes of a NIC and choices of the library; all hosts of a network have equal settings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Settings {
+pub struct TriggeredSettings {
     /// Blocks of at least this many bytes go by rendezvous, smaller ones into preposted buffers (16 KB, CD-5). The
     /// blocks that a leader exchanges together count as one.
     pub eager_bytes: u64,
@@ -39,9 +39,9 @@ pub struct Settings {
     pub registered_bytes: u64,
 }
 
-impl Default for Settings {
+impl Default for TriggeredSettings {
     fn default() -> Self {
-        Settings {
+        TriggeredSettings {
             eager_bytes: 16 << 10,
             buffer_bytes: 16 << 10,
             readiness: Readiness::ClearToSend,

@@ -8,14 +8,14 @@ const CELL_BYTES: u64 = 16;
 
 /// Payload of one pair of transforms, forward and backward, of all fields.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Traffic {
+pub(super) struct FftTraffic {
     /// Bytes into each host's link.
     into: Vec<u64>,
     /// Bytes out of each host's link.
     out_of: Vec<u64>,
 }
 
-impl Traffic {
+impl FftTraffic {
     pub(super) fn of(options: &FftOptions, grid: u32) -> Self {
         let hosts = u32::from(options.setup.lab.hosts());
         let (rows, columns) = options.process_grid();
@@ -85,7 +85,7 @@ mod tests {
     /// On 2x2 ranks half of all cells move in each of the four transposes of a pair.
     #[test]
     fn half_the_cells_move_in_each_transpose_of_a_square() {
-        let traffic = Traffic::of(&options("4x1gbit", 1, Layout::Contiguous), 64);
+        let traffic = FftTraffic::of(&options("4x1gbit", 1, Layout::Contiguous), 64);
         let cells = 33 * 64 * 64;
         assert_eq!(traffic.bytes(), 2 * 4 * (cells / 2) * CELL_BYTES);
         assert_eq!(traffic.into.iter().sum::<u64>(), traffic.out_of.iter().sum::<u64>());
@@ -94,13 +94,13 @@ mod tests {
     /// Rows of the process grid that share a host exchange nothing over its link; with strided ranks the same rows do.
     #[test]
     fn rows_within_a_host_stay_off_the_link() {
-        let contiguous = Traffic::of(&options("2x1gbit", 2, Layout::Contiguous), 64);
-        let strided = Traffic::of(&options("2x1gbit", 2, Layout::Strided), 64);
+        let contiguous = FftTraffic::of(&options("2x1gbit", 2, Layout::Contiguous), 64);
+        let strided = FftTraffic::of(&options("2x1gbit", 2, Layout::Strided), 64);
         let cells = 33 * 64 * 64;
         // Only the two transposes within columns cross links, or only the two within rows.
         assert_eq!(contiguous.bytes(), 2 * 2 * (cells / 2) * CELL_BYTES);
         assert_eq!(strided.bytes(), 2 * 2 * (cells / 2) * CELL_BYTES);
-        let alone = Traffic::of(&options("1x1gbit", 4, Layout::Contiguous), 64);
+        let alone = FftTraffic::of(&options("1x1gbit", 4, Layout::Contiguous), 64);
         assert_eq!(alone.bytes(), 0);
         assert_eq!(alone.limit_ms(&"1x1gbit".parse::<outboard_lab::LabSpec>().unwrap().link()), 0.0);
     }
@@ -110,6 +110,6 @@ mod tests {
         let one = options("4x1gbit", 1, Layout::Contiguous);
         let mut three = one.clone();
         three.variables = 3;
-        assert_eq!(Traffic::of(&three, 64).bytes(), 3 * Traffic::of(&one, 64).bytes());
+        assert_eq!(FftTraffic::of(&three, 64).bytes(), 3 * FftTraffic::of(&one, 64).bytes());
     }
 }

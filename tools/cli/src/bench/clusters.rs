@@ -6,8 +6,9 @@ use std::process::ExitCode;
 
 use clap::Args;
 use outboard_bench::{
-    BenchOptions, Cell, Choosing, Collective, Peer, Place, Program, Report, Setup, grid_runs, parse_sizes, render_grid,
-    render_grid_markdown, render_programs, render_programs_markdown, run_batches, run_program, slower_again,
+    BenchOptions, BenchProgram, BenchReport, ClusterShape, Collective, GridCell, Peer, Setup, ShimChoice, grid_runs,
+    parse_sizes, render_grid, render_grid_markdown, render_programs, render_programs_markdown, run_batches,
+    run_program, slower_again,
 };
 use serde::Serialize;
 
@@ -31,8 +32,8 @@ struct Files {
 
 /// The clusters, what the shim learns on them, and the files of reports.
 struct Clusters<'a> {
-    labs: &'a [Place],
-    choosing: Choosing,
+    labs: &'a [ClusterShape],
+    choosing: ShimChoice,
     /// Runs for learning before each measured run.
     learn: u32,
     files: &'a Files,
@@ -42,17 +43,17 @@ impl Clusters<'_> {
     /// Measures each of `runs` on every cluster. Returns all rows.
     fn go_through<W, R: Serialize>(
         &self,
-        runs: impl Fn(&Place) -> Result<Vec<W>, CliError>,
-        measure: impl Fn(&Place, &Choosing, &W) -> Result<Vec<R>, CliError>,
-        markdown: impl Fn(&Report<R>) -> String,
-    ) -> Result<Report<R>, CliError> {
+        runs: impl Fn(&ClusterShape) -> Result<Vec<W>, CliError>,
+        measure: impl Fn(&ClusterShape, &ShimChoice, &W) -> Result<Vec<R>, CliError>,
+        markdown: impl Fn(&BenchReport<R>) -> String,
+    ) -> Result<BenchReport<R>, CliError> {
         if self.learn > 0 && !self.choosing.learns() {
             let why = "--learn is of use with OUTBOARD_CHOICE=adaptive or learn alone";
             return Err(CliError::Failed(why.to_owned()));
         }
         // The shim reads no file from a directory to which others may write.
         let learnt = tempfile::tempdir().map_err(CliError::system("make a directory"))?;
-        let mut report = Report { rows: Vec::new() };
+        let mut report = BenchReport { rows: Vec::new() };
         for place in self.labs {
             let choosing = self.choosing.clone().on(place, learnt.path());
             for run in runs(place)? {
@@ -63,7 +64,11 @@ impl Clusters<'_> {
         Ok(report)
     }
 
-    fn write<R: Serialize>(&self, report: &Report<R>, markdown: impl Fn(&Report<R>) -> String) -> Result<(), CliError> {
+    fn write<R: Serialize>(
+        &self,
+        report: &BenchReport<R>,
+        markdown: impl Fn(&BenchReport<R>) -> String,
+    ) -> Result<(), CliError> {
         if let Some(path) = &self.files.json {
             report.write_json(path)?;
         }
@@ -86,7 +91,7 @@ pub(crate) struct GridArgs {
     sizes: String,
     /// Clusters, separated by commas: HOSTSxRATE with one rank per host, or HOSTSxRATE:RANKS
     #[arg(long, value_delimiter = ',', default_value = "1x1gbit:4,2x1gbit,4x1gbit")]
-    labs: Vec<Place>,
+    labs: Vec<ClusterShape>,
     /// Measure blocking calls; otherwise nonblocking ones with a computation as long as a call, which does not count
     #[arg(long)]
     blocking: bool,
@@ -116,16 +121,17 @@ pub(crate) struct GridArgs {
 }
 
 pub(super) fn grid(args: &GridArgs) -> Result<ExitCode, CliError> {
-    let sizes = parse_sizes(&args.sizes).map_err(CliError::said)?;
-    let clusters = Clusters { labs: &args.labs, choosing: Choosing::default(), learn: args.learn, files: &args.files };
-    let runs = |place: &Place| Ok(grid_runs(&setup_of_grid(args, place)?, &args.collectives, &sizes));
-    let measure = |place: &Place, choosing: &Choosing, options: &BenchOptions| {
+    let sizes = parse_sizes(&args.sizes).map_err(CliError::failed)?;
+    let clusters =
+        Clusters { labs: &args.labs, choosing: ShimChoice::default(), learn: args.learn, files: &args.files };
+    let runs = |place: &ClusterShape| Ok(grid_runs(&setup_of_grid(args, place)?, &args.collectives, &sizes));
+    let measure = |place: &ClusterShape, choosing: &ShimChoice, options: &BenchOptions| {
         let algorithms = Algorithms::of(options.collective, &args.daemons, &place.lab)?;
         options.calls().try_for_each(|call| algorithms.check(&call))?;
-        let below = below_mpi(Heap::asked_for()?, args.mpi, algorithms, args.daemons.clone(), choosing)?;
+        let below = below_mpi(Heap::from_environment()?, args.mpi, algorithms, args.daemons.clone(), choosing)?;
         let cells = |options: &BenchOptions| {
             let rows = run_batches(options, &[&below])?.rows;
-            Ok::<_, CliError>(Cell::of_run(place, &options.setup, choosing, &rows))
+            Ok::<_, CliError>(GridCell::of_run(place, &options.setup, choosing, &rows))
         };
         let mut found = cells(options)?;
         if let Some(slower) = slower_again(options, &found, args.again) {
@@ -141,7 +147,7 @@ pub(super) fn grid(args: &GridArgs) -> Result<ExitCode, CliError> {
     Ok(if report.all(|cell| cell.verified) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn setup_of_grid(args: &GridArgs, place: &Place) -> Result<Setup, CliError> {
+fn setup_of_grid(args: &GridArgs, place: &ClusterShape) -> Result<Setup, CliError> {
     let mut setup = Setup::new(args.links.apply(place.lab.clone())?, args.repetitions);
     setup.ranks_per_host = place.ranks_per_host;
     setup.peers = vec![args.mpi];
@@ -155,10 +161,10 @@ fn setup_of_grid(args: &GridArgs, place: &Place) -> Result<Setup, CliError> {
 pub(crate) struct ProgramsArgs {
     /// cg, panel, pagerank, lammps, separated by commas; all by default
     #[arg(long, value_delimiter = ',')]
-    only: Vec<Program>,
+    only: Vec<BenchProgram>,
     /// Clusters, separated by commas: HOSTSxRATE with one rank per host, or HOSTSxRATE:RANKS
     #[arg(long, value_delimiter = ',', default_value = "2x1gbit,4x1gbit")]
-    labs: Vec<Place>,
+    labs: Vec<ClusterShape>,
     /// Runs of each program, natively and below the shim in turn
     #[arg(long, default_value_t = 10)]
     pairs: u32,
@@ -179,14 +185,14 @@ pub(super) fn programs(args: &ProgramsArgs) -> Result<ExitCode, CliError> {
     let clusters = Clusters {
         labs: &args.labs,
         // The default of a preloaded program.
-        choosing: Choosing::or("adaptive"),
+        choosing: ShimChoice::or("adaptive"),
         learn: args.learn,
         files: &args.files,
     };
-    let programs = if args.only.is_empty() { Program::ALL } else { &args.only };
-    let measure = |place: &Place, choosing: &Choosing, program: &Program| {
+    let programs = if args.only.is_empty() { BenchProgram::ALL } else { &args.only };
+    let measure = |place: &ClusterShape, choosing: &ShimChoice, program: &BenchProgram| {
         let algorithms = Algorithms::of(Collective::Allreduce, &args.daemons, &place.lab)?;
-        let below = below_mpi(Heap::asked_for()?, Peer::Debian, algorithms, args.daemons.clone(), choosing)?;
+        let below = below_mpi(Heap::from_environment()?, Peer::Debian, algorithms, args.daemons.clone(), choosing)?;
         Ok(vec![run_program(*program, place, &setup_of_program(args, place), choosing, &below)?])
     };
     let report = clusters.go_through(|_| Ok(programs.to_vec()), measure, render_programs_markdown)?;
@@ -195,7 +201,7 @@ pub(super) fn programs(args: &ProgramsArgs) -> Result<ExitCode, CliError> {
 }
 
 /// The setup of a program, with Debian's Open MPI, to which Debian's programs are linked.
-fn setup_of_program(args: &ProgramsArgs, place: &Place) -> Setup {
+fn setup_of_program(args: &ProgramsArgs, place: &ClusterShape) -> Setup {
     let mut setup = Setup::new(place.lab.clone(), args.repetitions);
     setup.ranks_per_host = place.ranks_per_host;
     setup.peers = vec![Peer::Debian];

@@ -3,9 +3,9 @@
 use std::process::ExitCode;
 
 use clap::Args;
-use outboard::placement::ServiceProcesses;
+use outboard::service_processes::ServiceProcesses;
 use outboard_bench::{
-    BenchOptions, Choosing, Collective, FftOptions, OptionError, RadixOptions, RecordedOptions, Report, Sockets,
+    BenchOptions, BenchReport, Collective, FftOptions, OptionError, RadixOptions, RecordedOptions, ShimChoice, Sockets,
     System, parse_sizes, render_fft_table, render_processor_time, render_radix_table, render_recorded_table, run_fft,
     run_radix, run_recorded,
 };
@@ -35,7 +35,7 @@ pub(super) fn fft(args: &FftArgs) -> Result<ExitCode, CliError> {
     let options = FftOptions { setup, grids: args.grid.clone(), variables: args.variables };
     let daemons = args.setup.daemons(ServiceProcesses::default());
     let algorithms = Algorithms::of(Collective::Alltoallv, &daemons, &args.setup.lab)?;
-    let below = below_mpi(Heap::asked_for()?, args.setup.mpi, algorithms, daemons, &Choosing::default())?;
+    let below = below_mpi(Heap::from_environment()?, args.setup.mpi, algorithms, daemons, &ShimChoice::default())?;
     let report = run_fft(&options, &[&below])?;
     finish(&args.setup, &report, &render_fft_table(&report), report.agrees())
 }
@@ -60,14 +60,14 @@ pub(crate) struct RadixArgs {
 
 pub(super) fn radix(args: &RadixArgs) -> Result<ExitCode, CliError> {
     let setup = args.setup.setup(args.repetitions)?;
-    let keys = parse_sizes(&args.keys).map_err(CliError::said)?;
+    let keys = parse_sizes(&args.keys).map_err(CliError::failed)?;
     let keys = keys.into_iter().map(|keys| u32::try_from(keys).unwrap_or(u32::MAX)).collect();
     let options = RadixOptions { setup, buckets: buckets(&args.radices, args.digit_bits)?, keys };
     let mut daemons = args.setup.daemons(ServiceProcesses::default());
     // A small radix has histograms of few bytes, which daemons leave to the MPI library by default.
     daemons.more.extend(["--offload-from", "0"].map(str::to_owned));
     let algorithms = Algorithms::of(Collective::Allgather, &daemons, &args.setup.lab)?;
-    let below = below_mpi(Heap::asked_for()?, args.setup.mpi, algorithms, daemons, &Choosing::default())?;
+    let below = below_mpi(Heap::from_environment()?, args.setup.mpi, algorithms, daemons, &ShimChoice::default())?;
     let report = run_radix(&options, &[&below])?;
     finish(&args.setup, &report, &render_radix_table(&report), report.all(|row| row.cost.verified))
 }
@@ -75,7 +75,7 @@ pub(super) fn radix(args: &RadixArgs) -> Result<ExitCode, CliError> {
 fn buckets(radices: &[u32], digit_bits: bool) -> Result<Vec<u32>, CliError> {
     let of_bits = |bits: &u32| 1u32.checked_shl(*bits).ok_or(OptionError::Buckets { buckets: 0 });
     match digit_bits {
-        true => radices.iter().map(of_bits).collect::<Result<_, _>>().map_err(CliError::said),
+        true => radices.iter().map(of_bits).collect::<Result<_, _>>().map_err(CliError::failed),
         false => Ok(radices.to_vec()),
     }
 }
@@ -93,7 +93,7 @@ pub(crate) struct RecordedArgs {
 }
 
 pub(super) fn recorded(args: &RecordedArgs) -> Result<ExitCode, CliError> {
-    let sizes = parse_sizes(&args.sizes).map_err(CliError::said)?;
+    let sizes = parse_sizes(&args.sizes).map_err(CliError::failed)?;
     let options = RecordedOptions { setup: args.setup.setup(args.repetitions)?, sizes };
     let daemons = args.setup.daemons(ServiceProcesses::default());
     let algorithms = Algorithms::of(Collective::Alltoall, &daemons, &options.setup.lab)?;
@@ -117,13 +117,13 @@ pub(crate) struct ProcessorTimeArgs {
 }
 
 pub(super) fn processor_time(args: &ProcessorTimeArgs) -> Result<ExitCode, CliError> {
-    let sizes = parse_sizes(&args.sizes).map_err(CliError::said)?;
+    let sizes = parse_sizes(&args.sizes).map_err(CliError::failed)?;
     let daemons = args.setup.daemons(ServiceProcesses::default());
-    let mut report = Report { rows: Vec::new() };
+    let mut report = BenchReport { rows: Vec::new() };
     for collective in COLLECTIVES {
         let options = BenchOptions::new(args.setup.setup(args.repetitions)?, collective, sizes.clone());
         let algorithms = Algorithms::of(collective, &daemons, &options.setup.lab)?;
-        let below = |heap| below_mpi(heap, args.setup.mpi, algorithms.clone(), daemons.clone(), &Choosing::default());
+        let below = |heap| below_mpi(heap, args.setup.mpi, algorithms.clone(), daemons.clone(), &ShimChoice::default());
         let (plain, shared) = (below(Heap::Plain)?, below(Heap::Shared)?);
         let systems: [&dyn System; 3] = [&plain, &shared, &Sockets];
         report.rows.extend(outboard_bench::run(&options, &systems)?.rows);

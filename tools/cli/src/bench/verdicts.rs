@@ -10,12 +10,12 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
-use outboard_bench::{Report, Spread, VerdictRow};
+use outboard_bench::{BenchReport, SampleSpread, VerdictRow};
 use outboard_lab::LabSpec;
 
 use crate::error::CliError;
 use crate::launch::DaemonArgs;
-use crate::trial::rank::{Act, Answer, Verdict, now_ns};
+use crate::trial::rank::{ActAnswer, RankAct, Verdict, now_ns};
 use crate::trial::{Silence, Trial, TrialRank};
 use crate::work;
 
@@ -34,7 +34,7 @@ pub(crate) struct VerdictsArgs {
     ranks_per_host: u16,
     /// Faults, separated by commas; all by default
     #[arg(long, value_delimiter = ',')]
-    only: Vec<Fault>,
+    only: Vec<VerdictFault>,
     /// Runs of each fault
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..))]
     repetitions: u32,
@@ -47,7 +47,7 @@ pub(crate) struct VerdictsArgs {
 
 /// The faults.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Fault {
+enum VerdictFault {
     /// A rank is killed while the others wait for it
     KilledRank,
     /// The daemon of a rank is killed
@@ -70,7 +70,7 @@ enum Fault {
     RefusedMember,
 }
 
-impl Fault {
+impl VerdictFault {
     fn name(self) -> String {
         self.to_possible_value().expect("none is hidden").get_name().replace('-', " ")
     }
@@ -78,9 +78,15 @@ impl Fault {
     /// Seconds within which all ranks have their verdict; fewer where a process ends, as the kernel reports its end.
     fn bound_s(self) -> f64 {
         match self {
-            Fault::KilledRank | Fault::KilledDaemon => 2.0,
-            Fault::DeadBefore | Fault::DeadDuring | Fault::DeadAfter | Fault::RefusedMember => 2.0,
-            Fault::KilledHost | Fault::CutLink | Fault::OneWayCut | Fault::StoppedDaemon => 5.0,
+            VerdictFault::KilledRank | VerdictFault::KilledDaemon => 2.0,
+            VerdictFault::DeadBefore
+            | VerdictFault::DeadDuring
+            | VerdictFault::DeadAfter
+            | VerdictFault::RefusedMember => 2.0,
+            VerdictFault::KilledHost
+            | VerdictFault::CutLink
+            | VerdictFault::OneWayCut
+            | VerdictFault::StoppedDaemon => 5.0,
         }
     }
 }
@@ -92,8 +98,8 @@ pub(super) fn verdicts(args: &VerdictsArgs) -> Result<ExitCode, CliError> {
     }
     // A rank that is in a group of its own is refused any other group.
     let daemons = DaemonArgs { more: vec!["--max-groups".into(), "2".into()], ..args.daemons.clone() };
-    let faults = if args.only.is_empty() { Fault::value_variants() } else { &args.only };
-    let mut report = Report { rows: Vec::new() };
+    let faults = if args.only.is_empty() { VerdictFault::value_variants() } else { &args.only };
+    let mut report = BenchReport { rows: Vec::new() };
     let mut trial = None;
     for fault in faults {
         let mut runs = Vec::new();
@@ -103,7 +109,7 @@ pub(super) fn verdicts(args: &VerdictsArgs) -> Result<ExitCode, CliError> {
                 None => Trial::start(&args.lab, daemons.clone(), Vec::new())?,
             };
             runs.push(run(&cluster, args, *fault)?);
-            trial = (*fault != Fault::KilledHost).then_some(cluster);
+            trial = (*fault != VerdictFault::KilledHost).then_some(cluster);
         }
         report.rows.push(row(args, *fault, &runs));
         print!("{}", outboard_bench::render_verdicts(&report.rows[report.rows.len() - 1..], report.rows.len() == 1));
@@ -115,20 +121,20 @@ pub(super) fn verdicts(args: &VerdictsArgs) -> Result<ExitCode, CliError> {
 }
 
 /// The result of one run.
-struct Run {
+struct VerdictRun {
     /// Milliseconds until the last surviving rank had its verdict.
     worst_ms: f64,
     /// How often ranks received each verdict, for each set of ranks that can reach each other.
     verdicts: Vec<BTreeMap<Verdict, u32>>,
 }
 
-impl Run {
+impl VerdictRun {
     fn alike(&self) -> bool {
-        self.verdicts.iter().all(|told| told.len() == 1)
+        self.verdicts.iter().all(|counts| counts.len() == 1)
     }
 }
 
-fn row(args: &VerdictsArgs, fault: Fault, runs: &[Run]) -> VerdictRow {
+fn row(args: &VerdictsArgs, fault: VerdictFault, runs: &[VerdictRun]) -> VerdictRow {
     let milliseconds: Vec<f64> = runs.iter().map(|run| run.worst_ms).collect();
     let mut statuses = BTreeMap::new();
     for (verdict, count) in runs.iter().flat_map(|run| &run.verdicts).flatten() {
@@ -140,7 +146,7 @@ fn row(args: &VerdictsArgs, fault: Fault, runs: &[Run]) -> VerdictRow {
         cluster: args.lab.to_string(),
         ranks_per_host: args.ranks_per_host.into(),
         bound_s: fault.bound_s(),
-        verdict_ms: Spread::of(&milliseconds),
+        verdict_ms: SampleSpread::of(&milliseconds),
         runs: runs.len() as u32,
         alike: runs.iter().filter(|run| run.alike()).count() as u32,
         statuses,
@@ -152,73 +158,73 @@ fn row(args: &VerdictsArgs, fault: Fault, runs: &[Run]) -> VerdictRow {
 }
 
 /// The ranks of a run; the last one is the victim.
-struct Scene<'a> {
+struct VerdictScene<'a> {
     trial: &'a Trial,
     ranks: Vec<TrialRank>,
-    fault: Fault,
+    fault: VerdictFault,
 }
 
-fn run(trial: &Trial, args: &VerdictsArgs, fault: Fault) -> Result<Run, CliError> {
+fn run(trial: &Trial, args: &VerdictsArgs, fault: VerdictFault) -> Result<VerdictRun, CliError> {
     let hosts: Vec<u16> =
         (1..=trial.hosts()).flat_map(|host| std::iter::repeat_n(host, args.ranks_per_host.into())).collect();
-    let mut scene = Scene { trial, ranks: trial.start_ranks(&hosts, None, &[])?, fault };
-    scene.all(&Act::Attach)?;
+    let mut scene = VerdictScene { trial, ranks: trial.start_ranks(&hosts, None, &[])?, fault };
+    scene.all(&RankAct::Attach)?;
     let victim = scene.ranks.len() - 1;
-    if fault == Fault::RefusedMember {
+    if fault == VerdictFault::RefusedMember {
         let alone = scene.offers(victim..victim + 1)?;
-        scene.well(victim, &Act::Make { offers: alone, ranks: 1, rank: 0 })?;
+        scene.well(victim, &RankAct::Make { offers: alone, ranks: 1, rank: 0 })?;
     }
     let offers = scene.offers(0..victim + 1)?;
-    let make = |rank: usize| Act::Make { offers: offers.clone(), ranks: hosts.len() as u32, rank: rank as u32 };
+    let make = |rank: usize| RankAct::Make { offers: offers.clone(), ranks: hosts.len() as u32, rank: rank as u32 };
     let since = match fault {
-        Fault::DeadBefore => {
+        VerdictFault::DeadBefore => {
             scene.ranks[victim].kill();
             let since = now_ns();
-            scene.tell_survivors(make);
+            scene.send_to_survivors(make);
             since
         }
-        Fault::DeadDuring => {
-            scene.tell_survivors(make);
+        VerdictFault::DeadDuring => {
+            scene.send_to_survivors(make);
             scene.await_statistics(|report| report.present.memberships, victim as u32)?;
             let since = now_ns();
             scene.ranks[victim].kill();
             since
         }
-        Fault::RefusedMember => {
-            scene.tell_survivors(make);
+        VerdictFault::RefusedMember => {
+            scene.send_to_survivors(make);
             scene.await_statistics(|report| report.present.memberships, victim as u32 + 1)?;
             let since = now_ns();
-            scene.ranks[victim].tell(&make(victim));
+            scene.ranks[victim].send_act(&make(victim));
             since
         }
         _ => {
-            (0..=victim).for_each(|rank| scene.ranks[rank].tell(&make(rank)));
+            (0..=victim).for_each(|rank| scene.ranks[rank].send_act(&make(rank)));
             scene.all_well()?;
-            scene.all(&Act::Calls { first: 0, count: 8 })?;
+            scene.all(&RankAct::Calls { first: 0, count: 8 })?;
             scene.strike(victim)?
         }
     };
     scene.verdicts(since)
 }
 
-impl Scene<'_> {
+impl VerdictScene<'_> {
     fn failed(&self, rank: usize, why: impl std::fmt::Display) -> CliError {
         CliError::Failed(format!("{}: rank {rank}: {why}", self.fault.name()))
     }
 
-    fn hear(&mut self, rank: usize) -> Result<Answer, CliError> {
-        self.ranks[rank].hear(LIMIT).map_err(|silence| match silence {
+    fn await_answer(&mut self, rank: usize) -> Result<ActAnswer, CliError> {
+        self.ranks[rank].await_answer(LIMIT).map_err(|silence| match silence {
             Silence::Late => self.failed(rank, format!("no answer in {} s", LIMIT.as_secs())),
             Silence::Ended => self.failed(rank, "it has ended"),
         })
     }
 
     fn hear_well(&mut self, rank: usize) -> Result<Vec<u8>, CliError> {
-        self.hear(rank)?.result.map_err(|verdict| self.failed(rank, verdict.text))
+        self.await_answer(rank)?.result.map_err(|verdict| self.failed(rank, verdict.text))
     }
 
-    fn well(&mut self, rank: usize, act: &Act) -> Result<Vec<u8>, CliError> {
-        self.ranks[rank].tell(act);
+    fn well(&mut self, rank: usize, act: &RankAct) -> Result<Vec<u8>, CliError> {
+        self.ranks[rank].send_act(act);
         self.hear_well(rank)
     }
 
@@ -226,25 +232,25 @@ impl Scene<'_> {
         (0..self.ranks.len()).try_for_each(|rank| self.hear_well(rank).map(drop))
     }
 
-    fn all(&mut self, act: &Act) -> Result<(), CliError> {
-        self.ranks.iter_mut().for_each(|rank| rank.tell(act));
+    fn all(&mut self, act: &RankAct) -> Result<(), CliError> {
+        self.ranks.iter_mut().for_each(|rank| rank.send_act(act));
         self.all_well()
     }
 
     fn offers(&mut self, ranks: std::ops::Range<usize>) -> Result<Vec<u8>, CliError> {
-        let offers: Result<Vec<_>, _> = ranks.map(|rank| self.well(rank, &Act::Offer)).collect();
+        let offers: Result<Vec<_>, _> = ranks.map(|rank| self.well(rank, &RankAct::Offer)).collect();
         Ok(offers?.concat())
     }
 
-    fn tell_survivors(&mut self, act: impl Fn(usize) -> Act) {
+    fn send_to_survivors(&mut self, act: impl Fn(usize) -> RankAct) {
         let survivors = self.ranks.len() - 1;
-        self.ranks[..survivors].iter_mut().enumerate().for_each(|(rank, one)| one.tell(&act(rank)));
+        self.ranks[..survivors].iter_mut().enumerate().for_each(|(rank, one)| one.send_act(&act(rank)));
     }
 
     /// Waits until the sum of `count` over all daemons reaches `wanted`.
     fn await_statistics(
         &self,
-        count: fn(&outboard_service::statistics::Report) -> u32,
+        count: fn(&outboard_service::statistics::StatisticsReport) -> u32,
         wanted: u32,
     ) -> Result<(), CliError> {
         let deadline = Instant::now() + LIMIT;
@@ -265,24 +271,27 @@ impl Scene<'_> {
     /// Causes the fault while the survivors wait for the victim; returns its time.
     fn strike(&mut self, victim: usize) -> Result<u64, CliError> {
         let (trial, last) = (self.trial, self.trial.hosts());
-        let call = Act::Calls { first: 16, count: 1 };
-        if self.fault == Fault::DeadAfter {
+        let call = RankAct::Calls { first: 16, count: 1 };
+        if self.fault == VerdictFault::DeadAfter {
             let since = now_ns();
             self.ranks[victim].kill();
-            self.tell_survivors(|_| call.clone());
+            self.send_to_survivors(|_| call.clone());
             return Ok(since);
         }
-        self.tell_survivors(|_| call.clone());
+        self.send_to_survivors(|_| call.clone());
         self.await_statistics(|report| report.present.calls, victim as u32)?;
         let since = now_ns();
         match self.fault {
-            Fault::KilledDaemon => trial.kill_daemon(last, None)?,
-            Fault::KilledHost => trial.crash(last)?,
-            Fault::CutLink => trial.cut(last)?,
-            Fault::OneWayCut => trial.cut_one_way(1, last)?,
-            Fault::StoppedDaemon => trial.halt_daemon(last, None, true),
-            Fault::KilledRank => self.ranks[victim].kill(),
-            Fault::DeadBefore | Fault::DeadDuring | Fault::DeadAfter | Fault::RefusedMember => {
+            VerdictFault::KilledDaemon => trial.kill_daemon(last, None)?,
+            VerdictFault::KilledHost => trial.crash(last)?,
+            VerdictFault::CutLink => trial.cut(last)?,
+            VerdictFault::OneWayCut => trial.cut_one_way(1, last)?,
+            VerdictFault::StoppedDaemon => trial.halt_daemon(last, None, true),
+            VerdictFault::KilledRank => self.ranks[victim].kill(),
+            VerdictFault::DeadBefore
+            | VerdictFault::DeadDuring
+            | VerdictFault::DeadAfter
+            | VerdictFault::RefusedMember => {
                 unreachable!("they come before the group, or before the call")
             }
         }
@@ -290,30 +299,30 @@ impl Scene<'_> {
     }
 
     /// Collects the verdicts of all survivors, mends the fault and ends the ranks.
-    fn verdicts(mut self, since: u64) -> Result<Run, CliError> {
+    fn verdicts(mut self, since: u64) -> Result<VerdictRun, CliError> {
         let last = self.trial.hosts();
-        let mut run = Run { worst_ms: 0.0, verdicts: Vec::new() };
+        let mut run = VerdictRun { worst_ms: 0.0, verdicts: Vec::new() };
         let (there, here): (Vec<usize>, Vec<usize>) =
             (0..self.ranks.len() - 1).partition(|rank| self.ranks[*rank].host == last);
         self.side(&here, since, &mut run)?;
         match self.fault {
-            Fault::KilledHost => return Ok(run),
+            VerdictFault::KilledHost => return Ok(run),
             // No other process could inform the ranks of a stopped daemon.
-            Fault::StoppedDaemon => {
+            VerdictFault::StoppedDaemon => {
                 std::thread::sleep(REST);
                 self.trial.halt_daemon(last, None, false);
                 self.side(&there, now_ns(), &mut run)?;
             }
-            Fault::KilledDaemon | Fault::CutLink => self.side(&there, since, &mut run)?,
+            VerdictFault::KilledDaemon | VerdictFault::CutLink => self.side(&there, since, &mut run)?,
             _ => {
                 // These ranks can reach the others, so their verdicts are counted together.
                 self.side(&there, since, &mut run)?;
-                let told = run.verdicts.pop().unwrap_or_default();
+                let counts = run.verdicts.pop().unwrap_or_default();
                 match run.verdicts.last_mut() {
                     Some(here) => {
-                        told.into_iter().for_each(|(verdict, count)| *here.entry(verdict).or_insert(0) += count)
+                        counts.into_iter().for_each(|(verdict, count)| *here.entry(verdict).or_insert(0) += count)
                     }
-                    None => run.verdicts.push(told),
+                    None => run.verdicts.push(counts),
                 }
             }
         }
@@ -324,24 +333,24 @@ impl Scene<'_> {
 
     fn mend(&mut self, host: u16) -> Result<(), CliError> {
         match self.fault {
-            Fault::KilledDaemon => self.trial.restart_daemon(host, None),
-            Fault::CutLink => self.trial.mend(host),
-            Fault::OneWayCut => self.trial.mend_one_way(host),
+            VerdictFault::KilledDaemon => self.trial.restart_daemon(host, None),
+            VerdictFault::CutLink => self.trial.mend(host),
+            VerdictFault::OneWayCut => self.trial.mend_one_way(host),
             _ => Ok(()),
         }
     }
 
     /// Collects the verdicts of these survivors, which can reach each other.
-    fn side(&mut self, ranks: &[usize], since: u64, run: &mut Run) -> Result<(), CliError> {
-        let mut told = BTreeMap::new();
+    fn side(&mut self, ranks: &[usize], since: u64, run: &mut VerdictRun) -> Result<(), CliError> {
+        let mut counts = BTreeMap::new();
         for rank in ranks {
-            let answer = self.hear(*rank)?;
+            let answer = self.await_answer(*rank)?;
             let Err(verdict) = answer.result else { return Err(self.failed(*rank, "its call has ended well")) };
             run.worst_ms = run.worst_ms.max(answer.at_ns.saturating_sub(since) as f64 / 1e6);
-            *told.entry(verdict).or_insert(0) += 1;
+            *counts.entry(verdict).or_insert(0) += 1;
         }
-        if !told.is_empty() {
-            run.verdicts.push(told);
+        if !counts.is_empty() {
+            run.verdicts.push(counts);
         }
         Ok(())
     }
@@ -350,9 +359,9 @@ impl Scene<'_> {
         let victim = self.ranks.len() - 1;
         self.ranks[victim].kill();
         for mut rank in self.ranks.drain(..victim) {
-            [Act::Leave, Act::Detach].iter().for_each(|act| rank.tell(act));
+            [RankAct::Leave, RankAct::Detach].iter().for_each(|act| rank.send_act(act));
             // If the daemon has ended, leaving fails.
-            let _ = [rank.hear(LIMIT), rank.hear(LIMIT)];
+            let _ = [rank.await_answer(LIMIT), rank.await_answer(LIMIT)];
             rank.end().map_err(CliError::Failed)?;
         }
         Ok(())

@@ -6,7 +6,7 @@ use crate::trial::User;
 
 /// The kinds of faults.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
-pub(super) enum Kind {
+pub(super) enum ChaosFault {
     KilledRank,
     StoppedRank,
     KilledDaemon,
@@ -19,7 +19,7 @@ pub(super) enum Kind {
 
 /// The place of a fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum FaultTarget {
     /// A rank of a job, both by number.
     Rank {
         job: u64,
@@ -50,8 +50,8 @@ pub(super) struct Crew {
 /// One fault.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Hit {
-    pub(super) kind: Kind,
-    pub(super) place: Place,
+    pub(super) kind: ChaosFault,
+    pub(super) place: FaultTarget,
     /// Start on CLOCK_MONOTONIC.
     pub(super) from: u64,
     /// End on CLOCK_MONOTONIC; `None` while the fault lasts.
@@ -66,36 +66,36 @@ pub(super) struct Hits(Vec<Hit>);
 /// gives up connections.
 const SETTLING_NS: u64 = 6_000_000_000;
 
-impl Kind {
+impl ChaosFault {
     pub(super) fn name(self) -> String {
         self.to_possible_value().expect("none is hidden").get_name().replace('-', " ")
     }
 
     pub(super) fn is_of_ranks(self) -> bool {
-        matches!(self, Kind::KilledRank | Kind::StoppedRank)
+        matches!(self, ChaosFault::KilledRank | ChaosFault::StoppedRank)
     }
 
     pub(super) fn is_of_daemons(self) -> bool {
-        matches!(self, Kind::KilledDaemon | Kind::StoppedDaemon | Kind::FewDescriptors)
+        matches!(self, ChaosFault::KilledDaemon | ChaosFault::StoppedDaemon | ChaosFault::FewDescriptors)
     }
 
     /// Whether service processes stop receiving from each other, so that each may find the other lost.
     pub(super) fn is_silence(self) -> bool {
-        matches!(self, Kind::StoppedDaemon | Kind::CutLink | Kind::OneWayCut)
+        matches!(self, ChaosFault::StoppedDaemon | ChaosFault::CutLink | ChaosFault::OneWayCut)
     }
 
     /// Whether a call or group may fail because of this fault. A full disk is no excuse, because calls need no file.
     fn excuses(self) -> bool {
-        self != Kind::FullDisk
+        self != ChaosFault::FullDisk
     }
 }
 
-impl Place {
+impl FaultTarget {
     pub(super) fn hosts(self) -> impl Iterator<Item = u16> {
         let hosts = match self {
-            Place::Rank { .. } => [None, None],
-            Place::Daemon { host, .. } | Place::Host(host) => [Some(host), None],
-            Place::Way { from, to } => [Some(from), Some(to)],
+            FaultTarget::Rank { .. } => [None, None],
+            FaultTarget::Daemon { host, .. } | FaultTarget::Host(host) => [Some(host), None],
+            FaultTarget::Way { from, to } => [Some(from), Some(to)],
         };
         hosts.into_iter().flatten()
     }
@@ -105,9 +105,9 @@ impl Hit {
     /// Whether the fault touches this rank of a job. A fault of a daemon touches ranks of the daemon's user alone.
     pub(super) fn touches(&self, crew: &Crew, rank: usize) -> bool {
         match self.place {
-            Place::Rank { job, rank: one } => (job, one) == (crew.job, rank),
-            Place::Daemon { host, user } => (host, user) == (crew.hosts[rank], crew.user),
-            Place::Host(_) | Place::Way { .. } => self.place.hosts().any(|one| one == crew.hosts[rank]),
+            FaultTarget::Rank { job, rank: one } => (job, one) == (crew.job, rank),
+            FaultTarget::Daemon { host, user } => (host, user) == (crew.hosts[rank], crew.user),
+            FaultTarget::Host(_) | FaultTarget::Way { .. } => self.place.hosts().any(|one| one == crew.hosts[rank]),
         }
     }
 }
@@ -143,10 +143,10 @@ mod tests {
     #[test]
     fn a_fault_excuses_those_whom_it_touches_while_it_lasts_and_a_moment_longer() {
         let mut hits = Hits::default();
-        let cut = hits.begin(Hit { kind: Kind::CutLink, place: Place::Host(2), from: 10, to: None });
-        let killed = Place::Rank { job: 7, rank: 1 };
-        hits.begin(Hit { kind: Kind::KilledRank, place: killed, from: 20, to: Some(20) });
-        hits.begin(Hit { kind: Kind::FullDisk, place: Place::Host(3), from: 0, to: None });
+        let cut = hits.begin(Hit { kind: ChaosFault::CutLink, place: FaultTarget::Host(2), from: 10, to: None });
+        let killed = FaultTarget::Rank { job: 7, rank: 1 };
+        hits.begin(Hit { kind: ChaosFault::KilledRank, place: killed, from: 20, to: Some(20) });
+        hits.begin(Hit { kind: ChaosFault::FullDisk, place: FaultTarget::Host(3), from: 0, to: None });
         let found = |hits: &Hits, job, hosts: &[u16], since| hits.excusing(&crew(job, hosts), since, since + 5).len();
         assert_eq!(found(&hits, 1, &[1, 2], 0), 0);
         assert_eq!(found(&hits, 1, &[1, 2], 10), 1);
@@ -161,8 +161,8 @@ mod tests {
     fn what_happens_to_the_daemon_of_one_user_excuses_no_job_of_another() {
         let mut hits = Hits::default();
         hits.begin(Hit {
-            kind: Kind::KilledDaemon,
-            place: Place::Daemon { host: 2, user: Some(1) },
+            kind: ChaosFault::KilledDaemon,
+            place: FaultTarget::Daemon { host: 2, user: Some(1) },
             from: 0,
             to: None,
         });

@@ -7,10 +7,10 @@ use rand::Rng;
 use rand::seq::IndexedRandom;
 use rand_chacha::ChaCha8Rng;
 
-use super::hits::{Crew, Hit, Kind};
-use super::{Chaos, Living, lock};
+use super::hits::{ChaosFault, Crew, Hit};
+use super::{Chaos, LivingRank, lock};
 use crate::error::CliError;
-use crate::trial::rank::{Act, Answer, Verdict, WRONG, now_ns};
+use crate::trial::rank::{ActAnswer, RankAct, Verdict, WRONG, now_ns};
 use crate::trial::{Silence, TrialRank};
 
 /// Every act ends within this time after the last fault that touches its job.
@@ -22,7 +22,7 @@ const TRACED: u64 = 4;
 const TRACES: &str = "/run/tmp";
 
 /// A running job.
-struct Job<'a, 'c> {
+struct ChaosJob<'a, 'c> {
     chaos: &'c Chaos<'a>,
     crew: Crew,
     ranks: Vec<TrialRank>,
@@ -42,12 +42,12 @@ pub(super) fn play(chaos: &Chaos<'_>, number: u64, rng: &mut ChaCha8Rng) -> Resu
     let since = now_ns();
     let ranks = chaos.trial.start_ranks(&hosts, user, &environment)?;
     for (rank, one) in ranks.iter().enumerate() {
-        let living = Living { handle: one.handle(), host: one.host, user };
+        let living = LivingRank { handle: one.handle(), host: one.host, user };
         lock(&chaos.ranks).insert((number, rank), living);
     }
     let dead = vec![false; ranks.len()];
-    let mut job = Job { chaos, crew: Crew { job: number, user, hosts }, ranks, dead, since };
-    if job.all(|_| Act::Attach).is_some() {
+    let mut job = ChaosJob { chaos, crew: Crew { job: number, user, hosts }, ranks, dead, since };
+    if job.all(|_| RankAct::Attach).is_some() {
         job.groups(rounds);
     }
     job.end();
@@ -57,29 +57,29 @@ pub(super) fn play(chaos: &Chaos<'_>, number: u64, rng: &mut ChaCha8Rng) -> Resu
     Ok(())
 }
 
-impl Job<'_, '_> {
+impl ChaosJob<'_, '_> {
     /// Makes groups and calls on each, until something fails.
     fn groups(&mut self, rounds: u64) -> Option<()> {
         for round in 0..rounds {
             if round % 4 == 0 {
-                let offers = self.all(|_| Act::Offer)?.concat();
+                let offers = self.all(|_| RankAct::Offer)?.concat();
                 let ranks = self.crew.hosts.len() as u32;
-                self.all(|rank| Act::Make { offers: offers.clone(), ranks, rank: rank as u32 })?;
+                self.all(|rank| RankAct::Make { offers: offers.clone(), ranks, rank: rank as u32 })?;
             }
-            self.all(|_| Act::Calls { first: round * 10, count: 10 })?;
+            self.all(|_| RankAct::Calls { first: round * 10, count: 10 })?;
             if round % 4 == 3 {
-                self.all(|_| Act::Leave)?;
+                self.all(|_| RankAct::Leave)?;
             }
         }
         Some(())
     }
 
     /// Sends an act to all ranks. Returns their results, or `None` if the act failed for a rank.
-    fn all(&mut self, act: impl Fn(usize) -> Act) -> Option<Vec<Vec<u8>>> {
-        let told = now_ns();
-        self.ranks.iter_mut().enumerate().for_each(|(rank, one)| one.tell(&act(rank)));
+    fn all(&mut self, act: impl Fn(usize) -> RankAct) -> Option<Vec<Vec<u8>>> {
+        let sent_at = now_ns();
+        self.ranks.iter_mut().enumerate().for_each(|(rank, one)| one.send_act(&act(rank)));
         let name = format!("{:?}", act(0)).split([' ', '{']).next().unwrap_or_default().to_owned();
-        let answers: Vec<_> = (0..self.ranks.len()).map(|rank| self.hear(rank, told, &name)).collect();
+        let answers: Vec<_> = (0..self.ranks.len()).map(|rank| self.await_answer(rank, sent_at, &name)).collect();
         let verdicts = answers.iter().enumerate();
         let verdicts: Vec<(usize, u64, Verdict)> = verdicts
             .filter_map(|(rank, answer)| {
@@ -92,9 +92,9 @@ impl Job<'_, '_> {
     }
 
     /// Waits for a rank's answer; `None` if the rank is dead.
-    fn hear(&mut self, rank: usize, told: u64, act: &str) -> Option<Answer> {
+    fn await_answer(&mut self, rank: usize, sent_at: u64, act: &str) -> Option<ActAnswer> {
         while !self.dead[rank] {
-            match self.ranks[rank].hear(LOOK) {
+            match self.ranks[rank].await_answer(LOOK) {
                 Ok(answer) => {
                     lock(&self.chaos.tally).calls += answer.calls;
                     return Some(answer);
@@ -102,7 +102,7 @@ impl Job<'_, '_> {
                 Err(Silence::Late) => {
                     let hits = self.hits(now_ns());
                     // A fault that has not ended extends the wait.
-                    let last = hits.iter().map(|hit| hit.to.unwrap_or(u64::MAX)).max().unwrap_or(0).max(told);
+                    let last = hits.iter().map(|hit| hit.to.unwrap_or(u64::MAX)).max().unwrap_or(0).max(sent_at);
                     if now_ns().saturating_sub(last) > BOUND.as_nanos() as u64 {
                         self.breach(&format!("rank {rank} has not ended {act} in time; {hits:?}"));
                         self.ranks[rank].kill();
@@ -111,7 +111,7 @@ impl Job<'_, '_> {
                 }
                 Err(Silence::Ended) => {
                     self.dead[rank] = true;
-                    let killed = |hit: &Hit| hit.kind == Kind::KilledRank && self.touches(hit, rank);
+                    let killed = |hit: &Hit| hit.kind == ChaosFault::KilledRank && self.touches(hit, rank);
                     if !self.hits(now_ns()).iter().any(killed) {
                         self.breach(&format!("rank {rank} has ended by itself in {act}"));
                     }
@@ -147,7 +147,7 @@ impl Job<'_, '_> {
         let Some(last) = verdicts.iter().map(|(_, at, _)| *at).max() else { return };
         let hits = self.hits(last);
         let [only] = &hits[..] else { return };
-        if !matches!(only.kind, Kind::KilledRank | Kind::KilledDaemon) {
+        if !matches!(only.kind, ChaosFault::KilledRank | ChaosFault::KilledDaemon) {
             return;
         }
         let mut others = verdicts.iter().filter(|(rank, ..)| !self.touches(only, *rank)).map(|(_, _, verdict)| verdict);
@@ -173,7 +173,7 @@ impl Job<'_, '_> {
         let suspects = || (0..self.crew.hosts.len()).filter(beside);
         // A partitioned host may be the first to report the peers that it cannot reach. A daemon without descriptors
         // reports the peers to which it cannot connect.
-        let parts = |hit: &Hit| hit.kind.is_silence() || hit.kind == Kind::FewDescriptors;
+        let parts = |hit: &Hit| hit.kind.is_silence() || hit.kind == ChaosFault::FewDescriptors;
         let apart = verdict.status == "PeerLost" && hits.iter().any(parts);
         let blamed = apart || hits.iter().any(|hit| suspects().any(|rank| self.touches(hit, rank)));
         (!blamed).then(|| format!("no fault touches rank {named}"))
@@ -181,10 +181,10 @@ impl Job<'_, '_> {
 
     /// Ends the living ranks.
     fn end(&mut self) {
-        for act in [Act::Leave, Act::Detach] {
-            let told = now_ns();
-            self.ranks.iter_mut().for_each(|rank| rank.tell(&act));
-            (0..self.ranks.len()).for_each(|rank| drop(self.hear(rank, told, "the end")));
+        for act in [RankAct::Leave, RankAct::Detach] {
+            let sent_at = now_ns();
+            self.ranks.iter_mut().for_each(|rank| rank.send_act(&act));
+            (0..self.ranks.len()).for_each(|rank| drop(self.await_answer(rank, sent_at, "the end")));
         }
         lock(&self.chaos.ranks).retain(|(job, _), _| *job != self.crew.job);
         for (rank, one) in std::mem::take(&mut self.ranks).into_iter().enumerate() {

@@ -5,7 +5,7 @@ use outboard_plan::selection;
 
 /// The collectives that have plans.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Collective {
+pub(crate) enum PlanCollective {
     /// Every rank ends with the blocks of all
     Allgather,
     /// Every rank ends with the combination of all vectors
@@ -40,7 +40,7 @@ pub(super) enum Counts {
     Whole,
 }
 
-impl Collective {
+impl PlanCollective {
     /// The collective under whose name the algorithm is chosen.
     pub(super) fn chosen_as(self) -> selection::Collective {
         if self.is_exclusive() {
@@ -51,21 +51,24 @@ impl Collective {
 
     /// Whether a rank's result leaves out its own vector.
     pub(super) fn is_exclusive(self) -> bool {
-        self == Collective::Exscan
+        self == PlanCollective::Exscan
     }
 
     pub(super) fn counts(self) -> Counts {
         match self {
-            Collective::Barrier => Counts::Nothing,
-            Collective::ReduceScatter => Counts::Block,
-            _ if self.reduces() || self == Collective::Broadcast => Counts::Whole,
+            PlanCollective::Barrier => Counts::Nothing,
+            PlanCollective::ReduceScatter => Counts::Block,
+            _ if self.reduces() || self == PlanCollective::Broadcast => Counts::Whole,
             _ => Counts::Block,
         }
     }
 
     /// Whether the collective has a root.
     pub(super) fn has_root(self) -> bool {
-        matches!(self, Collective::Broadcast | Collective::Gather | Collective::Reduce | Collective::Scatter)
+        matches!(
+            self,
+            PlanCollective::Broadcast | PlanCollective::Gather | PlanCollective::Reduce | PlanCollective::Scatter
+        )
     }
 
     /// Whether the collective combines elements.

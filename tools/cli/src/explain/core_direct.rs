@@ -2,34 +2,38 @@
 
 use std::fmt::Write as _;
 
-use outboard_nic::triggered::Settings;
-use outboard_nic::triggered::list::{self, Action, HostStep, Purpose, QueuePair, Request, Serves, Template};
+use outboard_nic::triggered::TriggeredSettings;
+use outboard_nic::triggered::list::{
+    self, HostStep, ListTemplate, Purpose, QueuePairId, ServedDirection, WorkAction, WorkRequest,
+};
 use outboard_plan::{Rank, Topology};
-use outboard_plan_tools::rounds::Message;
+use outboard_plan_tools::rounds::RoundMessage;
 use outboard_plan_tools::triggered::Lowering;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::plans::Planned;
-use super::{Format, PlanArgs, Protocol, views};
+use super::plans::ShownPlan;
+use super::{Format, PlanArgs, TaskListProtocol, views};
 use crate::error::CliError;
 
 /// The most eager buffers of all ranks together; longer lists are of no use to a reader.
 const MAX_BUFFERS: u64 = 2_000_000;
 
-pub(super) fn show(args: &PlanArgs, planned: &Planned) -> Result<String, CliError> {
+pub(super) fn show(args: &PlanArgs, planned: &ShownPlan) -> Result<String, CliError> {
     let flat = Topology::flat(planned.programs.len() as u32);
     let topology = planned.call.as_ref().map_or(&flat, |call| &call.topology);
-    let lowering = Lowering::new(&planned.programs, topology).map_err(CliError::said)?;
-    let rendezvous_bytes = Settings::default().eager_bytes;
+    let lowering = Lowering::new(&planned.programs, topology).map_err(CliError::failed)?;
+    let rendezvous_bytes = TriggeredSettings::default().eager_bytes;
     let protocol = match args.protocol {
-        Some(Protocol::Rendezvous) => list::Protocol::Rendezvous,
-        None if planned.bytes >= rendezvous_bytes => list::Protocol::Rendezvous,
+        Some(TaskListProtocol::Rendezvous) => list::TransferProtocol::Rendezvous,
+        None if planned.bytes >= rendezvous_bytes => list::TransferProtocol::Rendezvous,
         // A buffer holds a block, as in the paper, up to the size from which blocks use a rendezvous.
-        Some(Protocol::Eager) | None => list::Protocol::Eager { buffer: planned.bytes.clamp(1, rendezvous_bytes) },
+        Some(TaskListProtocol::Eager) | None => {
+            list::TransferProtocol::Eager { buffer: planned.bytes.clamp(1, rendezvous_bytes) }
+        }
     };
-    if let list::Protocol::Eager { buffer } = protocol {
-        let buffers = |message: &Message| message.bytes.div_ceil(buffer).max(1);
+    if let list::TransferProtocol::Eager { buffer } = protocol {
+        let buffers = |message: &RoundMessage| message.bytes.div_ceil(buffer).max(1);
         let all = lowering.messages().iter().map(buffers).fold(0, u64::saturating_add);
         if all > MAX_BUFFERS {
             return Err(CliError::Failed(format!(
@@ -40,7 +44,7 @@ pub(super) fn show(args: &PlanArgs, planned: &Planned) -> Result<String, CliErro
     }
     let ranks = (0..planned.programs.len() as u32).map(Rank);
     let templates =
-        ranks.map(|rank| lowering.template(rank, protocol)).collect::<Result<Vec<_>, _>>().map_err(CliError::said)?;
+        ranks.map(|rank| lowering.template(rank, protocol)).collect::<Result<Vec<_>, _>>().map_err(CliError::failed)?;
     let queue_pairs: Vec<usize> = templates.iter().map(|template| lowering.queue_pairs(template.rank)).collect();
     if args.format == Format::Json {
         return views::view(planned, lists(protocol, &queue_pairs, &templates));
@@ -59,10 +63,10 @@ pub(super) fn show(args: &PlanArgs, planned: &Planned) -> Result<String, CliErro
     Ok(text)
 }
 
-fn described(protocol: list::Protocol) -> String {
+fn described(protocol: list::TransferProtocol) -> String {
     match protocol {
-        list::Protocol::Eager { buffer } => format!("eager buffers of {buffer} B"),
-        list::Protocol::Rendezvous | list::Protocol::Retry => "rendezvous".to_owned(),
+        list::TransferProtocol::Eager { buffer } => format!("eager buffers of {buffer} B"),
+        list::TransferProtocol::Rendezvous | list::TransferProtocol::Retry => "rendezvous".to_owned(),
     }
 }
 
@@ -70,9 +74,9 @@ fn described(protocol: list::Protocol) -> String {
 const COLUMNS: usize = 4;
 
 /// The tables of the CORE-Direct paper: rounds downwards, ranks side by side.
-fn tables(text: &mut String, templates: &[Template]) {
+fn tables(text: &mut String, templates: &[ListTemplate]) {
     for ranks in templates.chunks(COLUMNS) {
-        let columns: Vec<Vec<Vec<String>>> = ranks.iter().map(Template::table).collect();
+        let columns: Vec<Vec<Vec<String>>> = ranks.iter().map(ListTemplate::table).collect();
         let cells = columns.iter().flatten().flatten().map(String::len);
         let width = cells.max().unwrap_or(0).max("rank 65535".len());
         let mut row = |first: &str, cells: Vec<String>| {
@@ -96,9 +100,9 @@ fn tables(text: &mut String, templates: &[Template]) {
 }
 
 /// The lists of all ranks, with the tables of the paper round by round.
-fn lists(protocol: list::Protocol, queue_pairs: &[usize], templates: &[Template]) -> impl Serialize {
+fn lists(protocol: list::TransferProtocol, queue_pairs: &[usize], templates: &[ListTemplate]) -> impl Serialize {
     #[derive(Serialize)]
-    struct Lists<L> {
+    struct TaskListView<L> {
         protocol: &'static str,
         /// Bytes of an eager buffer.
         #[serde(skip_serializing_if = "Option::is_none")]
@@ -106,7 +110,7 @@ fn lists(protocol: list::Protocol, queue_pairs: &[usize], templates: &[Template]
         lists: L,
     }
     let texts = |steps: &[HostStep]| -> Vec<String> { steps.iter().map(ToString::to_string).collect() };
-    let list = move |(template, queue_pairs): (&Template, &usize)| {
+    let list = move |(template, queue_pairs): (&ListTemplate, &usize)| {
         json!({
             "rank": template.rank.0,
             "queue_pairs": queue_pairs,
@@ -118,20 +122,20 @@ fn lists(protocol: list::Protocol, queue_pairs: &[usize], templates: &[Template]
         })
     };
     let (protocol, buffer) = match protocol {
-        list::Protocol::Eager { buffer } => ("eager", Some(buffer)),
-        list::Protocol::Rendezvous | list::Protocol::Retry => ("rendezvous", None),
+        list::TransferProtocol::Eager { buffer } => ("eager", Some(buffer)),
+        list::TransferProtocol::Rendezvous | list::TransferProtocol::Retry => ("rendezvous", None),
     };
-    Lists { protocol, buffer, lists: views::Rows(move || templates.iter().zip(queue_pairs).map(list)) }
+    TaskListView { protocol, buffer, lists: views::LazyRows(move || templates.iter().zip(queue_pairs).map(list)) }
 }
 
-fn task(Request { round, on: QueuePair { connection, purpose }, action }: &Request) -> Value {
+fn task(WorkRequest { round, on: QueuePairId { connection, purpose }, action }: &WorkRequest) -> Value {
     let (request, count, memory) = match action {
-        Action::Receive(into) => ("receive", None, into.as_slice()),
-        Action::Send { from, .. } => ("send", None, from.as_slice()),
-        Action::WaitReceived(count) => ("wait-received", Some(count), [].as_slice()),
-        Action::WaitSent(count) => ("wait-sent", Some(count), [].as_slice()),
-        Action::SendEnable(count) => ("send-enable", Some(count), [].as_slice()),
-        Action::ReceiveEnable(count) => ("receive-enable", Some(count), [].as_slice()),
+        WorkAction::Receive(into) => ("receive", None, into.as_slice()),
+        WorkAction::Send { from, .. } => ("send", None, from.as_slice()),
+        WorkAction::WaitReceived(count) => ("wait-received", Some(count), [].as_slice()),
+        WorkAction::WaitSent(count) => ("wait-sent", Some(count), [].as_slice()),
+        WorkAction::SendEnable(count) => ("send-enable", Some(count), [].as_slice()),
+        WorkAction::ReceiveEnable(count) => ("receive-enable", Some(count), [].as_slice()),
     };
     let queue_pair = match purpose {
         Purpose::Eager => "eager",
@@ -139,9 +143,9 @@ fn task(Request { round, on: QueuePair { connection, purpose }, action }: &Reque
         Purpose::Data => "data",
     };
     let serves = match connection.serves {
-        Serves::Both => "both",
-        Serves::Outgoing => "outgoing",
-        Serves::Incoming => "incoming",
+        ServedDirection::Both => "both",
+        ServedDirection::Outgoing => "outgoing",
+        ServedDirection::Incoming => "incoming",
     };
     let peer = connection.peer.0;
     let mut task =

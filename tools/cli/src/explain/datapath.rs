@@ -3,7 +3,7 @@
 
 use std::fmt::Write as _;
 
-use outboard_nic::datapath::{Load, Settings, Transport, saturated};
+use outboard_nic::datapath::{DatapathSettings, ReceiveLoad, Transport, saturated_rate};
 
 /// Bytes of a GiB.
 const GIB: f64 = (1u64 << 30) as f64;
@@ -15,13 +15,13 @@ const THREADS: [u32; 8] = [1, 2, 4, 8, 16, 32, 64, 128];
 /// Chunks/s of a link of 1.6 Tbit/s, in millions, in chunks of 4 KiB (MC Sec. VII).
 const NEXT_LINK: f64 = 1600e9 / 8.0 / 4096.0 / 1e6;
 
-fn settings(transport: Transport, threads: u32) -> Settings {
-    Settings { transport, threads, ..Settings::default() }
+fn settings(transport: Transport, threads: u32) -> DatapathSettings {
+    DatapathSettings { transport, threads, ..DatapathSettings::default() }
 }
 
 /// GiB/s of payload.
-fn throughput(transport: Transport, threads: u32, load: Load) -> f64 {
-    saturated(&settings(transport, threads), load) * load.chunk_bytes as f64 / GIB
+fn throughput(transport: Transport, threads: u32, load: ReceiveLoad) -> f64 {
+    saturated_rate(&settings(transport, threads), load) * load.chunk_bytes as f64 / GIB
 }
 
 pub(crate) fn show() -> String {
@@ -35,7 +35,7 @@ pub(crate) fn show() -> String {
 }
 
 fn header(text: &mut String) {
-    let costs = Settings::default().costs;
+    let costs = DatapathSettings::default().costs;
     let _ = writeln!(
         text,
         "BlueField-3: {} cores of {} threads at {} GHz, filled core by core\n\
@@ -51,7 +51,7 @@ fn one_thread(text: &mut String) {
     let _ = writeln!(text, "      instructions  cycles  GiB/s  measured");
     for ((name, transport), measured) in TRANSPORTS.into_iter().zip([11.9, 5.2]) {
         let work = settings(transport, 1).costs.work(transport);
-        let (cycles, rate) = (work.instructions + work.stalls, throughput(transport, 1, Load::OF_THE_PAPER));
+        let (cycles, rate) = (work.instructions + work.stalls, throughput(transport, 1, ReceiveLoad::PAPER));
         let _ = writeln!(text, "  {name}  {:>12}  {cycles:>6}  {rate:>5.1}  {measured:>8}", work.instructions);
     }
 }
@@ -64,7 +64,7 @@ fn line(text: &mut String, name: &str, numbers: impl Iterator<Item = String>) {
 
 /// MC Fig. 13 and 14.
 fn threads(text: &mut String) {
-    let load = Load::OF_THE_PAPER;
+    let load = ReceiveLoad::PAPER;
     let link = load.link_rate as f64 / 8.0 / GIB;
     let _ = writeln!(text, "\nFig. 13, 14: GiB/s by threads, 8 MiB in chunks of 4 KiB; the link has {link:.1}");
     line(text, "", THREADS.iter().map(u32::to_string));
@@ -80,7 +80,7 @@ fn chunks(text: &mut String) {
     let _ = writeln!(text, "\nFig. 15: GiB/s by threads, 8 MiB by UC in larger chunks");
     line(text, "", few.iter().map(u32::to_string));
     for packets in [1, 2, 4, 8, 16] {
-        let load = Load { chunk_bytes: u64::from(packets) * 4096, ..Load::OF_THE_PAPER };
+        let load = ReceiveLoad { chunk_bytes: u64::from(packets) * 4096, ..ReceiveLoad::PAPER };
         let rate = |threads: &u32| format!("{:.1}", throughput(Transport::Writes { packets }, *threads, load));
         line(text, &format!("{} KiB", packets * 4), few.iter().map(rate));
     }
@@ -89,11 +89,11 @@ fn chunks(text: &mut String) {
 
 /// MC Fig. 16.
 fn rates(text: &mut String) {
-    let load = Load { chunk_bytes: 64, ..Load::OF_THE_PAPER };
+    let load = ReceiveLoad { chunk_bytes: 64, ..ReceiveLoad::PAPER };
     let _ = writeln!(text, "\nFig. 16: million chunks/s by threads, chunks of 64 B");
     line(text, "", THREADS.iter().map(u32::to_string));
     for (name, transport) in TRANSPORTS {
-        let rate = |threads: &u32| format!("{:.1}", saturated(&settings(transport, *threads), load) / 1e6);
+        let rate = |threads: &u32| format!("{:.1}", saturated_rate(&settings(transport, *threads), load) / 1e6);
         line(text, name, THREADS.iter().map(rate));
     }
     let _ = writeln!(text, "  measured: 128 threads sustain a link of 1.6 Tbit/s, {NEXT_LINK:.1} of 4 KiB each");

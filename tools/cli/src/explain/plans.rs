@@ -5,12 +5,12 @@ use std::path::Path;
 
 use clap::ValueEnum as _;
 use outboard_plan::selection::Choice;
-use outboard_plan::{Arguments, MAX_RANKS, Op, Program, Rank, SettingError, Topology, program};
+use outboard_plan::{AlgorithmSettingError, Arguments, MAX_RANKS, Op, Program, Rank, Topology, program};
 use outboard_plan_tools::{goal, text};
 use outboard_units::Size;
 
 use super::PlanArgs;
-use super::collective::{Collective, Counts};
+use super::collective::{Counts, PlanCollective};
 use crate::error::CliError;
 
 /// Default number of ranks of a group.
@@ -23,11 +23,11 @@ const DEFAULT_ELEMENT_BYTES: u64 = 8;
 const MAX_STEPS: usize = 4_000_000;
 
 /// A plan, and the call that it carries out.
-pub(crate) struct Planned {
+pub(crate) struct ShownPlan {
     /// The collective, and its algorithm with settings; `None` for a file.
     pub(crate) of: Option<(String, String)>,
     /// The call of the plan; `None` for a file.
-    pub(crate) call: Option<Call>,
+    pub(crate) call: Option<PlannedCall>,
     /// Bytes of a block, or of the whole vector; for a file bytes of its largest message.
     pub(crate) bytes: u64,
     /// A title of one line.
@@ -37,7 +37,7 @@ pub(crate) struct Planned {
 }
 
 /// A call, and how it is carried out.
-pub(crate) struct Call {
+pub(crate) struct PlannedCall {
     pub(crate) choice: Choice,
     pub(crate) topology: Topology,
     root: Rank,
@@ -47,7 +47,7 @@ pub(crate) struct Call {
     exclusive: bool,
 }
 
-impl Call {
+impl PlannedCall {
     pub(crate) fn arguments(&self) -> Arguments<'_> {
         Arguments {
             root: self.root,
@@ -59,7 +59,7 @@ impl Call {
 }
 
 /// The plan that `args` select.
-pub(crate) fn plan(args: &PlanArgs) -> Result<Planned, CliError> {
+pub(crate) fn plan(args: &PlanArgs) -> Result<ShownPlan, CliError> {
     let collective = match (&args.file, args.collective) {
         (Some(path), _) => return file(path),
         (None, collective) => {
@@ -83,11 +83,12 @@ pub(crate) fn plan(args: &PlanArgs) -> Result<Planned, CliError> {
             "--size {bytes}: a reduction combines whole elements, and --element-bytes is {element_bytes}"
         )));
     }
-    let blocks = if collective == Collective::ReduceScatter { u64::from(ranks) } else { 1 };
+    let blocks = if collective == PlanCollective::ReduceScatter { u64::from(ranks) } else { 1 };
     let whole = bytes.checked_mul(blocks).ok_or_else(|| too_large(ranks, bytes))?;
-    let call = Call { choice, topology, root, bytes: whole, element_bytes, exclusive: collective.is_exclusive() };
+    let call =
+        PlannedCall { choice, topology, root, bytes: whole, element_bytes, exclusive: collective.is_exclusive() };
     let programs = programs(choice, &call.arguments())?;
-    let algorithm = choice.carried_out(ranks).to_string();
+    let algorithm = choice.effective_for(ranks).to_string();
     let size = match collective.counts() {
         Counts::Nothing => String::new(),
         Counts::Block => format!(", {bytes} B per block"),
@@ -95,11 +96,11 @@ pub(crate) fn plan(args: &PlanArgs) -> Result<Planned, CliError> {
     };
     let collective = collective.name();
     let title = format!("{collective}, {algorithm}, {ranks} ranks{size}");
-    Ok(Planned { of: Some((collective, algorithm)), call: Some(call), bytes, title, programs })
+    Ok(ShownPlan { of: Some((collective, algorithm)), call: Some(call), bytes, title, programs })
 }
 
 /// The plan in a file, in either of two formats.
-fn file(path: &Path) -> Result<Planned, CliError> {
+fn file(path: &Path) -> Result<ShownPlan, CliError> {
     let shown = path.display();
     let text = std::fs::read_to_string(path).map_err(CliError::system(format!("read {shown}")))?;
     let inside = |error: &dyn fmt::Display| CliError::Failed(format!("{shown}: {error}"));
@@ -115,7 +116,7 @@ fn file(path: &Path) -> Result<Planned, CliError> {
     });
     let bytes = reads.max().unwrap_or(0);
     let title = format!("{shown}, {} ranks, messages of up to {bytes} B", programs.len()).replace('\n', " ");
-    Ok(Planned { of: None, call: None, bytes, title, programs })
+    Ok(ShownPlan { of: None, call: None, bytes, title, programs })
 }
 
 fn too_large(ranks: u32, bytes: u64) -> CliError {
@@ -123,19 +124,19 @@ fn too_large(ranks: u32, bytes: u64) -> CliError {
 }
 
 /// The algorithm that was given, or the first one of the collective.
-fn choice(args: &PlanArgs, collective: Collective) -> Result<Choice, CliError> {
+fn choice(args: &PlanArgs, collective: PlanCollective) -> Result<Choice, CliError> {
     let all = collective.chosen_as().algorithms();
     let mut choice = match &args.algorithm {
-        Some(text) => Choice::read(collective.chosen_as(), text).map_err(CliError::said)?,
+        Some(text) => Choice::read(collective.chosen_as(), text).map_err(CliError::failed)?,
         None => all[0],
     };
     let Some(ports) = args.ports else { return Ok(choice) };
     match choice.set("ports", &ports.to_string()) {
         Ok(()) => Ok(choice),
-        Err(error @ SettingError::Value { .. }) => {
+        Err(error @ AlgorithmSettingError::Value { .. }) => {
             Err(CliError::Failed(format!("--ports {ports} for {choice}: {error}")))
         }
-        Err(SettingError::Unknown) => {
+        Err(AlgorithmSettingError::Unknown) => {
             let has_ports = |other: &&Choice| { **other }.set("ports", "1").is_ok();
             let with: Vec<&str> = all.iter().filter(has_ports).map(|other| other.name()).collect();
             let with = if with.is_empty() { "none".to_owned() } else { with.join(", ") };
@@ -153,7 +154,7 @@ fn programs(choice: Choice, arguments: &Arguments<'_>) -> Result<Vec<Program>, C
     let (mut steps, ranks) = (0, arguments.topology.ranks());
     let mut programs = Vec::new();
     for rank in (0..ranks).map(Rank) {
-        let program = program(choice, arguments, rank).map_err(CliError::said)?;
+        let program = program(choice, arguments, rank).map_err(CliError::failed)?;
         steps += program.steps.len();
         if steps > MAX_STEPS {
             return Err(CliError::Failed(format!(
@@ -167,10 +168,10 @@ fn programs(choice: Choice, arguments: &Arguments<'_>) -> Result<Vec<Program>, C
 }
 
 /// The root; 0 by default.
-fn root(args: &PlanArgs, collective: Collective, ranks: u32) -> Result<Rank, CliError> {
+fn root(args: &PlanArgs, collective: PlanCollective, ranks: u32) -> Result<Rank, CliError> {
     match args.root {
         Some(_) if !collective.has_root() => {
-            let rooted: Vec<String> = Collective::value_variants()
+            let rooted: Vec<String> = PlanCollective::value_variants()
                 .iter()
                 .filter(|other| other.has_root())
                 .map(|other| other.name())
@@ -184,7 +185,7 @@ fn root(args: &PlanArgs, collective: Collective, ranks: u32) -> Result<Rank, Cli
 }
 
 /// The bytes of a block or of the whole vector.
-fn bytes(args: &PlanArgs, collective: Collective) -> Result<u64, CliError> {
+fn bytes(args: &PlanArgs, collective: PlanCollective) -> Result<u64, CliError> {
     match &args.size {
         Some(_) if collective.counts() == Counts::Nothing => {
             Err(CliError::Failed(format!("--size: {} moves no bytes", collective.name())))

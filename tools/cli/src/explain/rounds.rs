@@ -2,14 +2,14 @@
 
 use std::fmt::Write as _;
 
-use outboard_plan_tools::rounds::{Load, Rounds};
+use outboard_plan_tools::rounds::{RankLoad, Rounds};
 
-use super::plans::Planned;
+use super::plans::ShownPlan;
 use super::{Format, svg, views};
 use crate::error::CliError;
 
-pub(super) fn show(format: Format, planned: &Planned) -> Result<String, CliError> {
-    let rounds = Rounds::of(&planned.programs).map_err(CliError::said)?;
+pub(super) fn show(format: Format, planned: &ShownPlan) -> Result<String, CliError> {
+    let rounds = Rounds::of(&planned.programs).map_err(CliError::failed)?;
     match format {
         Format::Text => Ok(text(planned, &rounds)),
         Format::Json => views::view(planned, views::rounds(&rounds, totals(&rounds))),
@@ -18,8 +18,8 @@ pub(super) fn show(format: Format, planned: &Planned) -> Result<String, CliError
 }
 
 /// Bytes that each rank sends and receives in all rounds.
-fn totals(rounds: &Rounds) -> Vec<Load> {
-    let mut totals = vec![Load::default(); rounds.ranks() as usize];
+fn totals(rounds: &Rounds) -> Vec<RankLoad> {
+    let mut totals = vec![RankLoad::default(); rounds.ranks() as usize];
     for round in 0..rounds.count() {
         for (total, load) in totals.iter_mut().zip(rounds.loads(round)) {
             total.sent += load.sent;
@@ -29,7 +29,7 @@ fn totals(rounds: &Rounds) -> Vec<Load> {
     totals
 }
 
-fn text(planned: &Planned, rounds: &Rounds) -> String {
+fn text(planned: &ShownPlan, rounds: &Rounds) -> String {
     let mut text = String::new();
     let _ = writeln!(text, "{}", planned.title);
     let _ = writeln!(text, "{} rounds, {} messages", rounds.count(), rounds.messages().len());
@@ -47,7 +47,7 @@ fn text(planned: &Planned, rounds: &Rounds) -> String {
         }
     }
     let _ = writeln!(text, "\nbytes in all rounds\n{:>6} {:>16} {:>16}", "rank", "sent", "received");
-    for (rank, Load { sent, received }) in totals(rounds).into_iter().enumerate() {
+    for (rank, RankLoad { sent, received }) in totals(rounds).into_iter().enumerate() {
         let _ = writeln!(text, "{rank:>6} {sent:>16} {received:>16}");
     }
     text

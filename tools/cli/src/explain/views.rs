@@ -3,11 +3,11 @@
 use std::fmt::Write as _;
 
 use outboard_plan::{Op, Program, Span, Step};
-use outboard_plan_tools::rounds::{Load, Message, Rounds};
+use outboard_plan_tools::rounds::{RankLoad, RoundMessage, Rounds};
 use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 
-use super::plans::Planned;
+use super::plans::ShownPlan;
 use crate::error::CliError;
 
 /// The object to write: the plan's call, and the fields of `body`.
@@ -24,31 +24,31 @@ struct View<'a, T> {
 }
 
 /// The text of an object with the fields of `body`.
-pub(super) fn view(planned: &Planned, body: impl Serialize) -> Result<String, CliError> {
-    let Planned { of, bytes, programs, .. } = planned;
+pub(super) fn view(planned: &ShownPlan, body: impl Serialize) -> Result<String, CliError> {
+    let ShownPlan { of, bytes, programs, .. } = planned;
     let (collective, algorithm) = of.as_ref().map(|(collective, algorithm)| (&**collective, &**algorithm)).unzip();
     let view = View { collective, algorithm, ranks: programs.len(), bytes: *bytes, body };
-    let mut text = serde_json::to_string_pretty(&view).map_err(CliError::said)?;
+    let mut text = serde_json::to_string_pretty(&view).map_err(CliError::failed)?;
     let _ = writeln!(text);
     Ok(text)
 }
 
 /// Rows that are made during writing.
-pub(super) struct Rows<F>(pub(super) F);
+pub(super) struct LazyRows<F>(pub(super) F);
 
-impl<I: IntoIterator<Item = Value>, F: Fn() -> I> Serialize for Rows<F> {
+impl<I: IntoIterator<Item = Value>, F: Fn() -> I> Serialize for LazyRows<F> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_seq((self.0)())
     }
 }
 
 /// `--stage plan`
-pub(super) fn plan(planned: &Planned) -> impl Serialize {
+pub(super) fn plan(planned: &ShownPlan) -> impl Serialize {
     #[derive(Serialize)]
     struct Plan<P> {
         programs: P,
     }
-    Plan { programs: Rows(|| planned.programs.iter().map(program)) }
+    Plan { programs: LazyRows(|| planned.programs.iter().map(program)) }
 }
 
 fn program(program: &Program) -> Value {
@@ -86,24 +86,24 @@ fn step(step: &Step) -> Value {
 }
 
 /// `--stage rounds`; `totals` are over all rounds, by rank.
-pub(super) fn rounds(rounds: &Rounds, totals: Vec<Load>) -> impl Serialize {
+pub(super) fn rounds(rounds: &Rounds, totals: Vec<RankLoad>) -> impl Serialize {
     #[derive(Serialize)]
     struct All<R> {
         rounds: R,
         totals: Vec<Value>,
     }
-    let load = |Load { sent, received }| json!({ "sent": sent, "received": received });
+    let load = |RankLoad { sent, received }| json!({ "sent": sent, "received": received });
     let round = move |round| {
         let messages: Vec<Value> = rounds.of_round(round).iter().map(message).collect();
         let ranks: Vec<Value> = rounds.loads(round).into_iter().map(load).collect();
         json!({ "messages": messages, "ranks": ranks })
     };
-    All { rounds: Rows(move || (0..rounds.count()).map(round)), totals: totals.into_iter().map(load).collect() }
+    All { rounds: LazyRows(move || (0..rounds.count()).map(round)), totals: totals.into_iter().map(load).collect() }
 }
 
 /// A message that is multicast has no index.
-fn message(message: &Message) -> Value {
-    let Message { from, to, index, bytes, send, receive, .. } = *message;
+fn message(message: &RoundMessage) -> Value {
+    let RoundMessage { from, to, index, bytes, send, receive, .. } = *message;
     json!({
         "from": from.0, "to": to.0, "index": index, "bytes": bytes, "send_step": send.0, "receive_step": receive.0,
     })

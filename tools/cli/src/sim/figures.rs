@@ -8,8 +8,8 @@ use clap::ValueEnum;
 use indicatif::ProgressBar;
 use outboard_nic::profile::Profile;
 use outboard_sim::nics::figures::FigureError;
-use outboard_sim::nics::figures::core_direct::{Allgather, Cluster, allgather, costs_of};
-use outboard_sim::nics::figures::tianhe::{Compared, Operation, compare};
+use outboard_sim::nics::figures::core_direct::{AllgatherFigures, PaperCluster, allgather, costs_of};
+use outboard_sim::nics::figures::tianhe::{PaperOperation, SpeedComparison, compare};
 
 use crate::error::CliError;
 use crate::explain;
@@ -27,8 +27,8 @@ pub(crate) enum Paper {
 
 pub(super) fn show(paper: Paper) -> Result<ExitCode, CliError> {
     explain::print(&match paper {
-        Paper::CoreDirect => core_direct().map_err(CliError::said)?,
-        Paper::Tianhe => tianhe().map_err(CliError::said)?,
+        Paper::CoreDirect => core_direct().map_err(CliError::failed)?,
+        Paper::Tianhe => tianhe().map_err(CliError::failed)?,
         Paper::Multicast => explain::datapath::show(),
     })
 }
@@ -49,9 +49,9 @@ const SIZES: [(&str, u64); 5] =
 /// A line of latencies and overlaps by size.
 fn by_size(
     text: &mut String,
-    (profile, cluster): (&str, Cluster),
+    (profile, cluster): (&str, PaperCluster),
     algorithm: &str,
-) -> Result<Vec<Allgather>, FigureError> {
+) -> Result<Vec<AllgatherFigures>, FigureError> {
     let one = |(_, bytes): &(&str, u64)| allgather(built_in(profile), cluster, algorithm, *bytes);
     let all = SIZES.iter().map(one).collect::<Result<Vec<_>, _>>()?;
     let _ = write!(text, "  {algorithm:<52}");
@@ -70,7 +70,7 @@ fn heading(text: &mut String, title: &str) {
 
 fn core_direct() -> Result<String, FigureError> {
     let mut text = "CORE-Direct: fitted on cluster A; cluster B takes its NIC from there and fits nothing\n".to_owned();
-    let a = ("cluster-a", Cluster::A);
+    let a = ("cluster-a", PaperCluster::A);
     heading(&mut text, "cluster A, 128 ranks, flat; the paper: near 100 % from 16 KiB, lower by Bruck's rotation");
     for algorithm in ["standard-exchange", "rotated-bruck", "ring"] {
         by_size(&mut text, a, algorithm)?;
@@ -92,9 +92,10 @@ fn core_direct() -> Result<String, FigureError> {
     heading(&mut text, "cluster B, 16 ranks, 1 port and 3");
     let mut gains = Vec::new();
     for algorithm in ["standard-exchange", "hierarchical:leaders=1,between=standard-exchange"] {
-        let one = by_size(&mut text, ("cluster-b", Cluster::B), algorithm)?;
+        let one = by_size(&mut text, ("cluster-b", PaperCluster::B), algorithm)?;
         let separator = if algorithm.contains(':') { "," } else { ":" };
-        let three = by_size(&mut text, ("cluster-b", Cluster::B_3_PORTS), &format!("{algorithm}{separator}ports=3"))?;
+        let three =
+            by_size(&mut text, ("cluster-b", PaperCluster::B_3_PORTS), &format!("{algorithm}{separator}ports=3"))?;
         gains.push(
             one.iter().zip(&three).map(|(one, three)| (1.0 - three.latency / one.latency) * 100.0).collect::<Vec<_>>(),
         );
@@ -113,7 +114,7 @@ fn core_direct() -> Result<String, FigureError> {
         ("ring", "Ring (fitted)", 60.0),
         ("rotated-bruck", "Bruck", 160.0),
     ] {
-        let pairs = allgather(built_in("cluster-a"), Cluster::A, algorithm, 64)?.queue_pairs;
+        let pairs = allgather(built_in("cluster-a"), PaperCluster::A, algorithm, 64)?.queue_pairs;
         let memory = costs.resident + costs.resident_pair * pairs as f64;
         beside(&mut text, &format!("MB of a process with {pairs} queue pairs, {name}"), memory, paper);
     }
@@ -160,9 +161,9 @@ const TABLE_1: [[f64; 3]; 13] = [
 ];
 
 /// Comparisons by size, then by tasks.
-type Table = Vec<Vec<Compared>>;
+type ComparisonTable = Vec<Vec<SpeedComparison>>;
 
-fn table(operation: Operation, bar: &ProgressBar) -> Result<Table, FigureError> {
+fn table(operation: PaperOperation, bar: &ProgressBar) -> Result<ComparisonTable, FigureError> {
     let one = |bytes: &u64| {
         let by_tasks = TASKS.iter().map(|tasks| compare(built_in("tianhe"), operation, *tasks, *bytes)).collect();
         bar.inc(1);
@@ -172,7 +173,7 @@ fn table(operation: Operation, bar: &ProgressBar) -> Result<Table, FigureError> 
 }
 
 fn tianhe() -> Result<String, FigureError> {
-    let operations = [Operation::Broadcast, Operation::Reduce, Operation::Allreduce];
+    let operations = [PaperOperation::Broadcast, PaperOperation::Reduce, PaperOperation::Allreduce];
     // Each operation has some ten million packets, and runs on a processor of its own.
     let bar = &ProgressBar::new((operations.len() * TIANHE_SIZES.len()) as u64);
     let tables = std::thread::scope(|scope| {
@@ -197,7 +198,7 @@ fn tianhe() -> Result<String, FigureError> {
     beside(&mut text, "Broadcast, 1 task, 256 B (fitted)", broadcast[0][0].speed_up(), 2.11);
     beside(&mut text, "Broadcast, 32 tasks, 1 MB", broadcast[12][2].speed_up(), 1.3);
     beside(&mut text, "Reduce, 1 task, 256 B (fitted)", reduce[0][0].speed_up(), 1.46);
-    let most = reduce.iter().flatten().map(Compared::speed_up).fold(0.0, f64::max);
+    let most = reduce.iter().flatten().map(SpeedComparison::speed_up).fold(0.0, f64::max);
     beside(&mut text, "Reduce, the most of all", most, 2.42);
     because(&mut text, "what large vectors gain follows from how fast a host copies and combines, which is assumed");
     text.push_str(

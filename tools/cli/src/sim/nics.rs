@@ -4,15 +4,17 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
-use outboard_nic::costs::{Costs, Machine};
+use outboard_nic::costs::{EngineCosts, Machine};
 use outboard_nic::datapath::{self, Transport};
-use outboard_nic::host::{self, Progress};
-use outboard_nic::ordered::{self, Sharing};
+use outboard_nic::host::{self, ProgressMode};
+use outboard_nic::ordered::{self, BufferSharing};
 use outboard_nic::profile::Profile;
 use outboard_nic::triggered::{self, Readiness};
 use outboard_plan::selection::{Choice, Collective};
 use outboard_plan::{Element, MAX_RANKS, Operator, Rank, Reduction};
-use outboard_sim::nics::{Call, Clock, JobPlan, Kind, NicPlan, Played, Prepared, Values};
+use outboard_sim::nics::{
+    EngineSettings, InputValues, JobPlan, NicCall, NicOutcome, NicPlan, PreparedPlan, TimingModel,
+};
 use outboard_units::Size;
 
 use crate::error::CliError;
@@ -28,7 +30,7 @@ pub(super) const SEEDS: u64 = 20;
 pub(crate) struct NicArgs {
     /// The engine that carries out the call
     #[arg(long, value_enum, default_value = "ordered")]
-    pub(super) engine: Engine,
+    pub(super) engine: SimEngine,
     /// Ranks
     #[arg(long, default_value_t = 8)]
     pub(super) ranks: u32,
@@ -114,34 +116,34 @@ pub(crate) struct SettingArgs {
 
 impl SettingArgs {
     /// The flags that were given, with the engines of each.
-    pub(super) fn given(&self) -> Vec<(&'static str, &'static [Engine])> {
-        const TRIGGERED: &[Engine] = &[Engine::Triggered];
-        let all: [(bool, &str, &[Engine]); 12] = [
-            (self.fixed_partitions, "--fixed-partitions", &[Engine::Ordered]),
-            (self.eager_bytes.is_some(), "--eager-bytes", &[Engine::Triggered, Engine::Host]),
+    pub(super) fn given(&self) -> Vec<(&'static str, &'static [SimEngine])> {
+        const TRIGGERED: &[SimEngine] = &[SimEngine::Triggered];
+        let all: [(bool, &str, &[SimEngine]); 12] = [
+            (self.fixed_partitions, "--fixed-partitions", &[SimEngine::Ordered]),
+            (self.eager_bytes.is_some(), "--eager-bytes", &[SimEngine::Triggered, SimEngine::Host]),
             (self.buffer_bytes.is_some(), "--buffer-bytes", TRIGGERED),
             (self.retry, "--retry", TRIGGERED),
             (self.inline_bytes.is_some(), "--inline-bytes", TRIGGERED),
             (self.virtual_ports.is_some(), "--virtual-ports", TRIGGERED),
             (self.physical_ports.is_some(), "--physical-ports", TRIGGERED),
-            (self.tests_every.is_some(), "--tests-every", &[Engine::Host]),
-            (self.thread, "--thread", &[Engine::Host]),
-            (self.writes.is_some(), "--writes", &[Engine::Datapath]),
-            (self.hardware_threads.is_some(), "--hardware-threads", &[Engine::Datapath]),
-            (self.loss.is_some(), "--loss", &[Engine::Datapath]),
+            (self.tests_every.is_some(), "--tests-every", &[SimEngine::Host]),
+            (self.thread, "--thread", &[SimEngine::Host]),
+            (self.writes.is_some(), "--writes", &[SimEngine::Datapath]),
+            (self.hardware_threads.is_some(), "--hardware-threads", &[SimEngine::Datapath]),
+            (self.loss.is_some(), "--loss", &[SimEngine::Datapath]),
         ];
         all.into_iter().filter(|(given, ..)| *given).map(|(_, flag, engines)| (flag, engines)).collect()
     }
 
-    fn ordered(&self) -> ordered::Settings {
-        let sharing = if self.fixed_partitions { Sharing::Fixed } else { Sharing::Dynamic };
-        ordered::Settings { sharing, ..ordered::Settings::default() }
+    fn ordered(&self) -> ordered::OrderedSettings {
+        let sharing = if self.fixed_partitions { BufferSharing::Fixed } else { BufferSharing::Dynamic };
+        ordered::OrderedSettings { sharing, ..ordered::OrderedSettings::default() }
     }
 
-    fn triggered(&self) -> triggered::Settings {
-        let defaults = triggered::Settings::default();
+    fn triggered(&self) -> triggered::TriggeredSettings {
+        let defaults = triggered::TriggeredSettings::default();
         let bytes = |given: Option<Size>, default| given.map_or(default, |size| size.0);
-        triggered::Settings {
+        triggered::TriggeredSettings {
             eager_bytes: bytes(self.eager_bytes, defaults.eager_bytes),
             buffer_bytes: bytes(self.buffer_bytes, defaults.buffer_bytes).max(1),
             readiness: if self.retry { Readiness::Retry } else { Readiness::ClearToSend },
@@ -152,29 +154,29 @@ impl SettingArgs {
         }
     }
 
-    fn datapath(&self, costs: Option<datapath::Costs>) -> datapath::Settings {
-        let defaults = datapath::Settings::default();
+    fn datapath(&self, costs: Option<datapath::DatapathCosts>) -> datapath::DatapathSettings {
+        let defaults = datapath::DatapathSettings::default();
         let costs = costs.unwrap_or(defaults.costs);
         let transport = self.writes.map_or(defaults.transport, |packets| Transport::Writes { packets });
         let threads = self.hardware_threads.unwrap_or(defaults.threads);
-        datapath::Settings { transport, threads, costs, ..defaults }
+        datapath::DatapathSettings { transport, threads, costs, ..defaults }
     }
 
-    fn host(&self) -> host::Settings {
-        let defaults = host::Settings::default();
+    fn host(&self) -> host::HostSettings {
+        let defaults = host::HostSettings::default();
         let progress = match (self.thread, self.tests_every) {
-            (true, _) => Progress::Thread,
-            (false, Some(every)) => Progress::Tests { every },
+            (true, _) => ProgressMode::Thread,
+            (false, Some(every)) => ProgressMode::Tests { every },
             (false, None) => defaults.progress,
         };
         let eager_bytes = self.eager_bytes.map_or(defaults.eager_bytes, |size| size.0);
-        host::Settings { progress, eager_bytes, ..defaults }
+        host::HostSettings { progress, eager_bytes, ..defaults }
     }
 }
 
 /// Engines that `outboard sim` knows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Engine {
+pub(crate) enum SimEngine {
     /// The triggered NIC of CORE-Direct
     Triggered,
     /// The order-triggered NIC of the Tianhe network
@@ -186,20 +188,20 @@ pub(crate) enum Engine {
 }
 
 /// The algorithm of an engine's paper for a collective, or the first one in plans.
-fn of_the_paper(engine: Engine, collective: Collective) -> String {
+fn of_the_paper(engine: SimEngine, collective: Collective) -> String {
     let text = match (engine, collective) {
-        (Engine::Ordered, Collective::Broadcast) => "double-tree:segment=18446744073709551615",
-        (Engine::Ordered, Collective::Reduce) => "halving",
-        (Engine::Ordered, Collective::Allreduce) => "rabenseifner",
-        (Engine::Ordered, Collective::ReduceScatter) => "recursive-halving",
-        (Engine::Triggered | Engine::Host, Collective::Allgather) => "standard-exchange",
-        (Engine::Datapath, Collective::Allgather | Collective::Broadcast) => "multicast:subgroups=4",
+        (SimEngine::Ordered, Collective::Broadcast) => "double-tree:segment=18446744073709551615",
+        (SimEngine::Ordered, Collective::Reduce) => "halving",
+        (SimEngine::Ordered, Collective::Allreduce) => "rabenseifner",
+        (SimEngine::Ordered, Collective::ReduceScatter) => "recursive-halving",
+        (SimEngine::Triggered | SimEngine::Host, Collective::Allgather) => "standard-exchange",
+        (SimEngine::Datapath, Collective::Allgather | Collective::Broadcast) => "multicast:subgroups=4",
         _ => return collective.algorithms()[0].to_string(),
     };
     text.to_owned()
 }
 
-fn plan<S: Kind>(collective: Collective, args: &NicArgs, settings: S) -> Result<NicPlan<S>, CliError> {
+fn plan<S: EngineSettings>(collective: Collective, args: &NicArgs, settings: S) -> Result<NicPlan<S>, CliError> {
     let NicArgs { ranks, ranks_per_host, root, groups, .. } = *args;
     if ranks == 0 || ranks > MAX_RANKS || ranks_per_host == 0 || root >= ranks {
         return Err(CliError::Failed(format!(
@@ -211,12 +213,12 @@ fn plan<S: Kind>(collective: Collective, args: &NicArgs, settings: S) -> Result<
         return Err(CliError::Failed(format!("--groups {groups}: a NIC tells 1 to 256 groups apart")));
     }
     let text = args.algorithm.clone().unwrap_or_else(|| of_the_paper(args.engine, collective));
-    let choice = Choice::read(collective, &text).map_err(CliError::said)?;
+    let choice = Choice::read(collective, &text).map_err(CliError::failed)?;
     let combines =
         matches!(collective, Collective::Reduce | Collective::Allreduce | Collective::ReduceScatter | Collective::Scan);
     let reduction = Reduction::new(Operator::Sum, Element::F64).ok().filter(|_| combines);
     let bytes = if collective == Collective::Barrier { 0 } else { args.size.0 };
-    let call = Call { root: Rank(root), values: Values::Cancelling, ..Call::new(choice, bytes, reduction) };
+    let call = NicCall { root: Rank(root), values: InputValues::Cancelling, ..NicCall::new(choice, bytes, reduction) };
     let nodes: Vec<u32> = (0..ranks).map(|rank| rank / ranks_per_host).collect();
     if let Some(dead) = args.dead.filter(|dead| !nodes.contains(dead)) {
         return Err(CliError::Failed(format!("--dead {dead}: nodes are 0 to {}", (ranks - 1) / ranks_per_host)));
@@ -235,15 +237,15 @@ pub(super) fn play(collective: Collective, args: &NicArgs) -> Result<ExitCode, C
     let profile = args.profile.as_deref().map(profiles::named).transpose()?;
     let profile = profile.as_deref();
     match engine {
-        Engine::Triggered => {
+        SimEngine::Triggered => {
             let costs = of(profile, "triggered", |profile| profile.triggered)?;
             play_on(collective, args, args.settings.triggered(), costs)
         }
-        Engine::Ordered => {
+        SimEngine::Ordered => {
             let costs = of(profile, "ordered", |profile| profile.ordered)?;
             play_on(collective, args, args.settings.ordered(), costs)
         }
-        Engine::Datapath => {
+        SimEngine::Datapath => {
             let costs = of(profile, "datapath", |profile| profile.datapath)?;
             let settings = args.settings.datapath(costs.map(|(_, costs)| costs));
             if settings.threads > settings.costs.threads() {
@@ -255,8 +257,8 @@ pub(super) fn play(collective: Collective, args: &NicArgs) -> Result<ExitCode, C
             }
             play_on(collective, args, settings, costs)
         }
-        Engine::Host => {
-            let costs = of(profile, "machine", |_| Some(host::Costs))?;
+        SimEngine::Host => {
+            let costs = of(profile, "machine", |_| Some(host::HostCosts))?;
             play_on(collective, args, args.settings.host(), costs)
         }
     }
@@ -278,7 +280,7 @@ fn of<C>(
     }
 }
 
-fn play_on<S: Kind, C: Costs<S::Engine>>(
+fn play_on<S: EngineSettings, C: EngineCosts<S::Engine>>(
     collective: Collective,
     args: &NicArgs,
     settings: S,
@@ -289,10 +291,10 @@ fn play_on<S: Kind, C: Costs<S::Engine>>(
     if !(0.0..=1.0).contains(&loss) {
         return Err(CliError::Failed(format!("--loss {loss}: a chance is 0 to 1")));
     }
-    let prepared = Prepared::new(&plan).map_err(CliError::said)?.losing((loss * 1e3).round() as usize);
+    let prepared = PreparedPlan::new(&plan).map_err(CliError::failed)?.losing((loss * 1e3).round() as usize);
     let timeline = args.trace.as_deref().map(Timeline::create).transpose()?;
     let bar = indicatif::ProgressBar::new(args.seeds);
-    let (mut all, mut failures) = (Played::default(), Vec::new());
+    let (mut all, mut failures) = (NicOutcome::default(), Vec::new());
     for seed in args.first..args.first.saturating_add(args.seeds) {
         match prepared.play(seed) {
             Ok(played) => {
@@ -301,28 +303,28 @@ fn play_on<S: Kind, C: Costs<S::Engine>>(
                 all.failed += played.failed;
                 all.occupancy = all.occupancy.max(played.occupancy);
             }
-            Err(breach) => failures.push((seed, breach)),
+            Err(violation) => failures.push((seed, violation)),
         }
         bar.inc(1);
     }
     bar.finish_and_clear();
-    let Played { packets, right, failed, occupancy } = all;
+    let NicOutcome { packets, right, failed, occupancy } = all;
     println!("{} runs, {right} calls with the bits of their plan, {failed} with a rightful error", args.seeds);
     println!("{packets} packets");
-    if args.engine == Engine::Ordered {
+    if args.engine == SimEngine::Ordered {
         println!("at most {}.{} % of a unit's slots in use", occupancy / 10, occupancy % 10);
     }
     if let Some((machine, costs)) = costs {
-        let clock = Clock { machine, costs, nodes_per_machine: 1, compute: 0.0 };
+        let clock = TimingModel { machine, costs, nodes_per_machine: 1, compute: 0.0 };
         let timing = match timeline {
             Some(file) => timeline::write(file, collective, &prepared, &clock)?,
-            None => prepared.time(&clock).map_err(CliError::said)?,
+            None => prepared.time(&clock).map_err(CliError::failed)?,
         };
         let (mean, slowest) = (timing.mean() / 1e3, timing.slowest() / 1e3);
         println!("by the profile {mean:.1} us, a mean over the ranks; {slowest:.1} us on the slowest");
     }
-    for (seed, breach) in &failures {
-        println!("seed {seed}: {breach}");
+    for (seed, violation) in &failures {
+        println!("seed {seed}: {violation}");
     }
     Ok(if failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

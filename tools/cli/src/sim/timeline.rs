@@ -3,30 +3,30 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use outboard_nic::costs::Costs;
-use outboard_nic::{Node, Port};
+use outboard_nic::costs::EngineCosts;
+use outboard_nic::{NodeId, Port};
 use outboard_plan::Rank;
 use outboard_plan::selection::Collective;
 use outboard_proto::GroupHandle;
-use outboard_sim::nics::trace::{Cause, Component, Direction, Doing, Row, Span};
-use outboard_sim::nics::{Clock, Kind, Prepared, Timing};
+use outboard_sim::nics::trace::{Activity, Component, TraceRow, TraceSpan, TransferDirection, WaitCause};
+use outboard_sim::nics::{EngineSettings, PreparedPlan, Timing, TimingModel};
 use serde_json::{Value, json};
 
 use crate::error::CliError;
 use crate::trace::Timeline;
 
 /// Carries out the calls on a clock, and writes what every rank and NIC did meanwhile.
-pub(super) fn write<S: Kind, C: Costs<S::Engine>>(
+pub(super) fn write<S: EngineSettings, C: EngineCosts<S::Engine>>(
     mut file: Timeline,
     collective: Collective,
-    prepared: &Prepared<'_, S>,
-    clock: &Clock<C>,
+    prepared: &PreparedPlan<'_, S>,
+    clock: &TimingModel<C>,
 ) -> Result<Timing, CliError> {
-    let (timing, trace) = prepared.time_and_trace(clock).map_err(CliError::said)?;
-    let rows = Rows::new(prepared, &trace.spans);
+    let (timing, trace) = prepared.time_and_trace(clock).map_err(CliError::failed)?;
+    let rows = TimelineRows::new(prepared, &trace.spans);
     rows.events().iter().try_for_each(|event| file.write(event))?;
     for (id, (job, rank, node, port)) in prepared.members().enumerate() {
-        let (pid, tid) = rows.places[&Row::Process(node, port)];
+        let (pid, tid) = rows.places[&TraceRow::Process(node, port)];
         let args = json!({ "group": group(job).to_string(), "instance": 1, "rank": rank.0 });
         for (ph, at) in [("b", 0.0), ("e", timing.calls[job][rank.0 as usize])] {
             let (name, ts, id) = (collective.to_string(), nanoseconds(at) / 1e3, id.to_string());
@@ -55,24 +55,24 @@ fn group(job: usize) -> GroupHandle {
 }
 
 /// The names of rows, and their numbers in the file.
-struct Rows {
-    ranks: BTreeMap<(Node, Port), (usize, Rank)>,
+struct TimelineRows {
+    ranks: BTreeMap<(NodeId, Port), (usize, Rank)>,
     /// The numbers of the process and of the row.
-    places: BTreeMap<Row, (u64, u64)>,
+    places: BTreeMap<TraceRow, (u64, u64)>,
 }
 
-impl Rows {
-    fn new<S: Kind>(prepared: &Prepared<'_, S>, spans: &[Span]) -> Rows {
+impl TimelineRows {
+    fn new<S: EngineSettings>(prepared: &PreparedPlan<'_, S>, spans: &[TraceSpan]) -> TimelineRows {
         let ranks: BTreeMap<_, _> =
             prepared.members().map(|(job, rank, node, port)| ((node, port), (job, rank))).collect();
-        let mut rows: BTreeSet<Row> = ranks.keys().map(|(node, port)| Row::Process(*node, *port)).collect();
+        let mut rows: BTreeSet<TraceRow> = ranks.keys().map(|(node, port)| TraceRow::Process(*node, *port)).collect();
         for span in spans {
             rows.insert(span.row);
-            if let Doing::Wait(cause) = span.doing {
+            if let Activity::Wait(cause) = span.activity {
                 rows.insert(cause.by);
             }
         }
-        let mut named = Rows { ranks, places: BTreeMap::new() };
+        let mut named = TimelineRows { ranks, places: BTreeMap::new() };
         let mut processes = BTreeMap::new();
         for (tid, row) in (1..).zip(rows) {
             let next = processes.len() as u64 + 1;
@@ -83,27 +83,27 @@ impl Rows {
     }
 
     /// The name of a process, as in real runs.
-    fn process(&self, row: Row) -> String {
+    fn process(&self, row: TraceRow) -> String {
         match row {
-            Row::Process(node, port) => {
+            TraceRow::Process(node, port) => {
                 let (job, rank) = self.ranks[&(node, port)];
                 format!("{rank} of {}", group(job))
             }
-            Row::Shared(machine, _) => format!("NIC of node {machine}"),
+            TraceRow::Shared(machine, _) => format!("NIC of node {machine}"),
         }
     }
 
     /// The names of processes and rows.
     fn events(&self) -> Vec<Value> {
-        let of = |(row, (pid, tid)): (&Row, &(u64, u64))| {
+        let of = |(row, (pid, tid)): (&TraceRow, &(u64, u64))| {
             let thread = match row {
-                Row::Process(..) => "processor".to_owned(),
-                Row::Shared(_, Component::Sender(part)) => format!("part {part}"),
-                Row::Shared(_, Component::Receiver) => "receiver".to_owned(),
-                Row::Shared(_, Component::Bus(Direction::Out)) => "bus from memory".to_owned(),
-                Row::Shared(_, Component::Bus(Direction::In)) => "bus to memory".to_owned(),
-                Row::Shared(_, Component::Link(port, Direction::Out)) => format!("link {port} out"),
-                Row::Shared(_, Component::Link(port, Direction::In)) => format!("link {port} in"),
+                TraceRow::Process(..) => "processor".to_owned(),
+                TraceRow::Shared(_, Component::Sender(part)) => format!("part {part}"),
+                TraceRow::Shared(_, Component::Receiver) => "receiver".to_owned(),
+                TraceRow::Shared(_, Component::Bus(TransferDirection::Out)) => "bus from memory".to_owned(),
+                TraceRow::Shared(_, Component::Bus(TransferDirection::In)) => "bus to memory".to_owned(),
+                TraceRow::Shared(_, Component::Link(port, TransferDirection::Out)) => format!("link {port} out"),
+                TraceRow::Shared(_, Component::Link(port, TransferDirection::In)) => format!("link {port} in"),
             };
             [("process_name", self.process(*row)), ("thread_name", thread)].map(|(kind, name)| {
                 json!({ "name": kind, "ph": "M", "pid": pid, "tid": tid, "ts": 0, "args": { "name": name } })
@@ -113,23 +113,23 @@ impl Rows {
     }
 
     /// A span; for a wait also the arrow from the sender of the packet that ends it.
-    fn span(&self, number: usize, span: &Span) -> Vec<Value> {
+    fn span(&self, number: usize, span: &TraceSpan) -> Vec<Value> {
         let (from, until) = (nanoseconds(span.from), nanoseconds(span.until));
         if from >= until {
             return Vec::new();
         }
         let (pid, tid) = self.places[&span.row];
-        let cat = if matches!(span.row, Row::Process(..)) { "rank" } else { "NIC" };
-        let (name, args) = match span.doing {
-            Doing::Wait(Cause { by, .. }) => ("wait", json!({ "for": self.process(by) })),
-            Doing::Work(work) => (work, json!({})),
+        let cat = if matches!(span.row, TraceRow::Process(..)) { "rank" } else { "NIC" };
+        let (name, args) = match span.activity {
+            Activity::Wait(WaitCause { by, .. }) => ("wait", json!({ "for": self.process(by) })),
+            Activity::Work(work) => (work, json!({})),
         };
         let (ts, dur) = (from / 1e3, (until - from) / 1e3);
         let mut events = vec![json!({
             "name": name, "cat": cat, "ph": "X", "pid": pid, "tid": tid, "ts": ts, "dur": dur, "args": args,
         })];
         // An arrow must end within a span, so this one ends just before the wait's end.
-        if let Doing::Wait(Cause { sent: Some((row, at)), .. }) = span.doing {
+        if let Activity::Wait(WaitCause { sent: Some((row, at)), .. }) = span.activity {
             let mut arrow = |ph, (pid, tid): (u64, u64), at: f64| {
                 events.push(json!({
                     "name": "packet", "cat": "packet", "ph": ph, "bp": "e", "id": number, "pid": pid, "tid": tid,

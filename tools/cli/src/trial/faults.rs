@@ -4,11 +4,11 @@ use std::fs;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use outboard_lab::Node;
-use outboard_service::statistics::Present;
+use outboard_lab::LabNode;
+use outboard_service::statistics::RankCounts;
 use rustix::process::{Resource, Signal, getrlimit};
 
-use super::{Daemon, Trial, User, signal};
+use super::{Trial, TrialDaemon, User, signal};
 use crate::error::CliError;
 use crate::{launch, places};
 
@@ -41,7 +41,7 @@ impl Trial {
         self.at_daemon(host, user, |daemon| signal(&daemon.pidfd, wanted));
     }
 
-    fn at_daemon<T>(&self, host: u16, user: User, act: impl FnOnce(&mut Daemon) -> T) -> T {
+    fn at_daemon<T>(&self, host: u16, user: User, act: impl FnOnce(&mut TrialDaemon) -> T) -> T {
         act(self.daemons().get_mut(&(host, user)).expect("each host has one of each user"))
     }
 
@@ -58,7 +58,7 @@ impl Trial {
 
     /// Drops all that `from` sends to `to`.
     pub(crate) fn cut_one_way(&self, from: u16, to: u16) -> Result<(), CliError> {
-        let address = Node::Host(from).address();
+        let address = LabNode::Host(from).address();
         let rules = format!(
             "table inet {TABLE} {{ chain in {{ type filter hook input priority 0; ip saddr {address} drop; }}; }}"
         );
@@ -119,7 +119,7 @@ impl Trial {
         let daemons: Vec<_> = self.daemons().keys().copied().collect();
         for (host, user) in daemons {
             loop {
-                let Present { ranks, calls, memberships, .. } = self.statistics(host, user)?.present;
+                let RankCounts { ranks, calls, memberships, .. } = self.statistics(host, user)?.present;
                 if (ranks, calls, memberships) == (0, 0, 0) {
                     break;
                 }
@@ -135,7 +135,7 @@ impl Trial {
     }
 }
 
-fn take_descriptors(daemon: &Daemon, scarce: bool) -> Result<(), CliError> {
+fn take_descriptors(daemon: &TrialDaemon, scarce: bool) -> Result<(), CliError> {
     let (id, name) = (daemon.id.as_raw_nonzero(), daemon.process.name());
     let current = if scarce {
         let open = fs::read_dir(format!("/proc/{id}/fd")).map(Iterator::count);

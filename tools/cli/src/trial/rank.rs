@@ -30,7 +30,7 @@ pub(crate) struct RankArgs {
 
 /// An act of a rank.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) enum Act {
+pub(crate) enum RankAct {
     /// Attach to the daemon of the host.
     Attach,
     /// Make an offer.
@@ -47,7 +47,7 @@ pub(crate) enum Act {
 
 /// How an act ended.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct Answer {
+pub(crate) struct ActAnswer {
     /// Time of the end, on CLOCK_MONOTONIC.
     pub(crate) at_ns: u64,
     /// Calls that ended well.
@@ -71,7 +71,7 @@ impl From<Error> for Verdict {
     }
 }
 
-/// Now, on the clock of [`Answer::at_ns`].
+/// Now, on the clock of [`ActAnswer::at_ns`].
 pub(crate) fn now_ns() -> u64 {
     let now = clock_gettime(ClockId::Monotonic);
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
@@ -79,7 +79,7 @@ pub(crate) fn now_ns() -> u64 {
 
 /// The state of the rank.
 #[derive(Debug, Default)]
-struct Seat {
+struct RankState {
     context: Option<Context>,
     group: Option<Group>,
     calls: u64,
@@ -88,33 +88,35 @@ struct Seat {
 pub(crate) fn rank(args: &RankArgs) -> Result<ExitCode, CliError> {
     let failed = || CliError::system(format!("the line {}", args.line.display()));
     let mut stream = UnixStream::connect(&args.line).map_err(failed())?;
-    let mut seat = Seat::default();
+    let mut state = RankState::default();
     for line in BufReader::new(stream.try_clone().map_err(failed())?).lines() {
-        let act: Act = serde_json::from_str(&line.map_err(failed())?).map_err(CliError::said)?;
-        seat.calls = 0;
-        let result = seat.act(act);
-        let answer = Answer { at_ns: now_ns(), calls: seat.calls, result };
+        let act: RankAct = serde_json::from_str(&line.map_err(failed())?).map_err(CliError::failed)?;
+        state.calls = 0;
+        let result = state.act(act);
+        let answer = ActAnswer { at_ns: now_ns(), calls: state.calls, result };
         let text = serde_json::to_string(&answer).expect("an answer is plain data");
         writeln!(stream, "{text}").map_err(failed())?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
-impl Seat {
-    fn act(&mut self, act: Act) -> Result<Vec<u8>, Verdict> {
+impl RankState {
+    fn act(&mut self, act: RankAct) -> Result<Vec<u8>, Verdict> {
         match act {
-            Act::Attach => self.context = Some(Context::attach(None)?),
-            Act::Offer => return Ok(self.context()?.offer()?.to_vec()),
-            Act::Make { offers, ranks, rank } => self.group = Some(self.context()?.create_group(&offers, ranks, rank)?),
-            Act::Calls { first, count } => {
+            RankAct::Attach => self.context = Some(Context::attach(None)?),
+            RankAct::Offer => return Ok(self.context()?.offer()?.to_vec()),
+            RankAct::Make { offers, ranks, rank } => {
+                self.group = Some(self.context()?.create_group(&offers, ranks, rank)?)
+            }
+            RankAct::Calls { first, count } => {
                 let group = self.group.as_ref().ok_or_else(|| out_of_turn("no group has been made"))?;
                 for number in first..first + count {
                     call(group, number)?;
                     self.calls += 1;
                 }
             }
-            Act::Leave => self.group.take().map_or(Ok(()), Group::destroy)?,
-            Act::Detach => self.context.take().map_or(Ok(()), Context::detach)?,
+            RankAct::Leave => self.group.take().map_or(Ok(()), Group::destroy)?,
+            RankAct::Detach => self.context.take().map_or(Ok(()), Context::detach)?,
         }
         Ok(Vec::new())
     }

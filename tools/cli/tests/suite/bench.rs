@@ -103,7 +103,7 @@ fn a_program_runs_natively_and_preloaded_in_turn() {
 
 /// The unmodified program with and without the shared heap, its ranks and service processes; and sockets alone.
 #[test]
-fn processor_time_is_told_with_and_without_the_shared_heap_and_of_sockets_alone() {
+fn processor_time_is_shown_with_and_without_shared_heap_and_for_sockets() {
     let rows =
         rows(&["processor-time", "--lab", "2x1gbit", "--sizes", "64K", "--repetitions", "2", "--peers", "debian"]);
     let ways = ["outboard below debian", "outboard below debian, shared heap", "sockets alone", "debian"];

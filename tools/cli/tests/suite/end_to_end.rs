@@ -141,7 +141,7 @@ fn a_rank_killed_on_the_same_machine_is_named() {
 }
 
 #[test]
-fn a_killed_daemon_is_named_and_its_own_rank_told() {
+fn killed_daemon_is_named_and_its_rank_is_notified() {
     let outcome = Job::start(4, &["--lab", "4x1gbit"], "victim-service").finish();
     outcome.assert_success();
     assert_others_lose(&outcome, 4, PEER_LOST, "(that of rank 2)");
@@ -268,9 +268,9 @@ fn sp_9_a_trace_shows_all_ranks_and_service_processes_on_one_axis() {
     };
     for rank in 0..ranks {
         let calls = of("call", &format!("rank {rank} of group "));
-        let told: Vec<_> = calls.iter().map(|call| (&call.args["rank"], &call.args["instance"])).collect();
+        let numbers: Vec<_> = calls.iter().map(|call| (&call.args["rank"], &call.args["instance"])).collect();
         let number = |n: u32| serde_json::json!(n);
-        assert_eq!(told, [(&number(rank), &number(1)), (&number(rank), &number(2))]);
+        assert_eq!(numbers, [(&number(rank), &number(1)), (&number(rank), &number(2))]);
         assert!(!of("rank", &format!("rank {rank} of group ")).is_empty(), "rank {rank} waits");
     }
     let late = of("call", "rank 1 of group ")[1];

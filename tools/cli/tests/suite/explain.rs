@@ -170,9 +170,9 @@ fn task_lists_are_shown_as_in_the_tables_of_the_paper() {
     assert_eq!(columns("rendezvous"), rendezvous);
     let executed = shown(&[&exchange[..], &["rendezvous", "--executed"]].concat());
     let posted = executed.find("enable 1 to receive on data QP of rank 1").expect("the receive is enabled");
-    let told = executed.find("send on CTS QP of rank 1").expect("the clear-to-send is sent");
+    let sent = executed.find("send on CTS QP of rank 1").expect("the clear-to-send is sent");
     let waited = executed.find("wait for 1 received on CTS QP of rank 1").expect("that of the peer is waited for");
-    assert!(posted < told && told < waited, "{executed}");
+    assert!(posted < sent && sent < waited, "{executed}");
 }
 
 /// CD-5: blocks from 16 KB on use rendezvous. CD-6: 42, 21 and 6 queue pairs for 128 ranks.

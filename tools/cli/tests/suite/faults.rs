@@ -7,7 +7,7 @@ use crate::program::outboard;
 
 /// The time of a verdict is measured by the bench, on an otherwise idle machine.
 #[test]
-fn survivors_are_told_the_same() {
+fn survivors_receive_the_same_verdict() {
     let directory = tempfile::tempdir().expect("a directory");
     let json = directory.path().join("verdicts.json");
     let faults = "killed-rank,killed-daemon,dead-before,dead-during,dead-after,refused-member,one-way-cut";

@@ -161,13 +161,13 @@ impl Job {
 
     /// The output of `outboard top` for this job: one JSON value for each service process, in the order of hosts.
     pub(crate) fn top(&self) -> Vec<serde_json::Value> {
-        let asked = Command::new(OUTBOARD)
+        let answer = Command::new(OUTBOARD)
             .args(["top", "--once", "--json"])
             .env("TMPDIR", self.temporary.path())
             .output()
             .expect("the command starts");
-        assert!(asked.status.success(), "{}", String::from_utf8_lossy(&asked.stderr));
-        let text = String::from_utf8(asked.stdout).expect("text");
+        assert!(answer.status.success(), "{}", String::from_utf8_lossy(&answer.stderr));
+        let text = String::from_utf8(answer.stdout).expect("text");
         text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
     }
 

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
-use outboard_bench::Process;
+use outboard_bench::LoggedProcess;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::program;
@@ -33,7 +33,7 @@ fn find(program: &str) -> Option<PathBuf> {
 
 /// A Slurm with its daemons, which end with it, last started first.
 struct Slurm {
-    daemons: Vec<Process>,
+    daemons: Vec<LoggedProcess>,
     directory: tempfile::TempDir,
 }
 
@@ -125,7 +125,7 @@ impl Slurm {
     }
 
     fn launch(&mut self, name: &str, command: Command) {
-        let process = Process::start(name, command, self.directory.path()).expect("starts");
+        let process = LoggedProcess::start(name, command, self.directory.path()).expect("starts");
         self.daemons.push(process);
     }
 
@@ -137,7 +137,7 @@ impl Slurm {
                 self.daemons.iter().map(|daemon| PollFd::from_borrowed_fd(daemon.ended_fd(), PollFlags::IN)).collect();
             let pause = Timespec::try_from(PAUSE).expect("short");
             let ended = poll(&mut ends, Some(&pause)).expect("waits");
-            let said: Vec<_> = self.daemons.iter().map(Process::output_end).collect();
+            let said: Vec<_> = self.daemons.iter().map(LoggedProcess::output_end).collect();
             assert!(ended == 0 && Instant::now() < deadline, "{what}: {said:#?}");
         }
     }

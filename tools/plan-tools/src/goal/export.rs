@@ -9,17 +9,17 @@ use outboard_plan::{Op, OpId, Program, Rank, Span};
 
 /// Costs of work inside a rank, which a schedule states as times.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Costs {
+pub struct GoalCosts {
     /// Picoseconds per copied byte.
     pub copy_ps_per_byte: u64,
     /// Picoseconds per byte of one operand that is reduced.
     pub reduce_ps_per_byte: u64,
 }
 
-impl Default for Costs {
+impl Default for GoalCosts {
     /// Copies at 8 GB/s and reduces at 4 GB/s, which one core of a server reaches from memory.
     fn default() -> Self {
-        Costs { copy_ps_per_byte: 125, reduce_ps_per_byte: 250 }
+        GoalCosts { copy_ps_per_byte: 125, reduce_ps_per_byte: 250 }
     }
 }
 
@@ -36,7 +36,7 @@ pub enum ExportError {
 /// Step `i` has the label `li`. The tag of a message is its index. An empty message is written with one byte, because
 /// LogGOPSim charges for one byte less than a message has. Copies and reductions become `calc`. A multicast becomes one
 /// message to each other rank, so the schedule charges it like unicast.
-pub fn export(programs: &[Program], costs: Costs) -> Result<String, ExportError> {
+pub fn export(programs: &[Program], costs: GoalCosts) -> Result<String, ExportError> {
     for program in programs {
         for (id, step) in (0..).map(OpId).zip(&program.steps) {
             if let Op::Send { index, .. } | Op::Recv { index, .. } = step.op
@@ -51,7 +51,7 @@ pub fn export(programs: &[Program], costs: Costs) -> Result<String, ExportError>
     Ok(text)
 }
 
-fn write(text: &mut String, programs: &[Program], costs: Costs) -> fmt::Result {
+fn write(text: &mut String, programs: &[Program], costs: GoalCosts) -> fmt::Result {
     writeln!(text, "num_ranks {}", programs.len())?;
     for program in programs {
         writeln!(text, "\nrank {} {{", program.rank.0)?;
@@ -80,7 +80,7 @@ fn multicast_label(id: OpId, to: Rank) -> String {
     format!("l{}_{}", id.0, to.0)
 }
 
-fn operation(text: &mut String, program: &Program, id: OpId, costs: Costs) -> fmt::Result {
+fn operation(text: &mut String, program: &Program, id: OpId, costs: GoalCosts) -> fmt::Result {
     let label = format!("l{}", id.0);
     let bytes = |span: Span| span.len.max(1);
     match program.steps[id.0 as usize].op {

@@ -14,9 +14,9 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 
-use super::read::{Action, GoalError, GoalReason, Message, Operation, read};
-use crate::tokens::{Place, wrong};
-use crate::verify::{Combination, Contract, Piece};
+use super::read::{GoalAction, GoalError, GoalMessage, GoalOperation, GoalReason, read};
+use crate::tokens::{TextPosition, error_at};
+use crate::verify::{Contract, ContributionSpan, PromisedSpan};
 use outboard_plan::ProgramBuilder;
 use outboard_plan::{OpId, Program, Rank, Span};
 
@@ -39,11 +39,13 @@ pub fn import(text: &str) -> Result<Import, GoalError> {
     let mut import = Import { programs: Vec::new(), contracts: Vec::new() };
     for (rank, (operations, placed)) in (0..).map(Rank).zip(operations.iter().zip(&matched)) {
         let program = Planning::new(rank, ranks, operations, placed).program()?;
-        let whole = Piece { span: Span::input(0, program.input_bytes), source: rank, from: 0 };
+        let whole = ContributionSpan { span: Span::input(0, program.input_bytes), source: rank, from: 0 };
         let received =
             operations.iter().zip(placed).filter_map(|(operation, placed)| match (operation.action, placed) {
-                (Action::Recv(Message { peer, .. }), Some(Placed { span, sent_from, .. })) if !span.is_empty() => {
-                    Some(Combination::of_one(*span, peer, *sent_from))
+                (GoalAction::Recv(GoalMessage { peer, .. }), Some(PlacedMessage { span, sent_from, .. }))
+                    if !span.is_empty() =>
+                {
+                    Some(PromisedSpan::of_one(*span, peer, *sent_from))
                 }
                 _ => None,
             });
@@ -61,55 +63,56 @@ pub fn import(text: &str) -> Result<Import, GoalError> {
 
 /// The name of a message and its bytes at one end.
 #[derive(Debug, Clone, Copy)]
-struct Placed {
+struct PlacedMessage {
     index: u32,
     span: Span,
     /// Offset of the first byte in the sender's `Input`.
     sent_from: u64,
 }
 
-struct Sent {
-    at: Place,
+struct UnmatchedSend {
+    at: TextPosition,
     bytes: u64,
-    placed: Placed,
+    placed: PlacedMessage,
 }
 
 /// The placement of each operation's message, by rank; sends and receives are matched one to one.
-fn match_messages(ranks: &[Vec<Operation>]) -> Result<Vec<Vec<Option<Placed>>>, GoalError> {
-    let mut matched: Vec<Vec<Option<Placed>>> = ranks.iter().map(|operations| vec![None; operations.len()]).collect();
-    let mut waiting: BTreeMap<(Rank, Rank, u32), VecDeque<Sent>> = BTreeMap::new();
+fn match_messages(ranks: &[Vec<GoalOperation>]) -> Result<Vec<Vec<Option<PlacedMessage>>>, GoalError> {
+    let mut matched: Vec<Vec<Option<PlacedMessage>>> =
+        ranks.iter().map(|operations| vec![None; operations.len()]).collect();
+    let mut waiting: BTreeMap<(Rank, Rank, u32), VecDeque<UnmatchedSend>> = BTreeMap::new();
     let mut sent: BTreeMap<(Rank, Rank), u32> = BTreeMap::new();
     for (me, operations, matched) in each(ranks, &mut matched) {
         let mut end = 0;
         for (operation, matched) in operations.iter().zip(matched) {
-            let Action::Send(Message { peer, tag, bytes }) = operation.action else { continue };
+            let GoalAction::Send(GoalMessage { peer, tag, bytes }) = operation.action else { continue };
             let span = next_span(Span::input, &mut end, bytes, me, operation.at)?;
             let index = sent.entry((me, peer)).or_default();
-            let placed = Placed { index: *index, span, sent_from: span.offset };
+            let placed = PlacedMessage { index: *index, span, sent_from: span.offset };
             *index += 1;
             *matched = Some(placed);
-            waiting.entry((me, peer, tag)).or_default().push_back(Sent { at: operation.at, bytes, placed });
+            waiting.entry((me, peer, tag)).or_default().push_back(UnmatchedSend { at: operation.at, bytes, placed });
         }
     }
     for (me, operations, matched) in each(ranks, &mut matched) {
         let mut end = 0;
         for (operation, matched) in operations.iter().zip(matched) {
-            let Action::Recv(Message { peer, tag, bytes: received }) = operation.action else { continue };
+            let GoalAction::Recv(GoalMessage { peer, tag, bytes: received }) = operation.action else { continue };
             let Some(sent) = waiting.get_mut(&(peer, me, tag)).and_then(VecDeque::pop_front) else {
-                return Err(wrong(operation.at, GoalReason::Unmatched { counterpart: "send", peer: peer.0, tag }));
+                return Err(error_at(operation.at, GoalReason::Unmatched { counterpart: "send", peer: peer.0, tag }));
             };
             if sent.bytes != received {
                 let (sent, line) = (sent.bytes, sent.at.line);
-                return Err(wrong(operation.at, GoalReason::Bytes { received, sent, line }));
+                return Err(error_at(operation.at, GoalReason::Bytes { received, sent, line }));
             }
             let span = next_span(Span::output, &mut end, received, me, operation.at)?;
-            *matched = Some(Placed { span, ..sent.placed });
+            *matched = Some(PlacedMessage { span, ..sent.placed });
         }
     }
     let left = waiting.iter().filter_map(|(name, sends)| sends.front().map(|send| (name, send)));
     match left.min_by_key(|(_, send)| send.at.line) {
         Some((&(_, Rank(peer), tag), send)) => {
-            Err(wrong(send.at, GoalReason::Unmatched { counterpart: "recv", peer, tag }))
+            Err(error_at(send.at, GoalReason::Unmatched { counterpart: "recv", peer, tag }))
         }
         None => Ok(matched),
     }
@@ -117,28 +120,34 @@ fn match_messages(ranks: &[Vec<Operation>]) -> Result<Vec<Vec<Option<Placed>>>, 
 
 /// Each rank with its operations and the placements of their messages.
 fn each<'a>(
-    ranks: &'a [Vec<Operation>],
-    matched: &'a mut [Vec<Option<Placed>>],
-) -> impl Iterator<Item = (Rank, &'a [Operation], &'a mut [Option<Placed>])> {
+    ranks: &'a [Vec<GoalOperation>],
+    matched: &'a mut [Vec<Option<PlacedMessage>>],
+) -> impl Iterator<Item = (Rank, &'a [GoalOperation], &'a mut [Option<PlacedMessage>])> {
     let each = (0..).map(Rank).zip(ranks.iter().zip(matched));
     each.map(|(rank, (operations, matched))| (rank, operations.as_slice(), matched.as_mut_slice()))
 }
 
 /// Allocates the next bytes of a buffer for a message of rank `me`.
-fn next_span(buffer: fn(u64, u64) -> Span, end: &mut u64, bytes: u64, me: Rank, at: Place) -> Result<Span, GoalError> {
+fn next_span(
+    buffer: fn(u64, u64) -> Span,
+    end: &mut u64,
+    bytes: u64,
+    me: Rank,
+    at: TextPosition,
+) -> Result<Span, GoalError> {
     if bytes == 0 {
         return Ok(Span::signal());
     }
     let span = buffer(*end, bytes);
-    *end = span.end().ok_or_else(|| wrong(at, GoalReason::TooLarge { rank: me.0 }))?;
+    *end = span.end().ok_or_else(|| error_at(at, GoalReason::TooLarge { rank: me.0 }))?;
     Ok(span)
 }
 
 /// The program of one rank under construction.
 struct Planning<'a> {
     builder: ProgramBuilder,
-    operations: &'a [Operation],
-    placed: &'a [Option<Placed>],
+    operations: &'a [GoalOperation],
+    placed: &'a [Option<PlacedMessage>],
     /// By planned operation, the steps after which it starts; joined into one if needed.
     starts: Vec<Vec<OpId>>,
     /// By planned operation, the step whose completion is the operation's completion.
@@ -146,7 +155,7 @@ struct Planning<'a> {
 }
 
 impl<'a> Planning<'a> {
-    fn new(rank: Rank, ranks: u32, operations: &'a [Operation], placed: &'a [Option<Placed>]) -> Self {
+    fn new(rank: Rank, ranks: u32, operations: &'a [GoalOperation], placed: &'a [Option<PlacedMessage>]) -> Self {
         let builder = ProgramBuilder::new(rank, ranks);
         Self {
             builder,
@@ -162,9 +171,9 @@ impl<'a> Planning<'a> {
         for (operation, placed) in self.operations.iter().zip(self.placed) {
             let end = placed.and_then(|placed| placed.span.end()).unwrap_or(0);
             match operation.action {
-                Action::Send(_) => input = input.max(end),
-                Action::Recv(_) => output = output.max(end),
-                Action::Calc => {}
+                GoalAction::Send(_) => input = input.max(end),
+                GoalAction::Recv(_) => output = output.max(end),
+                GoalAction::Calc => {}
             }
         }
         self.builder.buffers(input, output, 0);
@@ -191,16 +200,18 @@ impl<'a> Planning<'a> {
         start.dedup();
         let placed = self.placed[number];
         let done = match (operation.action, placed) {
-            (Action::Send(message), Some(placed)) => self.builder.send(message.peer, placed.index, placed.span, &start),
-            (Action::Recv(message), Some(placed)) if placed.span.is_empty() => {
+            (GoalAction::Send(message), Some(placed)) => {
+                self.builder.send(message.peer, placed.index, placed.span, &start)
+            }
+            (GoalAction::Recv(message), Some(placed)) if placed.span.is_empty() => {
                 self.builder.recv(message.peer, placed.index, placed.span, &start)
             }
-            (Action::Recv(message), Some(placed)) => {
+            (GoalAction::Recv(message), Some(placed)) => {
                 let received = self.builder.recv(message.peer, placed.index, placed.span, &[]);
                 if start.is_empty() { received } else { self.join(&[start.as_slice(), &[received]].concat()) }
             }
-            (Action::Calc, _) => self.join(&start),
-            (Action::Send(_) | Action::Recv(_), None) => unreachable!("every message was matched"),
+            (GoalAction::Calc, _) => self.join(&start),
+            (GoalAction::Send(_) | GoalAction::Recv(_), None) => unreachable!("every message was matched"),
         };
         self.starts[number] = start;
         self.done[number] = Some(done);
@@ -213,7 +224,7 @@ impl<'a> Planning<'a> {
 }
 
 /// The operations of a rank, each after the operations that it requires, else in the order of the text.
-fn in_order(operations: &[Operation]) -> Result<Vec<usize>, GoalError> {
+fn in_order(operations: &[GoalOperation]) -> Result<Vec<usize>, GoalError> {
     let mut waits = vec![0usize; operations.len()];
     let mut followers: Vec<Vec<usize>> = vec![Vec::new(); operations.len()];
     for (number, operation) in operations.iter().enumerate() {
@@ -237,11 +248,11 @@ fn in_order(operations: &[Operation]) -> Result<Vec<usize>, GoalError> {
     if order.len() == operations.len() {
         return Ok(order);
     }
-    Err(wrong(operations[on_a_circle(operations, &waits)].at, GoalReason::Circle))
+    Err(error_at(operations[on_a_circle(operations, &waits)].at, GoalReason::Circle))
 }
 
 /// An operation that requires itself. The search walks back from an operation that waits for ever, until one repeats.
-fn on_a_circle(operations: &[Operation], waits: &[usize]) -> usize {
+fn on_a_circle(operations: &[GoalOperation], waits: &[usize]) -> usize {
     let mut number = waits.iter().position(|waits| *waits > 0).expect("some operation waits for ever");
     let mut seen = vec![false; operations.len()];
     while !std::mem::replace(&mut seen[number], true) {

@@ -12,8 +12,8 @@ mod export;
 mod import;
 mod read;
 
-pub use crate::tokens::{Place, SyntaxError};
-pub use export::{Costs, ExportError, export};
+pub use crate::tokens::{SyntaxError, TextPosition};
+pub use export::{ExportError, GoalCosts, export};
 pub use import::{Import, import};
 pub use read::{GoalError, GoalReason};
 

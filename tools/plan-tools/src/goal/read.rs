@@ -8,11 +8,13 @@ use std::collections::hash_map::Entry;
 
 use thiserror::Error;
 
-use crate::tokens::{Comments, Misread, Place, Scanner, SyntaxError, Token, shown, unexpected, wrong};
+use crate::tokens::{
+    Comments, ReadError, Scanner, SyntaxError, TextPosition, TextToken, error_at, shortened, unexpected,
+};
 use outboard_plan::{MAX_RANKS, Rank};
 
 /// The reason why no plan can be made from a text, with its place.
-pub type GoalError = Misread<GoalReason>;
+pub type GoalError = ReadError<GoalReason>;
 
 /// The reason why no plan can be made from a text.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -45,24 +47,24 @@ pub enum GoalReason {
 
 /// A message as one of its ends states it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Message {
+pub(super) struct GoalMessage {
     pub(super) peer: Rank,
     pub(super) tag: u32,
     pub(super) bytes: u64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Action {
-    Send(Message),
-    Recv(Message),
+pub(super) enum GoalAction {
+    Send(GoalMessage),
+    Recv(GoalMessage),
     /// `calc` of any time.
     Calc,
 }
 
 #[derive(Debug, Clone)]
-pub(super) struct Operation {
-    pub(super) at: Place,
-    pub(super) action: Action,
+pub(super) struct GoalOperation {
+    pub(super) at: TextPosition,
+    pub(super) action: GoalAction,
     /// Operations that are complete before this one starts (`requires`), by number.
     pub(super) requires: Vec<usize>,
     /// Operations that have started before this one starts (`irequires`), by number.
@@ -70,31 +72,31 @@ pub(super) struct Operation {
 }
 
 /// `a requires b` or `a irequires b`, still with labels.
-struct Order<'a> {
-    label: (Place, &'a str),
-    on: (Place, &'a str),
+struct Requirement<'a> {
+    label: (TextPosition, &'a str),
+    on: (TextPosition, &'a str),
     start: bool,
 }
 
 /// The operations of all ranks, by rank.
-pub(super) fn read(text: &str) -> Result<Vec<Vec<Operation>>, GoalError> {
+pub(super) fn read(text: &str) -> Result<Vec<Vec<GoalOperation>>, GoalError> {
     let mut scanner = Scanner::new(text, Comments::Slashes, false);
     let scan = &mut scanner;
     scan.phrase("num_ranks")?;
     let (at, _) = scan.peek()?;
     let ranks = scan.number("the number of ranks", u32::MAX)?;
     if ranks == 0 || ranks > MAX_RANKS {
-        return Err(wrong(at, GoalReason::Ranks { ranks }));
+        return Err(error_at(at, GoalReason::Ranks { ranks }));
     }
     let mut blocks = vec![Vec::new(); ranks as usize];
-    let mut begins: Vec<Option<Place>> = vec![None; ranks as usize];
+    let mut begins: Vec<Option<TextPosition>> = vec![None; ranks as usize];
     loop {
         match scan.next()? {
-            (_, Token::End) => return Ok(blocks),
-            (at, Token::Word("rank")) => {
+            (_, TextToken::End) => return Ok(blocks),
+            (at, TextToken::Word("rank")) => {
                 let rank = rank(scan, ranks)?;
                 if let Some(first) = begins[rank as usize].replace(at) {
-                    return Err(wrong(at, GoalReason::RankAgain { rank, line: first.line }));
+                    return Err(error_at(at, GoalReason::RankAgain { rank, line: first.line }));
                 }
                 blocks[rank as usize] = block(scan, Rank(rank), ranks)?;
             }
@@ -106,39 +108,39 @@ pub(super) fn read(text: &str) -> Result<Vec<Vec<Operation>>, GoalError> {
 fn rank(scan: &mut Scanner<'_>, ranks: u32) -> Result<u32, GoalError> {
     let (at, _) = scan.peek()?;
     let rank = scan.number("a rank", u32::MAX)?;
-    if rank < ranks { Ok(rank) } else { Err(wrong(at, GoalReason::Rank { rank, ranks })) }
+    if rank < ranks { Ok(rank) } else { Err(error_at(at, GoalReason::Rank { rank, ranks })) }
 }
 
 /// Reads `{ ... }`.
-fn block(scan: &mut Scanner<'_>, me: Rank, ranks: u32) -> Result<Vec<Operation>, GoalError> {
+fn block(scan: &mut Scanner<'_>, me: Rank, ranks: u32) -> Result<Vec<GoalOperation>, GoalError> {
     scan.phrase("{")?;
     let mut operations = Vec::new();
     let mut labels: HashMap<&str, usize> = HashMap::new();
-    let mut orders: Vec<Order<'_>> = Vec::new();
+    let mut orders: Vec<Requirement<'_>> = Vec::new();
     loop {
         let (at, token) = scan.peek()?;
         match token {
-            Token::Symbol('}') => break,
-            Token::Word("send" | "recv" | "calc") => operations.push(operation(scan, me, ranks)?),
-            Token::Word(label) => {
+            TextToken::Symbol('}') => break,
+            TextToken::Word("send" | "recv" | "calc") => operations.push(operation(scan, me, ranks)?),
+            TextToken::Word(label) => {
                 scan.next()?;
                 match scan.next()? {
-                    (_, Token::Symbol(':')) => {
+                    (_, TextToken::Symbol(':')) => {
                         match labels.entry(label) {
                             Entry::Vacant(free) => free.insert(operations.len()),
                             Entry::Occupied(taken) => {
                                 let line = operations[*taken.get()].at.line;
-                                return Err(wrong(at, GoalReason::LabelAgain { label: shown(label), line }));
+                                return Err(error_at(at, GoalReason::LabelAgain { label: shortened(label), line }));
                             }
                         };
                         operations.push(operation(scan, me, ranks)?);
                     }
-                    (_, Token::Word(kind @ ("requires" | "irequires"))) => {
+                    (_, TextToken::Word(kind @ ("requires" | "irequires"))) => {
                         let on = match scan.next()? {
-                            (at, Token::Word(on)) => (at, on),
+                            (at, TextToken::Word(on)) => (at, on),
                             found => return Err(unexpected(found, "a label").into()),
                         };
-                        orders.push(Order { label: (at, label), on, start: kind == "irequires" });
+                        orders.push(Requirement { label: (at, label), on, start: kind == "irequires" });
                     }
                     found => return Err(unexpected(found, "`:`, `requires` or `irequires`").into()),
                 }
@@ -147,10 +149,10 @@ fn block(scan: &mut Scanner<'_>, me: Rank, ranks: u32) -> Result<Vec<Operation>,
         }
     }
     scan.next()?;
-    let find = |(at, label): (Place, &str)| {
-        labels.get(label).copied().ok_or_else(|| wrong(at, GoalReason::Label { label: shown(label) }))
+    let find = |(at, label): (TextPosition, &str)| {
+        labels.get(label).copied().ok_or_else(|| error_at(at, GoalReason::Label { label: shortened(label) }))
     };
-    for Order { label, on, start } in orders {
+    for Requirement { label, on, start } in orders {
         let (label, on) = (find(label)?, find(on)?);
         let operation = &mut operations[label];
         if start { &mut operation.requires_start } else { &mut operation.requires }.push(on);
@@ -159,27 +161,27 @@ fn block(scan: &mut Scanner<'_>, me: Rank, ranks: u32) -> Result<Vec<Operation>,
 }
 
 /// Reads `send 8b to 1 tag 0 cpu 0 nic 0`, `recv 8b from 1 tag 0 cpu 0 nic 0` or `calc 100 cpu 0`.
-fn operation(scan: &mut Scanner<'_>, me: Rank, ranks: u32) -> Result<Operation, GoalError> {
+fn operation(scan: &mut Scanner<'_>, me: Rank, ranks: u32) -> Result<GoalOperation, GoalError> {
     let (at, kind) = scan.next()?;
     let action = match kind {
-        Token::Word("calc") => {
+        TextToken::Word("calc") => {
             scan.number("a time in nanoseconds", u64::MAX)?;
-            Action::Calc
+            GoalAction::Calc
         }
-        Token::Word("send") => Action::Send(message(scan, "to", me, ranks)?),
-        Token::Word("recv") => Action::Recv(message(scan, "from", me, ranks)?),
+        TextToken::Word("send") => GoalAction::Send(message(scan, "to", me, ranks)?),
+        TextToken::Word("recv") => GoalAction::Recv(message(scan, "from", me, ranks)?),
         _ => return Err(unexpected((at, kind), "`send`, `recv` or `calc`").into()),
     };
     // Core and network interface belong to the machine, not to the plan.
     for place in ["cpu", "nic"] {
-        if scan.take(Token::Word(place))? {
+        if scan.skip_if(TextToken::Word(place))? {
             scan.number("a number", u64::MAX)?;
         }
     }
-    Ok(Operation { at, action, requires: Vec::new(), requires_start: Vec::new() })
+    Ok(GoalOperation { at, action, requires: Vec::new(), requires_start: Vec::new() })
 }
 
-fn message(scan: &mut Scanner<'_>, way: &str, me: Rank, ranks: u32) -> Result<Message, GoalError> {
+fn message(scan: &mut Scanner<'_>, way: &str, me: Rank, ranks: u32) -> Result<GoalMessage, GoalError> {
     let bytes = scan.number("a number of bytes", u64::MAX)?;
     scan.phrase("b")?;
     scan.phrase(way)?;
@@ -187,19 +189,19 @@ fn message(scan: &mut Scanner<'_>, way: &str, me: Rank, ranks: u32) -> Result<Me
     let (at, _) = scan.peek()?;
     let peer = rank(scan, ranks)?;
     if peer == me.0 {
-        return Err(wrong(at, GoalReason::ToItself { rank: peer }));
+        return Err(error_at(at, GoalReason::ToItself { rank: peer }));
     }
     let mut tag = 0;
-    if scan.take(Token::Word("tag"))? {
+    if scan.skip_if(TextToken::Word("tag"))? {
         no_wildcard(scan)?;
         tag = scan.number("a tag", u32::MAX)?;
     }
-    Ok(Message { peer: Rank(peer), tag, bytes })
+    Ok(GoalMessage { peer: Rank(peer), tag, bytes })
 }
 
 fn no_wildcard(scan: &mut Scanner<'_>) -> Result<(), GoalError> {
     match scan.peek()? {
-        (at, Token::Symbol('-')) => Err(wrong(at, GoalReason::Any)),
+        (at, TextToken::Symbol('-')) => Err(error_at(at, GoalReason::Any)),
         _ => Ok(()),
     }
 }

@@ -3,25 +3,25 @@
 //! Invariant: both ends of a pair post its messages in one order and cut them alike, since the NIC numbers messages and
 //! has no names for them.
 
-use outboard_nic::ordered::descriptor::{Descriptor, Flags, MAX_MESSAGE, Source};
+use outboard_nic::ordered::descriptor::{Descriptor, Flags, MAX_MESSAGE, PortAddress};
 use outboard_plan::{Op, Program, Rank, Span};
 
-use super::{Call, piece};
+use super::{OrderedCall, piece};
 
 /// The operations that one rank posts, without addresses.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Exchange {
+pub struct RankExchange {
     rank: Rank,
     /// Copies, then receives, then sends; the messages of a pair in the order of their index.
     ops: Vec<Op>,
 }
 
 /// The exchanges of a call in which steps follow only copies. `None` if a step multicasts, combines or uses scratch.
-pub(super) fn exchanges(programs: &[Program]) -> Option<Vec<Exchange>> {
+pub(super) fn exchanges(programs: &[Program]) -> Option<Vec<RankExchange>> {
     programs.iter().map(exchange).collect()
 }
 
-fn exchange(program: &Program) -> Option<Exchange> {
+fn exchange(program: &Program) -> Option<RankExchange> {
     let is_copy = |op: Op| matches!(op, Op::Copy { .. });
     let moves = |op: Op| matches!(op, Op::Copy { .. } | Op::Send { .. } | Op::Recv { .. });
     let mut followed = program.steps.iter().flat_map(|step| &step.after).map(|id| program.steps[id.0 as usize].op);
@@ -34,12 +34,12 @@ fn exchange(program: &Program) -> Option<Exchange> {
         Op::Send { index, .. } => (2, *index),
         _ => (0, 0),
     });
-    Some(Exchange { rank: program.rank, ops })
+    Some(RankExchange { rank: program.rank, ops })
 }
 
-impl Exchange {
+impl RankExchange {
     /// The descriptors of the exchange; the call ends with the last of them.
-    pub(super) fn post(&self, call: &Call<'_>) -> Vec<Descriptor> {
+    pub(super) fn post(&self, call: &OrderedCall<'_>) -> Vec<Descriptor> {
         let mut all: Vec<Descriptor> = self.ops.iter().flat_map(|op| self.descriptors(call, *op)).collect();
         if all.is_empty() {
             // A rank without operations ends its call, too.
@@ -50,13 +50,13 @@ impl Exchange {
         all
     }
 
-    fn descriptor(&self, call: &Call<'_>, length: u64) -> Descriptor {
+    fn descriptor(&self, call: &OrderedCall<'_>, length: u64) -> Descriptor {
         let source_port = call.members[self.rank.0 as usize].port;
         Descriptor { job: call.job, source_port, length: length as u32, ..Descriptor::default() }
     }
 
     /// The descriptors of one message or copy, which may be longer than one descriptor allows.
-    fn descriptors(&self, call: &Call<'_>, op: Op) -> Vec<Descriptor> {
+    fn descriptors(&self, call: &OrderedCall<'_>, op: Op) -> Vec<Descriptor> {
         let whole = op.reads().or(op.writes()).expect("a message or a copy").len;
         let parts = (0..whole.div_ceil(MAX_MESSAGE).max(1)).map(|at| at * MAX_MESSAGE);
         let one = |start: u64| {
@@ -64,7 +64,7 @@ impl Exchange {
             let part = |span: Span| (len > 0).then_some(Span { offset: span.offset + start, len, ..span });
             let places = |span: Span| part(span).iter().map(|part| piece(call, part)).collect();
             let with = |peer: Rank, flags| {
-                let Source { node, port } = call.members[peer.0 as usize];
+                let PortAddress { node, port } = call.members[peer.0 as usize];
                 Descriptor { flags, dest: node, dest_port: port, ..self.descriptor(call, len) }
             };
             match op {

@@ -3,24 +3,24 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use outboard_nic::ordered::descriptor::{MAX_MESSAGE, MAX_PIECES};
-use outboard_nic::ordered::{MAX_SOURCES, MAX_STEPS, Settings};
+use outboard_nic::ordered::{MAX_SOURCES, MAX_STEPS, OrderedSettings};
 use outboard_plan::{Buffer, Op, OpId, PlanError, Program, Rank, Span};
 use thiserror::Error;
 
-use super::{Step, Template, Work};
-use crate::verify::At;
+use super::{SequenceStep, SequenceTemplate, StepWork};
+use crate::verify::StepLocation;
 
 /// The reason why an order-triggered NIC does not carry out a call.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-pub enum LowerError {
+pub enum OrderedLowerError {
     #[error(transparent)]
     Plan(#[from] PlanError),
     #[error("{at}: NICs send from port to port; choose an algorithm without multicast")]
-    Multicast { at: Box<At> },
+    Multicast { at: Box<StepLocation> },
     #[error("{at}: the NIC combines packets with memory, not memory with memory; choose another algorithm")]
-    InMemory { at: Box<At> },
+    InMemory { at: Box<StepLocation> },
     #[error("{at} waits, in the order of its program, for what a rank sends that waits for this one")]
-    Order { at: Box<At> },
+    Order { at: Box<StepLocation> },
     #[error(
         "{rank} and {peer} exchange {messages} messages in one direction: a pulse has {MAX_STEPS} steps; choose an \
          algorithm with fewer rounds between two ranks"
@@ -36,26 +36,26 @@ pub enum LowerError {
     #[error("{rank} needs {bytes} B for intermediate results of a pulse, which has {most} B; {remedy}")]
     Intermediate { rank: Rank, bytes: u64, most: u64, remedy: &'static str },
     #[error("{at} is of {bytes} B, and a descriptor of up to {MAX_MESSAGE} B; {remedy}")]
-    Message { at: Box<At>, bytes: u64, remedy: &'static str },
+    Message { at: Box<StepLocation>, bytes: u64, remedy: &'static str },
     #[error("{at} lies in {pieces} pieces, and a descriptor has {MAX_PIECES}; {remedy}")]
-    Pieces { at: Box<At>, pieces: usize, remedy: &'static str },
+    Pieces { at: Box<StepLocation>, pieces: usize, remedy: &'static str },
 }
 
-impl LowerError {
+impl OrderedLowerError {
     pub(super) fn is_size(&self) -> bool {
         matches!(
             self,
-            LowerError::Packets { .. }
-                | LowerError::Intermediate { .. }
-                | LowerError::Message { .. }
-                | LowerError::Pieces { .. }
+            OrderedLowerError::Packets { .. }
+                | OrderedLowerError::Intermediate { .. }
+                | OrderedLowerError::Message { .. }
+                | OrderedLowerError::Pieces { .. }
         )
     }
 }
 
 /// A received message that no descriptor has read yet.
 #[derive(Debug, Clone, Copy)]
-struct Arrival {
+struct UnreadMessage {
     step: OpId,
     from: Rank,
     seq: usize,
@@ -63,59 +63,61 @@ struct Arrival {
 }
 
 /// A template under construction.
-struct Writer<'a, G> {
+struct SequenceWriter<'a, G> {
     program: &'a Program,
     /// Maps a span of the program to the memory that holds its bytes.
     gather: G,
     /// By peer, whether the message is sent, and index: the number of the message among those with that peer.
     numbers: BTreeMap<(Rank, bool, u32), usize>,
-    unread: BTreeMap<OpId, Arrival>,
-    steps: Vec<Step>,
+    unread: BTreeMap<OpId, UnreadMessage>,
+    steps: Vec<SequenceStep>,
 }
 
 /// The template of `program`; `remedy` is the advice of size errors.
 pub(super) fn template(
     program: &Program,
     gather: impl Fn(Span) -> Vec<Span>,
-    settings: &Settings,
+    settings: &OrderedSettings,
     remedy: &'static str,
-) -> Result<Template, LowerError> {
+) -> Result<SequenceTemplate, OrderedLowerError> {
     let rank = program.rank;
     let (packets, most) = (received(program, settings), settings.pulse_packets() as u64);
     if packets > most {
-        return Err(LowerError::Packets { rank, packets, most, remedy });
+        return Err(OrderedLowerError::Packets { rank, packets, most, remedy });
     }
     let (bytes, most) = (program.scratch_bytes, settings.intermediate_bytes());
     if bytes > most {
-        return Err(LowerError::Intermediate { rank, bytes, most, remedy });
+        return Err(OrderedLowerError::Intermediate { rank, bytes, most, remedy });
     }
     let numbers = numbers(program)?;
-    let mut writer = Writer { program, gather, numbers, unread: BTreeMap::new(), steps: Vec::new() };
+    let mut writer = SequenceWriter { program, gather, numbers, unread: BTreeMap::new(), steps: Vec::new() };
     for (id, step) in program.steps.iter().enumerate() {
         writer.step(OpId(id as u32), step.op, &step.after)?;
     }
     let left: Vec<OpId> = writer.unread.keys().copied().collect();
     writer.read(&left, None);
     let steps = writer.steps;
-    let at = |step: &Step| At::new(program, step.of).boxed();
+    let at = |step: &SequenceStep| StepLocation::new(program, step.of).boxed();
     if let Some(step) = steps.iter().find(|step| step.length > MAX_MESSAGE) {
-        return Err(LowerError::Message { at: at(step), bytes: step.length, remedy });
+        return Err(OrderedLowerError::Message { at: at(step), bytes: step.length, remedy });
     }
-    let pieces = |step: &Step| {
+    let pieces = |step: &SequenceStep| {
         let (operand, result) = match &step.work {
-            Work::Nothing => (0, 0),
-            Work::Store { result } => (0, result.len()),
-            Work::Copy { operand, result } | Work::Reduce { operand, result, .. } => (operand.len(), result.len()),
+            StepWork::Nothing => (0, 0),
+            StepWork::Store { result } => (0, result.len()),
+            StepWork::Copy { operand, result } | StepWork::Reduce { operand, result, .. } => {
+                (operand.len(), result.len())
+            }
         };
         operand.max(result).max(step.sends.as_ref().map_or(0, |(_, _, message)| message.len()))
     };
     if let Some(step) = steps.iter().find(|step| pieces(step) > MAX_PIECES) {
-        return Err(LowerError::Pieces { at: at(step), pieces: pieces(step), remedy });
+        return Err(OrderedLowerError::Pieces { at: at(step), pieces: pieces(step), remedy });
     }
-    Ok(Template { rank, sources: table(rank, &steps)?, steps })
+    Ok(SequenceTemplate { rank, sources: table(rank, &steps)?, steps })
 }
 
-fn received(program: &Program, settings: &Settings) -> u64 {
+fn received(program: &Program, settings: &OrderedSettings) -> u64 {
     let packets = |op: Op| match op {
         Op::Recv { span, .. } => settings.packets(span.len),
         _ => 0,
@@ -124,7 +126,7 @@ fn received(program: &Program, settings: &Settings) -> u64 {
 }
 
 /// The numbers of messages, in the order of their indices.
-fn numbers(program: &Program) -> Result<BTreeMap<(Rank, bool, u32), usize>, LowerError> {
+fn numbers(program: &Program) -> Result<BTreeMap<(Rank, bool, u32), usize>, OrderedLowerError> {
     let mut messages: BTreeMap<(Rank, bool), BTreeSet<u32>> = BTreeMap::new();
     for step in &program.steps {
         let (peer, index) = match step.op {
@@ -135,7 +137,7 @@ fn numbers(program: &Program) -> Result<BTreeMap<(Rank, bool, u32), usize>, Lowe
         messages.entry(peer).or_default().insert(index);
     }
     if let Some(((peer, _), all)) = messages.iter().find(|(_, all)| all.len() > MAX_STEPS) {
-        return Err(LowerError::Steps { rank: program.rank, peer: *peer, messages: all.len() });
+        return Err(OrderedLowerError::Steps { rank: program.rank, peer: *peer, messages: all.len() });
     }
     let numbered = |((peer, sent), all): ((Rank, bool), BTreeSet<u32>)| {
         all.into_iter().zip(0..).map(move |(index, number)| ((peer, sent, index), number))
@@ -144,7 +146,7 @@ fn numbers(program: &Program) -> Result<BTreeMap<(Rank, bool, u32), usize>, Lowe
 }
 
 /// The table of sources, longest runs first.
-fn table(rank: Rank, steps: &[Step]) -> Result<Vec<Rank>, LowerError> {
+fn table(rank: Rank, steps: &[SequenceStep]) -> Result<Vec<Rank>, OrderedLowerError> {
     let mut runs: Vec<&Vec<Rank>> = steps.iter().map(|step| &step.awaits.0).collect();
     runs.sort_by_key(|run| std::cmp::Reverse(run.len()));
     let mut table: Vec<Rank> = Vec::new();
@@ -154,23 +156,23 @@ fn table(rank: Rank, steps: &[Step]) -> Result<Vec<Rank>, LowerError> {
         }
     }
     let sources = table.len();
-    if sources > MAX_SOURCES { Err(LowerError::Sources { rank, sources }) } else { Ok(table) }
+    if sources > MAX_SOURCES { Err(OrderedLowerError::Sources { rank, sources }) } else { Ok(table) }
 }
 
 fn overlap(a: Span, b: Span) -> bool {
     a.buffer == b.buffer && a.offset < b.offset + b.len && b.offset < a.offset + a.len
 }
 
-impl<G: Fn(Span) -> Vec<Span>> Writer<'_, G> {
-    fn at(&self, step: OpId) -> Box<At> {
-        At::new(self.program, step).boxed()
+impl<G: Fn(Span) -> Vec<Span>> SequenceWriter<'_, G> {
+    fn at(&self, step: OpId) -> Box<StepLocation> {
+        StepLocation::new(self.program, step).boxed()
     }
 
-    fn step(&mut self, id: OpId, op: Op, after: &[OpId]) -> Result<(), LowerError> {
+    fn step(&mut self, id: OpId, op: Op, after: &[OpId]) -> Result<(), OrderedLowerError> {
         match op {
             Op::Recv { from, index, span } => {
                 let seq = self.numbers[&(from, false, index)];
-                self.unread.insert(id, Arrival { step: id, from, seq, span });
+                self.unread.insert(id, UnreadMessage { step: id, from, seq, span });
             }
             Op::Send { to, index, span } => {
                 self.read(after, None);
@@ -178,26 +180,27 @@ impl<G: Fn(Span) -> Vec<Span>> Writer<'_, G> {
             }
             Op::Copy { from, to } => {
                 self.read(after, None);
-                let work = Work::Copy { operand: (self.gather)(from), result: (self.gather)(to) };
+                let work = StepWork::Copy { operand: (self.gather)(from), result: (self.gather)(to) };
                 self.push(id, from.len, (Vec::new(), 0), work);
             }
             Op::Reduce { from, into, from_left } => self.reduce(id, (from, into, from_left), after)?,
             Op::Multicast { .. } | Op::MulticastRecv { .. } => {
-                return Err(LowerError::Multicast { at: self.at(id) });
+                return Err(OrderedLowerError::Multicast { at: self.at(id) });
             }
         }
         Ok(())
     }
 
-    fn push(&mut self, of: OpId, length: u64, awaits: (Vec<Rank>, usize), work: Work) {
-        self.steps.push(Step { of, length, awaits, work, sends: None });
+    fn push(&mut self, of: OpId, length: u64, awaits: (Vec<Rank>, usize), work: StepWork) {
+        self.steps.push(SequenceStep { of, length, awaits, work, sends: None });
     }
 
     /// Reads the received, unread messages of `steps`, except `not`, to their final places.
     fn read(&mut self, steps: &[OpId], not: Option<OpId>) {
         for id in steps.iter().filter(|id| Some(**id) != not) {
-            if let Some(Arrival { step, from, seq, span }) = self.unread.remove(id) {
-                let work = if span.is_empty() { Work::Nothing } else { Work::Store { result: (self.gather)(span) } };
+            if let Some(UnreadMessage { step, from, seq, span }) = self.unread.remove(id) {
+                let work =
+                    if span.is_empty() { StepWork::Nothing } else { StepWork::Store { result: (self.gather)(span) } };
                 self.push(step, span.len, (vec![from], seq), work);
             }
         }
@@ -207,30 +210,34 @@ impl<G: Fn(Span) -> Vec<Span>> Writer<'_, G> {
     fn send(&mut self, id: OpId, to: Rank, seq: usize, span: Span) {
         let message = if span.is_empty() { Vec::new() } else { (self.gather)(span) };
         let sends = Some((to, seq, message));
-        let made = |step: &&mut Step| {
+        let made = |step: &&mut SequenceStep| {
             let message = sends.iter().map(|(_, _, message)| message);
             step.sends.is_none()
                 && step.length == span.len
                 && match &step.work {
-                    Work::Nothing => span.is_empty(),
-                    Work::Store { result } | Work::Copy { result, .. } | Work::Reduce { result, .. } => {
+                    StepWork::Nothing => span.is_empty(),
+                    StepWork::Store { result } | StepWork::Copy { result, .. } | StepWork::Reduce { result, .. } => {
                         message.into_iter().all(|message| message == result)
                     }
                 }
         };
         match self.steps.last_mut().filter(made) {
             Some(last) => last.sends = sends,
-            None => {
-                self.steps.push(Step { of: id, length: span.len, awaits: (Vec::new(), 0), work: Work::Nothing, sends })
-            }
+            None => self.steps.push(SequenceStep {
+                of: id,
+                length: span.len,
+                awaits: (Vec::new(), 0),
+                work: StepWork::Nothing,
+                sends,
+            }),
         }
     }
 
-    fn reduce(&mut self, id: OpId, op: (Span, Span, bool), after: &[OpId]) -> Result<(), LowerError> {
+    fn reduce(&mut self, id: OpId, op: (Span, Span, bool), after: &[OpId]) -> Result<(), OrderedLowerError> {
         let (from, into, from_left) = op;
         let mut arrivals = after.iter().filter_map(|id| self.unread.get(id));
         let arrival = arrivals.find(|arrival| arrival.span == from || arrival.span == into).copied();
-        let Some(arrival) = arrival else { return Err(LowerError::InMemory { at: self.at(id) }) };
+        let Some(arrival) = arrival else { return Err(OrderedLowerError::InMemory { at: self.at(id) }) };
         self.read(after, Some(arrival.step));
         self.unread.remove(&arrival.step);
         let (operand, packet_left) = if arrival.span == into { (from, !from_left) } else { (into, from_left) };
@@ -238,8 +245,8 @@ impl<G: Fn(Span) -> Vec<Span>> Writer<'_, G> {
         // A result that is never read later need not be written: the next packet is combined with it on the way.
         let rest = &self.program.steps[id.0 as usize + 1..];
         let read_later = |span: &Span| rest.iter().filter_map(|step| step.op.reads()).any(|read| overlap(read, *span));
-        let goes_on = |step: &&mut Step| {
-            let Work::Reduce { result: before, packet_left: side, .. } = &step.work else { return false };
+        let goes_on = |step: &&mut SequenceStep| {
+            let StepWork::Reduce { result: before, packet_left: side, .. } = &step.work else { return false };
             let only_here =
                 *before == result || before.iter().all(|span| span.buffer == Buffer::Scratch && !read_later(span));
             let free = step.sends.is_none() && step.awaits.0.len() < MAX_SOURCES;
@@ -248,12 +255,12 @@ impl<G: Fn(Span) -> Vec<Span>> Writer<'_, G> {
         match self.steps.last_mut().filter(goes_on) {
             Some(last) => {
                 last.awaits.0.push(arrival.from);
-                if let Work::Reduce { result: before, .. } = &mut last.work {
+                if let StepWork::Reduce { result: before, .. } = &mut last.work {
                     *before = result;
                 }
             }
             None => {
-                let work = Work::Reduce { operand, result, packet_left };
+                let work = StepWork::Reduce { operand, result, packet_left };
                 self.push(id, into.len, (vec![arrival.from], arrival.seq), work);
             }
         }
@@ -262,7 +269,7 @@ impl<G: Fn(Span) -> Vec<Span>> Writer<'_, G> {
 }
 
 /// Checks that all ranks finish their templates, each in order, if a sent message always has room.
-pub(super) fn check_order(programs: &[Program], templates: &[Template]) -> Result<(), LowerError> {
+pub(super) fn check_order(programs: &[Program], templates: &[SequenceTemplate]) -> Result<(), OrderedLowerError> {
     let mut at = vec![0; templates.len()];
     let mut sent: BTreeSet<(Rank, Rank, usize)> = BTreeSet::new();
     loop {
@@ -280,7 +287,7 @@ pub(super) fn check_order(programs: &[Program], templates: &[Template]) -> Resul
         if !went {
             let waits = templates.iter().zip(programs).zip(at).find(|((template, _), at)| *at < template.steps.len());
             return waits.map_or(Ok(()), |((template, program), at)| {
-                Err(LowerError::Order { at: At::new(program, template.steps[at].of).boxed() })
+                Err(OrderedLowerError::Order { at: StepLocation::new(program, template.steps[at].of).boxed() })
             });
         }
     }

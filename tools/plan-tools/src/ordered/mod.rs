@@ -26,16 +26,18 @@ mod exchange;
 mod lower;
 mod pulses;
 
-pub use exchange::Exchange;
-pub use lower::LowerError;
-pub use pulses::{Lowered, lower};
+pub use exchange::RankExchange;
+pub use lower::OrderedLowerError;
+pub use pulses::{LoweredCall, lower};
 
-use outboard_nic::ordered::descriptor::{Address, Descriptor, Flags, MAX_INLINE, PULSES, Piece, Source};
+use outboard_nic::ordered::descriptor::{
+    Descriptor, DescriptorAddress, DescriptorPiece, Flags, MAX_INLINE, PULSES, PortAddress,
+};
 use outboard_plan::{Buffer, OpId, Rank, Reduction, Span};
 
 /// The operation of a descriptor on the messages that it has waited for.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Work {
+pub enum StepWork {
     /// No operation: the descriptor only waits, or sends bytes from memory.
     Nothing,
     /// Stores the message in `result`.
@@ -48,32 +50,32 @@ pub enum Work {
 
 /// A descriptor without addresses.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Step {
+pub struct SequenceStep {
     /// The step of the program that the descriptor begins with.
     pub of: OpId,
     /// Bytes of each message, or of the copy.
     pub length: u64,
     /// The ranks whose messages the descriptor reads, in order, and the number of those messages.
     pub awaits: (Vec<Rank>, usize),
-    pub work: Work,
+    pub work: StepWork,
     /// The destination, the number and the bytes of the message that the descriptor sends.
     pub sends: Option<(Rank, usize, Vec<Span>)>,
 }
 
 /// The descriptors that one rank posts for one pulse, without addresses.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Template {
+pub struct SequenceTemplate {
     pub rank: Rank,
     /// The table of sources; descriptors wait for runs of it.
     pub sources: Vec<Rank>,
-    pub steps: Vec<Step>,
+    pub steps: Vec<SequenceStep>,
 }
 
 /// The values that turn a template into descriptors.
 #[derive(Clone, Copy)]
-pub struct Call<'a> {
+pub struct OrderedCall<'a> {
     pub job: u8,
-    pub members: &'a [Source],
+    pub members: &'a [PortAddress],
     pub reduction: Option<Reduction>,
     /// Address of the rank's input.
     pub input: u64,
@@ -83,7 +85,7 @@ pub struct Call<'a> {
     pub bytes: &'a dyn Fn(Span) -> Vec<u8>,
 }
 
-impl Call<'_> {
+impl OrderedCall<'_> {
     /// Gives a descriptor the message in these spans: the words themselves if they are few and from the rank's input.
     fn carry(&self, descriptor: &mut Descriptor, message: &[Span]) {
         let own = message.iter().all(|span| span.buffer == Buffer::Input);
@@ -97,16 +99,17 @@ impl Call<'_> {
     }
 }
 
-impl Template {
+impl SequenceTemplate {
     /// The descriptors of pulse number `pulse` of the job; with `ends`, the call ends with the last one.
-    fn post(&self, call: &Call<'_>, pulse: u64, ends: bool) -> Vec<Descriptor> {
+    fn post(&self, call: &OrderedCall<'_>, pulse: u64, ends: bool) -> Vec<Descriptor> {
         let own = call.members[self.rank.0 as usize];
         let last = self.steps.len().saturating_sub(1);
         let member = |rank: &Rank| call.members[rank.0 as usize];
         // A rank without work in a pulse still ends the pulse.
-        let nothing = Step { of: OpId(0), length: 0, awaits: (Vec::new(), 0), work: Work::Nothing, sends: None };
+        let nothing =
+            SequenceStep { of: OpId(0), length: 0, awaits: (Vec::new(), 0), work: StepWork::Nothing, sends: None };
         let steps = if self.steps.is_empty() { std::slice::from_ref(&nothing) } else { &self.steps };
-        let one = |(at, step): (usize, &Step)| {
+        let one = |(at, step): (usize, &SequenceStep)| {
             let mut descriptor = Descriptor {
                 job: call.job,
                 pulse: (pulse % PULSES) as u16,
@@ -127,15 +130,15 @@ impl Template {
             }
             let places = |spans: &[Span]| spans.iter().map(|span| piece(call, span)).collect();
             match &step.work {
-                Work::Nothing => {}
-                Work::Store { result } => {
+                StepWork::Nothing => {}
+                StepWork::Store { result } => {
                     flags = flags.with(Flags::SWAP_LOCAL_DATA);
                     descriptor.result = places(result);
                 }
-                Work::Copy { operand, result } => {
+                StepWork::Copy { operand, result } => {
                     (descriptor.operand, descriptor.result) = (places(operand), places(result));
                 }
-                Work::Reduce { operand, result, packet_left } => {
+                StepWork::Reduce { operand, result, packet_left } => {
                     flags = flags.with(Flags::REDUCE);
                     (descriptor.operand, descriptor.result) = (places(operand), places(result));
                     (descriptor.packet_left, descriptor.reduction) = (*packet_left, call.reduction);
@@ -143,7 +146,7 @@ impl Template {
             }
             if let Some((to, seq, message)) = &step.sends {
                 flags = flags.with(Flags::SENDS);
-                let Source { node, port } = member(to);
+                let PortAddress { node, port } = member(to);
                 let answers = step.awaits.0.last() == Some(to);
                 flags = flags.with(if answers { Flags::SWAP_LOCAL_PORT } else { Flags::default() });
                 (descriptor.dest, descriptor.seq) = (node, *seq as u8);
@@ -162,11 +165,11 @@ impl Template {
     }
 }
 
-fn piece(call: &Call<'_>, span: &Span) -> Piece {
+fn piece(call: &OrderedCall<'_>, span: &Span) -> DescriptorPiece {
     let address = match span.buffer {
-        Buffer::Input => Address::Host(call.input + span.offset),
-        Buffer::Output => Address::Host(call.output + span.offset),
-        Buffer::Scratch => Address::Intermediate(span.offset),
+        Buffer::Input => DescriptorAddress::Host(call.input + span.offset),
+        Buffer::Output => DescriptorAddress::Host(call.output + span.offset),
+        Buffer::Scratch => DescriptorAddress::Intermediate(span.offset),
     };
-    Piece { address, len: span.len }
+    DescriptorPiece { address, len: span.len }
 }

@@ -2,14 +2,14 @@
 
 use std::ops::Range;
 
-use outboard_nic::ordered::Settings;
+use outboard_nic::ordered::OrderedSettings;
 use outboard_nic::ordered::descriptor::Descriptor;
 use outboard_plan::selection::{Choice, Collective};
 use outboard_plan::{Arguments, Buffer, Extents, Op, OpId, Program, Rank, Span, Step, program};
 
-use super::exchange::{Exchange, exchanges};
-use super::lower::{self, LowerError};
-use super::{Call, Template};
+use super::exchange::{RankExchange, exchanges};
+use super::lower::{self, OrderedLowerError};
+use super::{OrderedCall, SequenceTemplate};
 use crate::contract;
 
 /// The way a call is cut into parts by elements.
@@ -28,47 +28,55 @@ const CUT: &str =
 
 /// A call without addresses.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Lowered {
+pub enum LoweredCall {
     /// By pulse, the templates of all ranks.
-    Pulses(Vec<Vec<Template>>),
+    Pulses(Vec<Vec<SequenceTemplate>>),
     /// Point-to-point operations, by rank.
-    Exchange(Vec<Exchange>),
+    Exchange(Vec<RankExchange>),
 }
 
-impl Lowered {
+impl LoweredCall {
     pub fn pulses(&self) -> usize {
         match self {
-            Lowered::Pulses(pulses) => pulses.len(),
-            Lowered::Exchange(_) => 0,
+            LoweredCall::Pulses(pulses) => pulses.len(),
+            LoweredCall::Exchange(_) => 0,
         }
     }
 
     /// The descriptors that `rank` posts for a call whose first pulse is number `first` of the job.
-    pub fn post(&self, rank: Rank, call: &Call<'_>, first: u64) -> Vec<Descriptor> {
+    pub fn post(&self, rank: Rank, call: &OrderedCall<'_>, first: u64) -> Vec<Descriptor> {
         let rank = rank.0 as usize;
         match self {
-            Lowered::Pulses(pulses) => {
+            LoweredCall::Pulses(pulses) => {
                 let last = pulses.len() - 1;
                 let one = |at: usize| pulses[at][rank].post(call, first + at as u64, at == last);
                 (0..pulses.len()).flat_map(one).collect()
             }
-            Lowered::Exchange(ranks) => ranks[rank].post(call),
+            LoweredCall::Exchange(ranks) => ranks[rank].post(call),
         }
     }
 }
 
 /// Lowers a call by `choice`: to pulses of equal length, as few as doubling finds, else from point to point. Pulses are
 /// preferred, because a message that has room needs no packet before it.
-pub fn lower(choice: Choice, arguments: &Arguments<'_>, settings: &Settings) -> Result<Lowered, LowerError> {
+pub fn lower(
+    choice: Choice,
+    arguments: &Arguments<'_>,
+    settings: &OrderedSettings,
+) -> Result<LoweredCall, OrderedLowerError> {
     let refused = match pulses(choice, arguments, settings) {
-        Ok(pulses) => return Ok(Lowered::Pulses(pulses)),
+        Ok(pulses) => return Ok(LoweredCall::Pulses(pulses)),
         Err(refused) => refused,
     };
-    exchanges(&programs(choice, arguments)?).map(Lowered::Exchange).ok_or(refused)
+    exchanges(&programs(choice, arguments)?).map(LoweredCall::Exchange).ok_or(refused)
 }
 
 /// The templates of all ranks, by pulse.
-fn pulses(choice: Choice, arguments: &Arguments<'_>, settings: &Settings) -> Result<Vec<Vec<Template>>, LowerError> {
+fn pulses(
+    choice: Choice,
+    arguments: &Arguments<'_>,
+    settings: &OrderedSettings,
+) -> Result<Vec<Vec<SequenceTemplate>>, OrderedLowerError> {
     let unit = arguments.element_bytes.max(1);
     let (elements, units) = match choice.collective() {
         Collective::Broadcast => (Elements::Vector, arguments.bytes),
@@ -104,7 +112,7 @@ fn pulses(choice: Choice, arguments: &Arguments<'_>, settings: &Settings) -> Res
     }
 }
 
-fn programs(choice: Choice, arguments: &Arguments<'_>) -> Result<Vec<Program>, LowerError> {
+fn programs(choice: Choice, arguments: &Arguments<'_>) -> Result<Vec<Program>, OrderedLowerError> {
     let ranks = (0..arguments.topology.ranks()).map(Rank);
     ranks.map(|rank| Ok(program(choice, arguments, rank)?)).collect()
 }
@@ -115,9 +123,9 @@ fn one(
     arguments: &Arguments<'_>,
     elements: &Elements,
     part: Range<u64>,
-    (settings, remedy): (&Settings, &'static str),
-) -> Result<Vec<Template>, LowerError> {
-    let all = |extents: Option<&Extents>, bytes| -> Result<Vec<Program>, LowerError> {
+    (settings, remedy): (&OrderedSettings, &'static str),
+) -> Result<Vec<SequenceTemplate>, OrderedLowerError> {
+    let all = |extents: Option<&Extents>, bytes| -> Result<Vec<Program>, OrderedLowerError> {
         let arguments = Arguments { bytes, extents: extents.or(arguments.extents), ..*arguments };
         let kept = |program| if choice.collective() == Collective::Broadcast { program } else { kept_in_nic(program) };
         Ok(programs(choice, &arguments)?.into_iter().map(kept).collect())

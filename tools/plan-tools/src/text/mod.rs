@@ -8,7 +8,7 @@ mod parse;
 
 use outboard_plan::Program;
 
-pub use crate::tokens::{Place, SyntaxError};
+pub use crate::tokens::{SyntaxError, TextPosition};
 pub use parse::{TextError, TextReason, parse};
 
 /// The version of the format, stated in the first line of the text.

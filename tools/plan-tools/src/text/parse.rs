@@ -2,13 +2,15 @@
 
 use thiserror::Error;
 
-use crate::tokens::{Comments, Misplaced, Misread, Place, Scanner, SyntaxError, Token, unexpected, wrong};
+use crate::tokens::{
+    Comments, ReadError, Scanner, SyntaxError, SyntaxErrorAt, TextPosition, TextToken, error_at, unexpected,
+};
 use outboard_plan::{Buffer, MAX_RANKS, Op, OpId, Program, Rank, Span, Step};
 
 use super::VERSION;
 
 /// The reason why a text is not a plan, with its place.
-pub type TextError = Misread<TextReason>;
+pub type TextError = ReadError<TextReason>;
 
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum TextReason {
@@ -46,29 +48,29 @@ pub fn parse(text: &str) -> Result<Vec<Program>, TextError> {
     let (at, _) = scan.peek()?;
     let found = scan.number("the version of the format", u32::MAX)?;
     if found != VERSION {
-        return Err(wrong(at, TextReason::Version { found }));
+        return Err(error_at(at, TextReason::Version { found }));
     }
     end_of_line(scan)?;
     let mut programs: Vec<Program> = Vec::new();
     loop {
         blank_lines(scan)?;
         match scan.peek()? {
-            (at, Token::End) => {
+            (at, TextToken::End) => {
                 let ranks = programs.first().map_or(0, |program| program.ranks);
                 let found = programs.len() as u32;
                 if ranks == 0 {
-                    return Err(unexpected((at, Token::End), "the program of rank 0").into());
+                    return Err(unexpected((at, TextToken::End), "the program of rank 0").into());
                 }
                 if found < ranks {
-                    return Err(wrong(at, TextReason::Missing { found, ranks }));
+                    return Err(error_at(at, TextReason::Missing { found, ranks }));
                 }
                 return Ok(programs);
             }
-            (at, Token::Word("rank")) => {
+            (at, TextToken::Word("rank")) => {
                 let next = header(scan, at, &programs)?;
                 programs.push(next);
             }
-            (at, Token::Number(_)) if !programs.is_empty() => {
+            (at, TextToken::Number(_)) if !programs.is_empty() => {
                 let program = programs.last_mut().expect("there is one");
                 let step = step(scan, at, program.steps.len())?;
                 program.steps.push(step);
@@ -79,20 +81,20 @@ pub fn parse(text: &str) -> Result<Vec<Program>, TextError> {
     }
 }
 
-fn blank_lines(scan: &mut Scanner<'_>) -> Result<(), Misplaced> {
-    while scan.take(Token::Newline)? {}
+fn blank_lines(scan: &mut Scanner<'_>) -> Result<(), SyntaxErrorAt> {
+    while scan.skip_if(TextToken::Newline)? {}
     Ok(())
 }
 
-fn end_of_line(scan: &mut Scanner<'_>) -> Result<(), Misplaced> {
+fn end_of_line(scan: &mut Scanner<'_>) -> Result<(), SyntaxErrorAt> {
     match scan.peek()? {
-        (_, Token::Newline | Token::End) => scan.next().map(|_| ()),
+        (_, TextToken::Newline | TextToken::End) => scan.next().map(|_| ()),
         found => Err(unexpected(found, "the end of the line")),
     }
 }
 
 /// Reads `rank 1 of 3: input 8 B, output 24 B, scratch 0 B, chains 1, subgroups 1`.
-fn header(scan: &mut Scanner<'_>, at: Place, before: &[Program]) -> Result<Program, TextError> {
+fn header(scan: &mut Scanner<'_>, at: TextPosition, before: &[Program]) -> Result<Program, TextError> {
     let rank = rank(scan)?;
     scan.phrase("of")?;
     let (ranks_at, _) = scan.peek()?;
@@ -100,16 +102,16 @@ fn header(scan: &mut Scanner<'_>, at: Place, before: &[Program]) -> Result<Progr
     let agreed = before.first().map_or(ranks, |first| first.ranks);
     let expected = before.len() as u32;
     if ranks != agreed {
-        return Err(wrong(ranks_at, TextReason::Group { found: ranks, ranks: agreed }));
+        return Err(error_at(ranks_at, TextReason::Group { found: ranks, ranks: agreed }));
     }
     if ranks == 0 || ranks > MAX_RANKS {
-        return Err(wrong(ranks_at, TextReason::Ranks { ranks }));
+        return Err(error_at(ranks_at, TextReason::Ranks { ranks }));
     }
     if expected == ranks {
-        return Err(wrong(at, TextReason::TooMany { ranks }));
+        return Err(error_at(at, TextReason::TooMany { ranks }));
     }
     if rank.0 != expected {
-        return Err(wrong(at, TextReason::Order { found: rank.0, expected }));
+        return Err(error_at(at, TextReason::Order { found: rank.0, expected }));
     }
     scan.phrase(": input")?;
     let input_bytes = bytes(scan)?;
@@ -125,37 +127,37 @@ fn header(scan: &mut Scanner<'_>, at: Place, before: &[Program]) -> Result<Progr
     Ok(Program { rank, ranks, steps: Vec::new(), input_bytes, output_bytes, scratch_bytes, subgroups, chains })
 }
 
-fn bytes(scan: &mut Scanner<'_>) -> Result<u64, Misplaced> {
+fn bytes(scan: &mut Scanner<'_>) -> Result<u64, SyntaxErrorAt> {
     let bytes = scan.number("a number of bytes", u64::MAX)?;
     scan.phrase("B")?;
     Ok(bytes)
 }
 
-fn rank(scan: &mut Scanner<'_>) -> Result<Rank, Misplaced> {
+fn rank(scan: &mut Scanner<'_>) -> Result<Rank, SyntaxErrorAt> {
     scan.phrase("rank")?;
     scan.number("a rank", u32::MAX).map(Rank)
 }
 
 /// Reads `4  send output[0..8] to rank 2 as message 1, after 0 3`.
-fn step(scan: &mut Scanner<'_>, at: Place, expected: usize) -> Result<Step, TextError> {
+fn step(scan: &mut Scanner<'_>, at: TextPosition, expected: usize) -> Result<Step, TextError> {
     let found = scan.number("the number of a step", u32::MAX)?;
     if found as usize != expected {
         // Every step has a line of its own, so a text with more steps than a program can have is too long to be read.
         let expected = u32::try_from(expected).unwrap_or(u32::MAX);
-        return Err(wrong(at, TextReason::Step { found, expected }));
+        return Err(error_at(at, TextReason::Step { found, expected }));
     }
     let op = op(scan)?;
     let mut after = Vec::new();
-    if scan.take(Token::Symbol(','))? {
+    if scan.skip_if(TextToken::Symbol(','))? {
         scan.phrase("after")?;
         loop {
             let (at, token) = scan.peek()?;
-            if !after.is_empty() && !matches!(token, Token::Number(_)) {
+            if !after.is_empty() && !matches!(token, TextToken::Number(_)) {
                 break;
             }
             let on = scan.number("the number of an earlier step", u32::MAX)?;
             if on >= found {
-                return Err(wrong(at, TextReason::Dependency { step: found, on }));
+                return Err(error_at(at, TextReason::Dependency { step: found, on }));
             }
             after.push(OpId(on));
         }
@@ -166,31 +168,31 @@ fn step(scan: &mut Scanner<'_>, at: Place, expected: usize) -> Result<Step, Text
 
 fn op(scan: &mut Scanner<'_>) -> Result<Op, TextError> {
     match scan.next()? {
-        (_, Token::Word("send")) if scan.take(Token::Word("signal"))? => {
+        (_, TextToken::Word("send")) if scan.skip_if(TextToken::Word("signal"))? => {
             let index = index(scan)?;
             scan.phrase("to")?;
             Ok(Op::Send { to: rank(scan)?, index, span: Span::signal() })
         }
-        (_, Token::Word("send")) => {
+        (_, TextToken::Word("send")) => {
             let span = span(scan)?;
             scan.phrase("to")?;
             let to = rank(scan)?;
             scan.phrase("as message")?;
             Ok(Op::Send { to, index: index(scan)?, span })
         }
-        (_, Token::Word("receive")) => receive(scan),
-        (_, Token::Word("multicast")) => Ok(Op::Multicast { span: span(scan)? }),
-        (_, Token::Word("copy")) => {
+        (_, TextToken::Word("receive")) => receive(scan),
+        (_, TextToken::Word("multicast")) => Ok(Op::Multicast { span: span(scan)? }),
+        (_, TextToken::Word("copy")) => {
             let from = span(scan)?;
             scan.phrase("to")?;
             Ok(Op::Copy { from, to: span(scan)? })
         }
-        (_, Token::Word("reduce")) => {
+        (_, TextToken::Word("reduce")) => {
             let from = span(scan)?;
             scan.phrase("from the")?;
             let from_left = match scan.next()? {
-                (_, Token::Word("left")) => true,
-                (_, Token::Word("right")) => false,
+                (_, TextToken::Word("left")) => true,
+                (_, TextToken::Word("right")) => false,
                 found => return Err(unexpected(found, "`left` or `right`").into()),
             };
             scan.phrase("into")?;
@@ -202,19 +204,19 @@ fn op(scan: &mut Scanner<'_>) -> Result<Op, TextError> {
 
 fn receive(scan: &mut Scanner<'_>) -> Result<Op, TextError> {
     match scan.next()? {
-        (_, Token::Word("signal")) => {
+        (_, TextToken::Word("signal")) => {
             let index = index(scan)?;
             scan.phrase("from")?;
             Ok(Op::Recv { from: rank(scan)?, index, span: Span::signal() })
         }
-        (_, Token::Word("message")) => {
+        (_, TextToken::Word("message")) => {
             let index = index(scan)?;
             scan.phrase("from")?;
             let from = rank(scan)?;
             scan.phrase("into")?;
             Ok(Op::Recv { from, index, span: span(scan)? })
         }
-        (_, Token::Word("multicast")) => {
+        (_, TextToken::Word("multicast")) => {
             scan.phrase("of")?;
             let root = rank(scan)?;
             scan.phrase("into")?;
@@ -224,16 +226,16 @@ fn receive(scan: &mut Scanner<'_>) -> Result<Op, TextError> {
     }
 }
 
-fn index(scan: &mut Scanner<'_>) -> Result<u32, Misplaced> {
+fn index(scan: &mut Scanner<'_>) -> Result<u32, SyntaxErrorAt> {
     scan.number("the index of a message", u32::MAX)
 }
 
 /// Reads `scratch[8..24]`.
 fn span(scan: &mut Scanner<'_>) -> Result<Span, TextError> {
     let (at, buffer) = match scan.next()? {
-        (at, Token::Word("input")) => (at, Buffer::Input),
-        (at, Token::Word("output")) => (at, Buffer::Output),
-        (at, Token::Word("scratch")) => (at, Buffer::Scratch),
+        (at, TextToken::Word("input")) => (at, Buffer::Input),
+        (at, TextToken::Word("output")) => (at, Buffer::Output),
+        (at, TextToken::Word("scratch")) => (at, Buffer::Scratch),
         found => return Err(unexpected(found, "`input`, `output` or `scratch`").into()),
     };
     scan.phrase("[")?;
@@ -242,6 +244,6 @@ fn span(scan: &mut Scanner<'_>) -> Result<Span, TextError> {
     let end = scan.number("the end of a span", u128::MAX)?;
     scan.phrase("]")?;
     let len = end.checked_sub(start.into()).and_then(|len| u64::try_from(len).ok());
-    let len = len.ok_or_else(|| wrong(at, TextReason::Span { start, end }))?;
+    let len = len.ok_or_else(|| error_at(at, TextReason::Span { start, end }))?;
     Ok(Span { buffer, offset: start, len })
 }

@@ -4,11 +4,11 @@
 
 use std::collections::BTreeMap;
 
-use outboard_nic::triggered::list::Place;
+use outboard_nic::triggered::list::TemplatePlace;
 use outboard_plan::Span;
 
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Where {
+pub(super) enum ArrivalPlace {
     /// In eager buffers from `first` on, of `buffer` bytes each.
     Buffers { first: u32, buffer: u64 },
     /// In the shared region, from `offset` on.
@@ -16,42 +16,42 @@ pub(super) enum Where {
 }
 
 #[derive(Debug, Default, Clone)]
-pub(super) struct Arrivals {
+pub(super) struct ArrivedSpans {
     /// By buffer and start of a span: its end, and its whereabouts.
-    spans: [BTreeMap<u64, (u64, Where)>; 3],
+    spans: [BTreeMap<u64, (u64, ArrivalPlace)>; 3],
 }
 
-impl Arrivals {
-    pub(super) fn insert(&mut self, span: Span, lies: Where) {
+impl ArrivedSpans {
+    pub(super) fn insert(&mut self, span: Span, lies: ArrivalPlace) {
         if !span.is_empty() {
             self.spans[span.buffer as usize].insert(span.offset, (span.offset + span.len, lies));
         }
     }
 
     /// The places of the bytes of a span, in order.
-    pub(super) fn pieces(&self, span: Span) -> Vec<Place> {
+    pub(super) fn pieces(&self, span: Span) -> Vec<TemplatePlace> {
         let spans = &self.spans[span.buffer as usize];
         let (mut pieces, mut at, end) = (Vec::new(), span.offset, span.offset + span.len);
         while at < end {
             let under = spans.range(..=at).next_back().filter(|(_, (end, _))| *end > at);
             let piece = match under {
-                Some((start, (arrived_end, Where::Buffers { first, buffer }))) => {
+                Some((start, (arrived_end, ArrivalPlace::Buffers { first, buffer }))) => {
                     let (slot, offset) = ((at - start) / buffer, (at - start) % buffer);
                     let len = (buffer - offset).min(arrived_end - at).min(end - at);
-                    Place::Arrived { slot: first + slot as u32, offset, len }
+                    TemplatePlace::Arrived { slot: first + slot as u32, offset, len }
                 }
-                Some((start, (arrived_end, Where::Shared { offset }))) => {
-                    Place::Shared { offset: offset + at - start, len: (*arrived_end).min(end) - at }
+                Some((start, (arrived_end, ArrivalPlace::Shared { offset }))) => {
+                    TemplatePlace::Shared { offset: offset + at - start, len: (*arrived_end).min(end) - at }
                 }
                 None => {
                     let next = spans.range(at..).next().map_or(end, |(start, _)| *start).min(end);
-                    Place::Memory(Span { buffer: span.buffer, offset: at, len: next - at })
+                    TemplatePlace::Memory(Span { buffer: span.buffer, offset: at, len: next - at })
                 }
             };
             let len = piece.bytes().expect("a piece of a span has a length");
             at += len;
             match (pieces.last_mut(), piece) {
-                (Some(Place::Shared { offset, len: before }), Place::Shared { offset: next, len })
+                (Some(TemplatePlace::Shared { offset, len: before }), TemplatePlace::Shared { offset: next, len })
                     if *offset + *before == next =>
                 {
                     *before += len;

@@ -6,21 +6,21 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use outboard_nic::triggered::list::{Connection, Prepost, Protocol, Template};
-use outboard_nic::triggered::{Post, Readiness, Settings};
+use outboard_nic::triggered::list::{ListTemplate, PeerConnection, Prepost, TransferProtocol};
+use outboard_nic::triggered::{ListPost, Readiness, TriggeredSettings};
 use outboard_plan::selection::{Choice, Collective};
 use outboard_plan::{Algorithm, Arguments, Extents, Program, Rank, Reduction, Topology, program};
 
-use super::{LowerError, Lowering};
+use super::{Lowering, TriggeredLowerError};
 
 /// Most templates that are kept for one kind of call; the oldest is dropped first.
-const KEPT: usize = 64;
+const MAX_CACHED: usize = 64;
 
-type Templates = Arc<[Arc<Template>]>;
+type Templates = Arc<[Arc<ListTemplate>]>;
 
 /// The sizes for which the programs of a template are made.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Size {
+enum TemplateSize {
     /// Blocks of 1 byte, which stand for blocks of any size.
     Unit,
     /// This call alone: bytes, bytes of an element, and uneven blocks.
@@ -28,42 +28,42 @@ enum Size {
 }
 
 /// Templates, with the protocol and size that they serve.
-type Kept = (Protocol, Size, Templates);
+type CachedTemplates = (TransferProtocol, TemplateSize, Templates);
 
 /// Calls that share their queue pairs.
 #[derive(Debug)]
-struct Operation {
+struct CachedOperation {
     choice: Choice,
     root: Rank,
     exclusive: bool,
     in_place: bool,
     /// By rank, the preposted receives of its queue pairs.
-    preposts: Vec<BTreeMap<Connection, Prepost>>,
-    kept: Vec<Kept>,
+    preposts: Vec<BTreeMap<PeerConnection, Prepost>>,
+    cached: Vec<CachedTemplates>,
 }
 
 #[derive(Debug, Clone)]
-pub struct Lowered {
+pub struct LoweredLists {
     /// The operation that owns the queue pairs of the call.
     pub operation: u16,
     /// Templates, by rank.
-    pub templates: Arc<[Arc<Template>]>,
+    pub templates: Arc<[Arc<ListTemplate>]>,
     /// Bytes for each byte of the templates.
     pub unit: u64,
 }
 
 /// The values that fill in a template.
 #[derive(Debug, Clone, Copy)]
-pub struct Call {
+pub struct ListCall {
     pub job: u8,
     pub reduction: Option<Reduction>,
     /// Addresses in the rank's memory at which input, output and scratch begin.
     pub memory: [u64; 3],
 }
 
-impl Lowered {
-    pub fn post(&self, rank: Rank, call: &Call) -> Post {
-        Post {
+impl LoweredLists {
+    pub fn post(&self, rank: Rank, call: &ListCall) -> ListPost {
+        ListPost {
             job: call.job,
             operation: self.operation,
             template: Arc::clone(&self.templates[rank.0 as usize]),
@@ -78,8 +78,8 @@ impl Lowered {
 #[derive(Debug)]
 pub struct Communicator<'a> {
     topology: &'a Topology,
-    settings: Settings,
-    operations: Vec<Operation>,
+    settings: TriggeredSettings,
+    operations: Vec<CachedOperation>,
     built: usize,
 }
 
@@ -98,7 +98,7 @@ fn grows_with_blocks(choice: Choice, arguments: &Arguments<'_>) -> bool {
 
 impl<'a> Communicator<'a> {
     /// A communicator of the ranks of `topology`, without templates.
-    pub fn new(topology: &'a Topology, settings: Settings) -> Self {
+    pub fn new(topology: &'a Topology, settings: TriggeredSettings) -> Self {
         Communicator { topology, settings, operations: Vec::new(), built: 0 }
     }
 
@@ -108,29 +108,29 @@ impl<'a> Communicator<'a> {
     }
 
     /// Lowers a call, from kept templates if there are any.
-    pub fn call(&mut self, choice: Choice, arguments: &Arguments<'_>) -> Result<Lowered, LowerError> {
+    pub fn call(&mut self, choice: Choice, arguments: &Arguments<'_>) -> Result<LoweredLists, TriggeredLowerError> {
         let arguments = Arguments { topology: self.topology, ..*arguments };
-        let Settings { eager_bytes, buffer_bytes, readiness, .. } = self.settings;
+        let TriggeredSettings { eager_bytes, buffer_bytes, readiness, .. } = self.settings;
         let ready = match readiness {
-            Readiness::ClearToSend => Protocol::Rendezvous,
-            Readiness::Retry => Protocol::Retry,
+            Readiness::ClearToSend => TransferProtocol::Rendezvous,
+            Readiness::Retry => TransferProtocol::Retry,
         };
         let operation = self.operation(choice, &arguments);
         let eager = arguments.bytes.saturating_mul(self.blocks_of_a_leader(choice)) < eager_bytes;
         let grows = grows_with_blocks(choice, &arguments) && (!eager || arguments.bytes <= buffer_bytes);
         let (size, buffer, unit) = match grows {
-            true => (Size::Unit, 1, arguments.bytes.max(1)),
+            true => (TemplateSize::Unit, 1, arguments.bytes.max(1)),
             false => {
                 let extents = arguments.extents.cloned();
-                (Size::Exact(arguments.bytes, arguments.element_bytes, extents), buffer_bytes, 1)
+                (TemplateSize::Exact(arguments.bytes, arguments.element_bytes, extents), buffer_bytes, 1)
             }
         };
-        let protocol = if eager { Protocol::Eager { buffer } } else { ready };
-        if let Some(templates) = self.operations[operation].kept(protocol, &size) {
-            return Ok(Lowered { operation: operation as u16, templates, unit });
+        let protocol = if eager { TransferProtocol::Eager { buffer } } else { ready };
+        if let Some(templates) = self.operations[operation].cached(protocol, &size) {
+            return Ok(LoweredLists { operation: operation as u16, templates, unit });
         }
         let templates = self.build((operation, choice), &arguments, (protocol, size, buffer), ready)?;
-        Ok(Lowered { operation: operation as u16, templates, unit })
+        Ok(LoweredLists { operation: operation as u16, templates, unit })
     }
 
     /// Blocks that one leader contributes to an allgather among leaders (CD Sec. IV-B); 1 for other calls.
@@ -143,12 +143,12 @@ impl<'a> Communicator<'a> {
     /// The index of the operation of this kind of call; adds the operation if it is new.
     fn operation(&mut self, choice: Choice, arguments: &Arguments<'_>) -> usize {
         let Arguments { root, exclusive, in_place, .. } = *arguments;
-        let same = |other: &Operation| {
+        let same = |other: &CachedOperation| {
             (other.choice, other.root, other.exclusive, other.in_place) == (choice, root, exclusive, in_place)
         };
         self.operations.iter().position(same).unwrap_or_else(|| {
             let preposts = vec![BTreeMap::new(); self.topology.ranks() as usize];
-            self.operations.push(Operation { choice, root, exclusive, in_place, preposts, kept: Vec::new() });
+            self.operations.push(CachedOperation { choice, root, exclusive, in_place, preposts, cached: Vec::new() });
             self.operations.len() - 1
         })
     }
@@ -157,34 +157,34 @@ impl<'a> Communicator<'a> {
         &mut self,
         (operation, choice): (usize, Choice),
         arguments: &Arguments<'_>,
-        (protocol, size, buffer): (Protocol, Size, u64),
-        ready: Protocol,
-    ) -> Result<Templates, LowerError> {
+        (protocol, size, buffer): (TransferProtocol, TemplateSize, u64),
+        ready: TransferProtocol,
+    ) -> Result<Templates, TriggeredLowerError> {
         let ranks = self.topology.ranks();
         let bytes = match size {
-            Size::Unit => u64::from(choice.collective() != Collective::Barrier),
-            Size::Exact(bytes, ..) => bytes,
+            TemplateSize::Unit => u64::from(choice.collective() != Collective::Barrier),
+            TemplateSize::Exact(bytes, ..) => bytes,
         };
         let one = |rank| program(choice, &Arguments { bytes, ..*arguments }, Rank(rank));
         let programs: Vec<Program> = (0..ranks).map(one).collect::<Result<_, _>>()?;
         let longest = programs.iter().map(|one| one.input_bytes.max(one.output_bytes).max(one.scratch_bytes)).max();
-        if size == Size::Unit && longest.unwrap_or(0).checked_mul(arguments.bytes).is_none() {
-            return Err(LowerError::Bytes { ranks, bytes: arguments.bytes });
+        if size == TemplateSize::Unit && longest.unwrap_or(0).checked_mul(arguments.bytes).is_none() {
+            return Err(TriggeredLowerError::Bytes { ranks, bytes: arguments.bytes });
         }
         let lowering = Lowering::new(&programs, self.topology)?;
-        let (operation, eager) = (&mut self.operations[operation], matches!(protocol, Protocol::Eager { .. }));
+        let (operation, eager) = (&mut self.operations[operation], matches!(protocol, TransferProtocol::Eager { .. }));
         let mut wanted = Vec::new();
         for (rank, known) in (0..ranks).map(Rank).zip(&mut operation.preposts) {
             let fresh = lowering.connections(rank, buffer);
             for one in &fresh {
                 // A long message that waits for its receiver does not determine the buffers for eager ones.
-                let buffers = if eager || size == Size::Unit { one.buffers } else { one.buffers.min(1) };
+                let buffers = if eager || size == TemplateSize::Unit { one.buffers } else { one.buffers.min(1) };
                 known.entry(one.connection).or_insert(Prepost { buffers, ..*one });
             }
             wanted.push(fresh);
         }
         // The preposted buffers may be too few for this call; then its messages wait for receivers and need none.
-        let fits = |(wanted, known): (&Vec<Prepost>, &BTreeMap<Connection, Prepost>)| {
+        let fits = |(wanted, known): (&Vec<Prepost>, &BTreeMap<PeerConnection, Prepost>)| {
             wanted.iter().all(|one| one.buffers <= known[&one.connection].buffers)
         };
         let waits = eager && !wanted.iter().zip(&operation.preposts).all(fits);
@@ -196,18 +196,18 @@ impl<'a> Communicator<'a> {
             templates.push(Arc::new(template));
         }
         let templates: Templates = templates.into();
-        operation.kept.push((protocol, size, Arc::clone(&templates)));
-        if operation.kept.len() > KEPT {
-            operation.kept.remove(0);
+        operation.cached.push((protocol, size, Arc::clone(&templates)));
+        if operation.cached.len() > MAX_CACHED {
+            operation.cached.remove(0);
         }
         self.built += 1;
         Ok(templates)
     }
 }
 
-impl Operation {
-    fn kept(&self, protocol: Protocol, size: &Size) -> Option<Templates> {
-        let found = self.kept.iter().find(|(other, of, _)| *other == protocol && of == size);
+impl CachedOperation {
+    fn cached(&self, protocol: TransferProtocol, size: &TemplateSize) -> Option<Templates> {
+        let found = self.cached.iter().find(|(other, of, _)| *other == protocol && of == size);
         found.map(|(.., templates)| Arc::clone(templates))
     }
 }

@@ -7,13 +7,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use outboard_nic::triggered::list::{Connection, Prepost, Serves};
+use outboard_nic::triggered::list::{PeerConnection, Prepost, ServedDirection};
 use outboard_plan::Rank;
 
-use crate::rounds::Message;
+use crate::rounds::RoundMessage;
 
 /// Whether every rank sends in every round to exactly the ranks that it receives from.
-pub(super) fn pairwise(messages: &[Message]) -> bool {
+pub(super) fn pairwise(messages: &[RoundMessage]) -> bool {
     messages.chunk_by(|a, b| a.round == b.round).all(|round| {
         let sent: BTreeSet<(Rank, Rank)> = round.iter().map(|m| (m.from, m.to)).collect();
         sent.iter().all(|(from, to)| sent.contains(&(*to, *from)))
@@ -21,10 +21,13 @@ pub(super) fn pairwise(messages: &[Message]) -> bool {
 }
 
 /// The connection of `rank` that carries a message.
-pub(super) fn connection(message: &Message, pairwise: bool, rank: Rank) -> Connection {
-    let (peer, serves) =
-        if message.from == rank { (message.to, Serves::Outgoing) } else { (message.from, Serves::Incoming) };
-    Connection { peer, serves: if pairwise { Serves::Both } else { serves } }
+pub(super) fn connection(message: &RoundMessage, pairwise: bool, rank: Rank) -> PeerConnection {
+    let (peer, serves) = if message.from == rank {
+        (message.to, ServedDirection::Outgoing)
+    } else {
+        (message.from, ServedDirection::Incoming)
+    };
+    PeerConnection { peer, serves: if pairwise { ServedDirection::Both } else { serves } }
 }
 
 /// Number of eager buffers, of `buffer` bytes each, that a message takes.
@@ -34,11 +37,11 @@ pub(super) fn buffers(bytes: u64, buffer: u64) -> u64 {
 
 /// The connections of `rank`, sorted, with their preposted receives for one call.
 pub(super) fn preposts<'a>(
-    messages: impl Iterator<Item = &'a Message>,
+    messages: impl Iterator<Item = &'a RoundMessage>,
     (pairwise, buffer): (bool, u64),
     rank: Rank,
 ) -> Vec<Prepost> {
-    let mut all: BTreeMap<Connection, Prepost> = BTreeMap::new();
+    let mut all: BTreeMap<PeerConnection, Prepost> = BTreeMap::new();
     for message in messages {
         let connection = connection(message, pairwise, rank);
         let prepost = all.entry(connection).or_insert(Prepost { connection, buffers: 0, clears: 0 });

@@ -15,5 +15,5 @@ mod connections;
 mod lower;
 mod phases;
 
-pub use communicator::{Call, Communicator, Lowered};
-pub use lower::{LowerError, Lowering};
+pub use communicator::{Communicator, ListCall, LoweredLists};
+pub use lower::{Lowering, TriggeredLowerError};

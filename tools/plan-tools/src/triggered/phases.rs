@@ -17,12 +17,12 @@
 
 use std::collections::BTreeMap;
 
-use outboard_nic::triggered::list::{HostStep, Place, Sharing};
+use outboard_nic::triggered::list::{HostSharing, HostStep, TemplatePlace};
 use outboard_plan::{Op, OpId, Program, Rank, Span, Topology};
 
-use super::LowerError;
-use super::arrivals::{Arrivals, Where};
-use crate::verify::{Event, Graph, Node};
+use super::TriggeredLowerError;
+use super::arrivals::{ArrivalPlace, ArrivedSpans};
+use crate::verify::{StepEvent, StepGraph, StepNode};
 
 /// The host's work for one rank, and its consequences for the list.
 #[derive(Debug, Default, Clone)]
@@ -30,17 +30,17 @@ pub(super) struct Phases {
     pub(super) before: Vec<HostStep>,
     pub(super) after: Vec<HostStep>,
     /// Data in the region when the list begins, and their final places.
-    pub(super) arrivals: Arrivals,
-    pub(super) deferred: Vec<(Place, Span)>,
+    pub(super) arrivals: ArrivedSpans,
+    pub(super) deferred: Vec<(TemplatePlace, Span)>,
     /// By receive from the network: the part of the region for its message, and the flag of its arrival.
-    pub(super) landings: BTreeMap<OpId, Left>,
-    pub(super) sharing: Sharing,
+    pub(super) landings: BTreeMap<OpId, SharedPart>,
+    pub(super) sharing: HostSharing,
     /// By step, whether it waits for nothing from the network.
     pub(super) present: Vec<bool>,
 }
 
 /// Whether steps wait for messages between hosts, and whether such messages wait for steps.
-struct Order {
+struct NetworkOrder {
     /// By node: whether its start, and its completion, wait for the network.
     start_behind: Vec<bool>,
     done_behind: Vec<bool>,
@@ -49,10 +49,10 @@ struct Order {
     done_ahead: Vec<bool>,
 }
 
-impl Order {
-    fn new(graph: &Graph<'_>, is_network: impl Fn(Node) -> bool) -> Order {
+impl NetworkOrder {
+    fn new(graph: &StepGraph<'_>, is_network: impl Fn(StepNode) -> bool) -> NetworkOrder {
         let none = vec![false; graph.nodes()];
-        let mut order = Order {
+        let mut order = NetworkOrder {
             start_behind: none.clone(),
             done_behind: none.clone(),
             start_ahead: none.clone(),
@@ -60,10 +60,10 @@ impl Order {
         };
         for event in graph.order() {
             match *event {
-                Event::Start(node) => {
+                StepEvent::Start(node) => {
                     order.start_behind[node] = graph.after(node).iter().any(|earlier| order.done_behind[*earlier]);
                 }
-                Event::Complete(node) => {
+                StepEvent::Complete(node) => {
                     let source = graph.source(node).is_some_and(|send| order.start_behind[send]);
                     order.done_behind[node] = order.start_behind[node] || source || is_network(node);
                 }
@@ -71,11 +71,11 @@ impl Order {
         }
         for event in graph.order().iter().rev() {
             match *event {
-                Event::Complete(node) => {
-                    let later = |later: &Node| is_network(*later) || order.start_ahead[*later];
+                StepEvent::Complete(node) => {
+                    let later = |later: &StepNode| is_network(*later) || order.start_ahead[*later];
                     order.done_ahead[node] = graph.followers(node).iter().any(later);
                 }
-                Event::Start(node) => {
+                StepEvent::Start(node) => {
                     let receives = graph.receivers(node).iter().any(|receive| order.done_ahead[*receive]);
                     order.start_ahead[node] = order.done_ahead[node] || receives;
                 }
@@ -85,7 +85,7 @@ impl Order {
     }
 
     /// Whether a step of the host is done after the list; `None` if it can be done on neither side.
-    fn is_after(&self, node: Node, op: Op) -> Option<bool> {
+    fn is_after(&self, node: StepNode, op: Op) -> Option<bool> {
         let (behind, ahead) = match op {
             Op::Recv { .. } => (self.done_behind[node], self.done_ahead[node]),
             _ => (self.start_behind[node], self.start_ahead[node]),
@@ -96,36 +96,40 @@ impl Order {
 
 /// The flag of a message within a host, and its place in the region.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Left {
+pub(super) struct SharedPart {
     pub(super) flag: u32,
     pub(super) offset: u64,
 }
 
 /// The content of a send within a host; sends with equal content share one part of the region.
-type Content = (Rank, Span, Vec<OpId>);
+type SharedContent = (Rank, Span, Vec<OpId>);
 
 /// The region of a host under construction.
 #[derive(Debug, Default)]
-struct Region {
+struct HostRegion {
     bytes: u64,
     flags: u32,
-    sent: BTreeMap<(Rank, u8, u64, u64, Vec<OpId>), Left>,
+    sent: BTreeMap<(Rank, u8, u64, u64, Vec<OpId>), SharedPart>,
 }
 
 /// The phases of all ranks under construction.
-struct Writer<'a> {
+struct PhaseWriter<'a> {
     programs: &'a [Program],
     topology: &'a Topology,
     phases: Vec<Phases>,
-    regions: Vec<Region>,
+    regions: Vec<HostRegion>,
     /// By send within a host.
-    left: BTreeMap<Node, Left>,
+    part: BTreeMap<StepNode, SharedPart>,
 }
 
 /// Computes the phases of the hosts of all ranks.
-pub(super) fn phases(programs: &[Program], graph: &Graph<'_>, topology: &Topology) -> Result<Vec<Phases>, LowerError> {
+pub(super) fn phases(
+    programs: &[Program],
+    graph: &StepGraph<'_>,
+    topology: &Topology,
+) -> Result<Vec<Phases>, TriggeredLowerError> {
     let local = |a: Rank, b: Rank| topology.host_of(a) == topology.host_of(b);
-    let is_network = |node: Node| {
+    let is_network = |node: StepNode| {
         let at = graph.at(node);
         match at.op {
             Op::Send { to: peer, .. } | Op::Recv { from: peer, .. } => !local(at.rank, peer),
@@ -133,19 +137,19 @@ pub(super) fn phases(programs: &[Program], graph: &Graph<'_>, topology: &Topolog
             Op::Copy { .. } | Op::Reduce { .. } => false,
         }
     };
-    let order = Order::new(graph, is_network);
-    let regions = (0..topology.hosts()).map(|_| Region::default()).collect();
+    let order = NetworkOrder::new(graph, is_network);
+    let regions = (0..topology.hosts()).map(|_| HostRegion::default()).collect();
     let phases = vec![Phases::default(); programs.len()];
-    let mut writer = Writer { programs, topology, phases, regions, left: BTreeMap::new() };
+    let mut writer = PhaseWriter { programs, topology, phases, regions, part: BTreeMap::new() };
     for event in graph.order() {
-        let (Event::Start(node) | Event::Complete(node)) = *event;
+        let (StepEvent::Start(node) | StepEvent::Complete(node)) = *event;
         let at = graph.at(node);
         // A receive is done when it is complete, any other step when it may start.
-        let now = matches!(at.op, Op::Recv { .. }) == matches!(event, Event::Complete(_));
+        let now = matches!(at.op, Op::Recv { .. }) == matches!(event, StepEvent::Complete(_));
         if !now || is_network(node) {
             continue;
         }
-        let after = order.is_after(node, at.op).ok_or(LowerError::Between { at: at.boxed() })?;
+        let after = order.is_after(node, at.op).ok_or(TriggeredLowerError::Between { at: at.boxed() })?;
         writer.step((node, graph.source(node)), (at.rank, at.step, at.op), after);
     }
     let mut nodes = 0..graph.nodes();
@@ -156,10 +160,10 @@ pub(super) fn phases(programs: &[Program], graph: &Graph<'_>, topology: &Topolog
     Ok(writer.finish())
 }
 
-impl Writer<'_> {
+impl PhaseWriter<'_> {
     /// Adds the work of the host of `rank` for a step, before or after the list.
-    fn step(&mut self, (node, source): (Node, Option<Node>), (rank, id, op): (Rank, OpId, Op), after: bool) {
-        let memory = Place::Memory;
+    fn step(&mut self, (node, source): (StepNode, Option<StepNode>), (rank, id, op): (Rank, OpId, Op), after: bool) {
+        let memory = TemplatePlace::Memory;
         match op {
             Op::Copy { from, to } => self.push(rank, after, HostStep::Copy { from: memory(from), to: memory(to) }),
             Op::Reduce { from, into, from_left } => {
@@ -167,12 +171,12 @@ impl Writer<'_> {
             }
             Op::Send { span, .. } => {
                 let follows = self.programs[rank.0 as usize].steps[id.0 as usize].after.clone();
-                let left = self.share((rank, span, follows), after);
-                self.left.insert(node, left);
+                let part = self.share((rank, span, follows), after);
+                self.part.insert(node, part);
             }
             Op::Recv { span, .. } => {
-                let left = self.left[&source.expect("a graph has the sources of all receives")];
-                self.take(rank, span, left, after);
+                let part = self.part[&source.expect("a graph has the sources of all receives")];
+                self.take(rank, span, part, after);
             }
             Op::Multicast { .. } | Op::MulticastRecv { .. } => unreachable!("multicasts were refused"),
         }
@@ -184,32 +188,32 @@ impl Writer<'_> {
     }
 
     /// Copies a span into the region, unless it lies there already or its message lands there.
-    fn share(&mut self, (rank, span, follows): Content, after: bool) -> Left {
+    fn share(&mut self, (rank, span, follows): SharedContent, after: bool) -> SharedPart {
         let region = &mut self.regions[self.topology.host_of(rank) as usize];
         let key = (rank, span.buffer as u8, span.offset, span.len, follows.clone());
-        if let Some(left) = region.sent.get(&key) {
-            return *left;
+        if let Some(part) = region.sent.get(&key) {
+            return *part;
         }
-        let left = Left { flag: region.flags, offset: region.bytes };
-        region.sent.insert(key, left);
+        let part = SharedPart { flag: region.flags, offset: region.bytes };
+        region.sent.insert(key, part);
         (region.flags, region.bytes) = (region.flags + 1, region.bytes + span.len);
         if let Some(receive) = self.landing(rank, span, &follows) {
-            self.phases[rank.0 as usize].landings.insert(receive, left);
-            return left;
+            self.phases[rank.0 as usize].landings.insert(receive, part);
+            return part;
         }
         // After the list everything is in its place.
         let pieces = match after {
-            true => vec![Place::Memory(span)],
+            true => vec![TemplatePlace::Memory(span)],
             false => self.phases[rank.0 as usize].arrivals.pieces(span),
         };
-        let mut offset = left.offset;
+        let mut offset = part.offset;
         for from in pieces.into_iter().filter(|_| !span.is_empty()) {
             let len = from.bytes().expect("a piece of a span has a length");
-            self.push(rank, after, HostStep::Copy { from, to: Place::Shared { offset, len } });
+            self.push(rank, after, HostStep::Copy { from, to: TemplatePlace::Shared { offset, len } });
             offset += len;
         }
-        self.push(rank, after, HostStep::Raise { flag: left.flag });
-        left
+        self.push(rank, after, HostStep::Raise { flag: part.flag });
+        part
     }
 
     /// The receive from the network that alone produces the span sent within the host.
@@ -224,17 +228,17 @@ impl Writer<'_> {
     }
 
     /// Copies a message from the region to its span. The copy is deferred if until then only messages read the span.
-    fn take(&mut self, rank: Rank, span: Span, Left { flag, offset }: Left, after: bool) {
+    fn take(&mut self, rank: Rank, span: Span, SharedPart { flag, offset }: SharedPart, after: bool) {
         self.push(rank, after, HostStep::Await { flag });
         if span.is_empty() {
             return;
         }
-        let from = Place::Shared { offset, len: span.len };
+        let from = TemplatePlace::Shared { offset, len: span.len };
         if after || self.is_touched(rank, span) {
-            self.push(rank, after, HostStep::Copy { from, to: Place::Memory(span) });
+            self.push(rank, after, HostStep::Copy { from, to: TemplatePlace::Memory(span) });
         } else {
             let phases = &mut self.phases[rank.0 as usize];
-            phases.arrivals.insert(span, Where::Shared { offset });
+            phases.arrivals.insert(span, ArrivalPlace::Shared { offset });
             phases.deferred.push((from, span));
         }
     }
@@ -261,7 +265,7 @@ impl Writer<'_> {
         for (host, region) in (0..).zip(&self.regions) {
             let mut ranks = self.topology.ranks_of(host);
             ranks.retain(|rank| sharers[rank.0 as usize]);
-            let sharing = Sharing { ranks: ranks.len() as u32, bytes: region.bytes };
+            let sharing = HostSharing { ranks: ranks.len() as u32, bytes: region.bytes };
             ranks.iter().for_each(|rank| self.phases[rank.0 as usize].sharing = sharing);
         }
         self.phases

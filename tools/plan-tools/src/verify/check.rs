@@ -2,7 +2,7 @@
 //!
 //! After these checks, every rank, dependency and span of the group's programs is in range.
 
-use super::{At, VerifyError};
+use super::{StepLocation, VerifyError};
 use outboard_plan::{Buffer, Op, OpId, Program, Rank, Span};
 
 /// The end of a span that has passed the checks.
@@ -46,7 +46,7 @@ pub(super) fn steps(program: &Program) -> Result<(), VerifyError> {
 
 fn step(program: &Program, id: OpId) -> Result<(), VerifyError> {
     let step = &program.steps[id.0 as usize];
-    let at = || At::new(program, id).boxed();
+    let at = || StepLocation::new(program, id).boxed();
     if let Some(on) = step.after.iter().find(|on| **on >= id) {
         return Err(VerifyError::Dependency { at: at(), on: *on });
     }

@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 
-use super::memory::Run;
-use super::values::Values;
-use super::{Contract, Memories, VerifyError, check};
+use super::memory::ValueRun;
+use super::values::ValueTrees;
+use super::{Contract, SymbolicMemory, VerifyError, check};
 use outboard_plan::{Buffer, Rank, Span};
 
 /// The ranks whose contributions are combined, from left to right.
@@ -22,17 +22,17 @@ pub enum Contributors {
 
 /// A span of `Output` that holds a combination of contributions.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Combination {
+pub struct PromisedSpan {
     pub span: Span,
     /// The byte of every contribution at which the span begins.
     pub from: u64,
     pub of: Contributors,
 }
 
-impl Combination {
+impl PromisedSpan {
     /// The contribution of `source` alone, from byte `from` on.
-    pub fn of_one(span: Span, source: Rank, from: u64) -> Combination {
-        Combination { span, from, of: Contributors::Round { first: source, count: 1 } }
+    pub fn of_one(span: Span, source: Rank, from: u64) -> PromisedSpan {
+        PromisedSpan { span, from, of: Contributors::Round { first: source, count: 1 } }
     }
 }
 
@@ -51,20 +51,20 @@ impl Contributors {
 
 /// A defect in the contributions to some bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Fault {
+pub enum ContributionFault {
     Missing(Rank),
     Twice(Rank),
     Stranger(Rank),
     Order { found: Rank, expected: Rank },
 }
 
-impl fmt::Display for Fault {
+impl fmt::Display for ContributionFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Fault::Missing(rank) => write!(f, "what {rank} contributes is missing"),
-            Fault::Twice(rank) => write!(f, "what {rank} contributes is there twice"),
-            Fault::Stranger(rank) => write!(f, "what {rank} contributes does not belong there"),
-            Fault::Order { found, expected } => {
+            ContributionFault::Missing(rank) => write!(f, "what {rank} contributes is missing"),
+            ContributionFault::Twice(rank) => write!(f, "what {rank} contributes is there twice"),
+            ContributionFault::Stranger(rank) => write!(f, "what {rank} contributes does not belong there"),
+            ContributionFault::Order { found, expected } => {
                 write!(f, "what {found} contributes stands where that of {expected} belongs")
             }
         }
@@ -73,11 +73,11 @@ impl fmt::Display for Fault {
 
 /// Compares the contents of all outputs with the promises of the contracts.
 pub(super) fn outcomes(
-    memories: &[Memories],
-    values: &Values,
+    memories: &[SymbolicMemory],
+    values: &ValueTrees,
     contract: impl Fn(Rank) -> Contract,
 ) -> Result<(), VerifyError> {
-    let mut last: Option<(Vec<Combination>, Vec<Run>)> = None;
+    let mut last: Option<(Vec<PromisedSpan>, Vec<ValueRun>)> = None;
     for (rank, memory) in (0u32..).map(Rank).zip(memories) {
         let contract = contract(rank);
         let found = outcome(rank, memory, &contract)?;
@@ -102,10 +102,10 @@ pub(super) fn outcomes(
 }
 
 /// The contents of a rank's promised spans, concatenated; an error if its output holds anything else.
-fn outcome(rank: Rank, memory: &Memories, contract: &Contract) -> Result<Vec<Run>, VerifyError> {
+fn outcome(rank: Rank, memory: &SymbolicMemory, contract: &Contract) -> Result<Vec<ValueRun>, VerifyError> {
     let mut output = memory.buffers[Buffer::Output as usize].clone();
     let mut found = Vec::new();
-    for Combination { span, from, .. } in contract.after.iter().filter(|c| !c.span.is_empty()) {
+    for PromisedSpan { span, from, .. } in contract.after.iter().filter(|c| !c.span.is_empty()) {
         let range = span.offset..check::end_of(*span);
         let runs = output.read(range.clone()).map_err(|offset| VerifyError::Missing { rank, offset })?;
         let mut passed = 0;
@@ -127,13 +127,13 @@ fn outcome(rank: Rank, memory: &Memories, contract: &Contract) -> Result<Vec<Run
 /// Compares the contributions to `runs`, the result of [`outcome`], with the promise of the contract.
 fn contributions(
     rank: Rank,
-    values: &Values,
+    values: &ValueTrees,
     ranks: u32,
     contract: &Contract,
-    runs: &[Run],
+    runs: &[ValueRun],
 ) -> Result<(), VerifyError> {
     let mut runs = runs.iter();
-    for Combination { span, of, .. } in &contract.after {
+    for PromisedSpan { span, of, .. } in &contract.after {
         let mut passed = 0;
         while passed < span.len {
             let run = runs.next().expect("the runs fill the spans");
@@ -153,21 +153,21 @@ fn contributions(
 }
 
 /// The reason why two different sequences differ; superfluous and missing ranks are found before wrong order.
-fn fault(found: &[Rank], expected: &[Rank]) -> Fault {
+fn fault(found: &[Rank], expected: &[Rank]) -> ContributionFault {
     let wanted: BTreeSet<Rank> = expected.iter().copied().collect();
     let mut seen = BTreeSet::new();
     for rank in found {
         if !seen.insert(*rank) {
-            return Fault::Twice(*rank);
+            return ContributionFault::Twice(*rank);
         }
         if !wanted.contains(rank) {
-            return Fault::Stranger(*rank);
+            return ContributionFault::Stranger(*rank);
         }
     }
     if let Some(missing) = wanted.difference(&seen).next() {
-        return Fault::Missing(*missing);
+        return ContributionFault::Missing(*missing);
     }
     let differing = found.iter().zip(expected).find(|(found, expected)| found != expected);
     let (found, expected) = differing.expect("the same ranks in another order differ somewhere");
-    Fault::Order { found: *found, expected: *expected }
+    ContributionFault::Order { found: *found, expected: *expected }
 }

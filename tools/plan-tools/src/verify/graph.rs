@@ -14,45 +14,45 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use super::{At, VerifyError};
+use super::{StepLocation, VerifyError};
 use outboard_plan::{Op, OpId, Program, Rank};
 
-pub(crate) type Node = usize;
+pub(crate) type StepNode = usize;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Event {
+pub(crate) enum StepEvent {
     /// From here on the step may read and write.
-    Start(Node),
+    Start(StepNode),
     /// The step no longer touches memory.
-    Complete(Node),
+    Complete(StepNode),
 }
 
-impl Event {
+impl StepEvent {
     fn index(self) -> usize {
         match self {
-            Event::Start(node) => 2 * node,
-            Event::Complete(node) => 2 * node + 1,
+            StepEvent::Start(node) => 2 * node,
+            StepEvent::Complete(node) => 2 * node + 1,
         }
     }
 
     fn from_index(index: usize) -> Self {
-        if index.is_multiple_of(2) { Event::Start(index / 2) } else { Event::Complete(index / 2) }
+        if index.is_multiple_of(2) { StepEvent::Start(index / 2) } else { StepEvent::Complete(index / 2) }
     }
 
-    fn node(self) -> Node {
+    fn node(self) -> StepNode {
         match self {
-            Event::Start(node) | Event::Complete(node) => node,
+            StepEvent::Start(node) | StepEvent::Complete(node) => node,
         }
     }
 }
 
-type Lists = Vec<Vec<Node>>;
+type NodeLists = Vec<Vec<StepNode>>;
 
-/// A set of first nodes of a [`Batch`].
+/// A set of first nodes of a [`PairBatch`].
 #[derive(Default, Clone, Copy)]
-struct Set([u64; Set::WORDS]);
+struct NodeSet([u64; NodeSet::WORDS]);
 
-impl Set {
+impl NodeSet {
     const WORDS: usize = 8;
     const BITS: usize = Self::WORDS * 64;
 
@@ -64,24 +64,24 @@ impl Set {
         self.0[bit / 64] >> (bit % 64) & 1 == 1
     }
 
-    fn join(&mut self, other: &Set) {
+    fn join(&mut self, other: &NodeSet) {
         self.0.iter_mut().zip(other.0).for_each(|(a, b)| *a |= b);
     }
 }
 
-/// Pairs of nodes with at most as many different first nodes as a [`Set`] has bits.
+/// Pairs of nodes with at most as many different first nodes as a [`NodeSet`] has bits.
 #[derive(Default)]
-struct Batch {
-    bits: HashMap<Node, usize>,
+struct PairBatch {
+    bits: HashMap<StepNode, usize>,
     /// Index of the pair, first node, second node.
-    pairs: Vec<(usize, Node, Node)>,
+    pairs: Vec<(usize, StepNode, StepNode)>,
 }
 
-impl Batch {
+impl PairBatch {
     /// Adds a pair, unless there are too many first nodes.
-    fn add(&mut self, index: usize, first: Node, second: Node) -> bool {
+    fn add(&mut self, index: usize, first: StepNode, second: StepNode) -> bool {
         let free = self.bits.len();
-        if free == Set::BITS && !self.bits.contains_key(&first) {
+        if free == NodeSet::BITS && !self.bits.contains_key(&first) {
             return false;
         }
         self.bits.entry(first).or_insert(free);
@@ -91,23 +91,23 @@ impl Batch {
 }
 
 /// All steps of a group, with the edges between them.
-pub(crate) struct Graph<'a> {
+pub(crate) struct StepGraph<'a> {
     programs: &'a [Program],
     /// The first node of each rank, followed by the number of nodes.
-    base: Vec<Node>,
+    base: Vec<StepNode>,
     /// By receive, the matching send or multicast.
-    source: Vec<Option<Node>>,
+    source: Vec<Option<StepNode>>,
     /// By send or multicast, the matching receives.
-    receivers: Lists,
-    after: Lists,
-    followers: Lists,
+    receivers: NodeLists,
+    after: NodeLists,
+    followers: NodeLists,
     /// All events in an order that respects every edge.
-    order: Vec<Event>,
-    /// The position of each event in `order`, by [`Event::index`].
+    order: Vec<StepEvent>,
+    /// The position of each event in `order`, by [`StepEvent::index`].
     position: Vec<usize>,
 }
 
-impl<'a> Graph<'a> {
+impl<'a> StepGraph<'a> {
     /// Matches messages by name and orders the events.
     pub(crate) fn new(programs: &'a [Program]) -> Result<Self, VerifyError> {
         let mut base = vec![0];
@@ -115,7 +115,7 @@ impl<'a> Graph<'a> {
             base.push(base[base.len() - 1] + program.steps.len());
         }
         let nodes = base[programs.len()];
-        let mut graph = Graph {
+        let mut graph = StepGraph {
             programs,
             base,
             source: vec![None; nodes],
@@ -141,42 +141,42 @@ impl<'a> Graph<'a> {
         self.source.len()
     }
 
-    pub(super) fn node(&self, rank: Rank, step: usize) -> Node {
+    pub(super) fn node(&self, rank: Rank, step: usize) -> StepNode {
         self.base[rank.0 as usize] + step
     }
 
     /// The rank and step of a node.
-    pub(crate) fn at(&self, node: Node) -> At {
+    pub(crate) fn at(&self, node: StepNode) -> StepLocation {
         // A rank without steps shares its base with the next rank; the last rank with that base owns the node.
         let rank = self.base.partition_point(|base| *base <= node) - 1;
         let step = node - self.base[rank];
-        At::new(&self.programs[rank], OpId(u32::try_from(step).expect("a step id has 32 bits")))
+        StepLocation::new(&self.programs[rank], OpId(u32::try_from(step).expect("a step id has 32 bits")))
     }
 
-    pub(crate) fn op(&self, node: Node) -> Op {
+    pub(crate) fn op(&self, node: StepNode) -> Op {
         self.at(node).op
     }
 
     /// The send or multicast that matches a receive.
-    pub(crate) fn source(&self, receive: Node) -> Option<Node> {
+    pub(crate) fn source(&self, receive: StepNode) -> Option<StepNode> {
         self.source[receive]
     }
 
     /// The receives that match a send or multicast.
-    pub(crate) fn receivers(&self, send: Node) -> &[Node] {
+    pub(crate) fn receivers(&self, send: StepNode) -> &[StepNode] {
         &self.receivers[send]
     }
 
     /// All events in an order that respects every edge.
-    pub(crate) fn order(&self) -> &[Event] {
+    pub(crate) fn order(&self) -> &[StepEvent] {
         &self.order
     }
 
-    pub(crate) fn after(&self, node: Node) -> &[Node] {
+    pub(crate) fn after(&self, node: StepNode) -> &[StepNode] {
         &self.after[node]
     }
 
-    pub(crate) fn followers(&self, node: Node) -> &[Node] {
+    pub(crate) fn followers(&self, node: StepNode) -> &[StepNode] {
         &self.followers[node]
     }
 
@@ -184,12 +184,12 @@ impl<'a> Graph<'a> {
     /// memory.
     ///
     /// Most pairs are ordered by steps of their own rank. The others are followed through the events, in batches of as
-    /// many first nodes as a [`Set`] has bits.
-    pub(super) fn unordered(&self, pairs: &[(Node, Node)]) -> Option<usize> {
+    /// many first nodes as a [`NodeSet`] has bits.
+    pub(super) fn unordered(&self, pairs: &[(StepNode, StepNode)]) -> Option<usize> {
         let mut touched = Vec::new();
         // By node, the index of the last pair for which the node was seen.
         let mut seen = vec![usize::MAX; self.nodes()];
-        let mut batch = Batch::default();
+        let mut batch = PairBatch::default();
         for (index, (a, b)) in pairs.iter().copied().enumerate() {
             // The order of events agrees with every order of nodes, so only one of the two directions is possible.
             let (first, second) = if self.position_of(a) <= self.position_of(b) { (a, b) } else { (b, a) };
@@ -200,7 +200,7 @@ impl<'a> Graph<'a> {
                 if let Some(found) = self.settle(&batch, &mut touched) {
                     return Some(found);
                 }
-                batch = Batch::default();
+                batch = PairBatch::default();
                 batch.add(index, first, second);
             }
         }
@@ -208,13 +208,13 @@ impl<'a> Graph<'a> {
     }
 
     /// The position of the node's completion in the order of events.
-    fn position_of(&self, node: Node) -> usize {
-        self.position[Event::Complete(node).index()]
+    fn position_of(&self, node: StepNode) -> usize {
+        self.position[StepEvent::Complete(node).index()]
     }
 
     /// Whether `second` follows `first` by steps of their rank alone. `seen` marks a node; true if it was marked
     /// before.
-    fn follows_locally(&self, first: Node, second: Node, mut seen: impl FnMut(Node) -> bool) -> bool {
+    fn follows_locally(&self, first: StepNode, second: StepNode, mut seen: impl FnMut(StepNode) -> bool) -> bool {
         let mut stack = vec![second];
         while let Some(node) = stack.pop() {
             if node == first {
@@ -227,13 +227,13 @@ impl<'a> Graph<'a> {
     }
 
     /// The index of the first pair in a batch whose first node is not complete before the second touches memory.
-    fn settle(&self, batch: &Batch, touched: &mut Vec<Set>) -> Option<usize> {
+    fn settle(&self, batch: &PairBatch, touched: &mut Vec<NodeSet>) -> Option<usize> {
         let start = batch.bits.keys().map(|node| self.position_of(*node)).min()?;
         let end = batch.pairs.iter().map(|(_, _, second)| self.position_of(*second)).max()?;
         touched.clear();
-        touched.resize(self.nodes(), Set::default());
-        let ready = |touched: &[Set], node| {
-            let mut set = Set::default();
+        touched.resize(self.nodes(), NodeSet::default());
+        let ready = |touched: &[NodeSet], node| {
+            let mut set = NodeSet::default();
             for earlier in self.after(node) {
                 set.join(&touched[*earlier]);
                 batch.bits.get(earlier).into_iter().for_each(|bit| set.insert(*bit));
@@ -243,22 +243,22 @@ impl<'a> Graph<'a> {
         for event in &self.order[start..=end] {
             // A receive touches memory when its message is sent; all steps that it follows must be complete by then.
             match (*event, self.source[event.node()]) {
-                (Event::Start(node), None) => touched[node] = ready(touched, node),
-                (Event::Complete(node), Some(sent)) => {
+                (StepEvent::Start(node), None) => touched[node] = ready(touched, node),
+                (StepEvent::Complete(node), Some(sent)) => {
                     touched[node] = ready(touched, node);
                     let sent = touched[sent];
                     touched[node].join(&sent);
                 }
-                (Event::Start(_), Some(_)) | (Event::Complete(_), None) => {}
+                (StepEvent::Start(_), Some(_)) | (StepEvent::Complete(_), None) => {}
             }
         }
-        let open = |(_, first, second): &&(usize, Node, Node)| !touched[*second].contains(batch.bits[first]);
+        let open = |(_, first, second): &&(usize, StepNode, StepNode)| !touched[*second].contains(batch.bits[first]);
         batch.pairs.iter().find(open).map(|(index, _, _)| *index)
     }
 
     /// Visits steps that are complete before `node` touches memory, nearest first. The walk continues beyond the steps
     /// for which `beyond` returns true.
-    pub(super) fn walk_back(&self, node: Node, mut beyond: impl FnMut(Node) -> bool) {
+    pub(super) fn walk_back(&self, node: StepNode, mut beyond: impl FnMut(StepNode) -> bool) {
         // Steps that start, at the latest, when `node` touches memory. A receive does so when its message is sent.
         let mut started = vec![node];
         let mut seen_started = HashSet::from([node]);
@@ -307,7 +307,7 @@ impl<'a> Graph<'a> {
         }
     }
 
-    fn join(&mut self, send: Node, receive: Node) -> Result<(), VerifyError> {
+    fn join(&mut self, send: StepNode, receive: StepNode) -> Result<(), VerifyError> {
         let sent = self.op(send).reads().map(|span| span.len);
         let received = self.op(receive).writes().map(|span| span.len);
         if sent != received {
@@ -318,16 +318,17 @@ impl<'a> Graph<'a> {
         Ok(())
     }
 
-    fn steps(&self) -> impl Iterator<Item = (usize, usize, Node)> + use<'a> {
+    fn steps(&self) -> impl Iterator<Item = (usize, usize, StepNode)> + use<'a> {
         let each = |(rank, program): (usize, &'a Program)| (0..program.steps.len()).map(move |id| (rank, id));
         self.programs.iter().enumerate().flat_map(each).enumerate().map(|(node, (rank, id))| (rank, id, node))
     }
 
     /// Orders the events, or finds events that wait for each other.
     fn sort(&mut self) -> Result<(), VerifyError> {
-        let mut waits: Vec<usize> = (0..2 * self.nodes()).map(|i| self.before(Event::from_index(i)).len()).collect();
+        let mut waits: Vec<usize> =
+            (0..2 * self.nodes()).map(|i| self.before(StepEvent::from_index(i)).len()).collect();
         let ready = (0..waits.len()).filter(|i| waits[*i] == 0);
-        let mut order: Vec<Event> = ready.map(Event::from_index).collect();
+        let mut order: Vec<StepEvent> = ready.map(StepEvent::from_index).collect();
         let mut next = 0;
         while let Some(event) = order.get(next).copied() {
             next += 1;
@@ -339,7 +340,7 @@ impl<'a> Graph<'a> {
             }
         }
         if let Some(stuck) = waits.iter().position(|waits| *waits > 0) {
-            return Err(self.deadlock(&waits, Event::from_index(stuck)));
+            return Err(self.deadlock(&waits, StepEvent::from_index(stuck)));
         }
         self.position = vec![0; waits.len()];
         for (position, event) in order.iter().enumerate() {
@@ -350,30 +351,30 @@ impl<'a> Graph<'a> {
     }
 
     /// The events with an edge to `event`.
-    fn before(&self, event: Event) -> Vec<Event> {
+    fn before(&self, event: StepEvent) -> Vec<StepEvent> {
         match event {
-            Event::Start(node) => self.after(node).iter().copied().map(Event::Complete).collect(),
-            Event::Complete(node) => self.ends(node).map(Event::Start).collect(),
+            StepEvent::Start(node) => self.after(node).iter().copied().map(StepEvent::Complete).collect(),
+            StepEvent::Complete(node) => self.ends(node).map(StepEvent::Start).collect(),
         }
     }
 
     /// The node itself, and the other ends of its messages.
-    fn ends(&self, node: Node) -> impl Iterator<Item = Node> {
+    fn ends(&self, node: StepNode) -> impl Iterator<Item = StepNode> {
         std::iter::once(node).chain(self.source[node]).chain(self.receivers(node).iter().copied())
     }
 
     /// The events to which `event` has an edge.
-    fn behind(&self, event: Event) -> Vec<Event> {
+    fn behind(&self, event: StepEvent) -> Vec<StepEvent> {
         match event {
-            Event::Start(node) => self.ends(node).map(Event::Complete).collect(),
-            Event::Complete(node) => self.followers(node).iter().copied().map(Event::Start).collect(),
+            StepEvent::Start(node) => self.ends(node).map(StepEvent::Complete).collect(),
+            StepEvent::Complete(node) => self.followers(node).iter().copied().map(StepEvent::Start).collect(),
         }
     }
 
     /// Walks back from a stuck event over stuck events until one repeats; that event is on a circle.
-    fn deadlock(&self, waits: &[usize], stuck: Event) -> VerifyError {
+    fn deadlock(&self, waits: &[usize], stuck: StepEvent) -> VerifyError {
         let cause = |event| {
-            let stuck = |earlier: &Event| waits[earlier.index()] > 0;
+            let stuck = |earlier: &StepEvent| waits[earlier.index()] > 0;
             self.before(event).into_iter().find(stuck).expect("a stuck event waits for a stuck one")
         };
         let mut seen = vec![false; waits.len()];
@@ -423,7 +424,7 @@ mod tests {
 
     /// For every pair of nodes, whether the first is complete before the second touches memory. Applies the table of
     /// this module repeatedly until nothing changes.
-    fn closure(graph: &Graph<'_>) -> Vec<Vec<bool>> {
+    fn closure(graph: &StepGraph<'_>) -> Vec<Vec<bool>> {
         let nodes = graph.nodes();
         // reached[event][node]: the node is complete at the event; a step's first access has event index 2 * node.
         let mut reached = vec![vec![false; nodes]; 2 * nodes];
@@ -455,11 +456,11 @@ mod tests {
         ) {
             let thin = |(from, distance, a, b): Signal| (from, distance, a & sparse, b & sparse);
             let programs = programs(&signals.into_iter().map(thin).collect::<Vec<_>>());
-            let graph = Graph::new(&programs).expect("signals in the order of their index cannot deadlock");
+            let graph = StepGraph::new(&programs).expect("signals in the order of their index cannot deadlock");
             let closure = closure(&graph);
             let nodes = 0..graph.nodes();
             let pairs: Vec<_> = nodes.clone().flat_map(|a| nodes.clone().map(move |b| (a, b))).collect();
-            let ordered = |(a, b): (Node, Node)| closure[a][b] || closure[b][a];
+            let ordered = |(a, b): (StepNode, StepNode)| closure[a][b] || closure[b][a];
             for pair in &pairs {
                 prop_assert_eq!(graph.unordered(&[*pair]).is_none(), ordered(*pair), "{:?}", pair);
             }

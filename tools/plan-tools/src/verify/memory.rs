@@ -1,42 +1,42 @@
 //! Contents of a rank's memory by provenance: runs of contributed bytes stand for the bytes themselves.
 //!
-//! Invariants: runs of a [`Memory`] do not overlap and are not empty. Memory use grows with the number of runs, never
-//! with bytes. Callers pass only spans that end within 64 bits.
+//! Invariants: runs of a [`SymbolicBuffer`] do not overlap and are not empty. Memory use grows with the number of runs,
+//! never with bytes. Callers pass only spans that end within 64 bits.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use super::values::Value;
+use super::values::TreeId;
 
 /// `len` bytes of `value`, from its byte `from` on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Run {
-    pub(super) value: Value,
+pub(super) struct ValueRun {
+    pub(super) value: TreeId,
     pub(super) from: u64,
     pub(super) len: u64,
 }
 
-impl Run {
+impl ValueRun {
     /// The run without its first `skip` bytes, cut to at most `len` bytes.
-    pub(super) fn part(self, skip: u64, len: u64) -> Run {
-        Run { value: self.value, from: self.from + skip, len: (self.len - skip).min(len) }
+    pub(super) fn part(self, skip: u64, len: u64) -> ValueRun {
+        ValueRun { value: self.value, from: self.from + skip, len: (self.len - skip).min(len) }
     }
 
-    fn continues_with(self, next: Run) -> bool {
+    fn continues_with(self, next: ValueRun) -> bool {
         self.value == next.value && self.from + self.len == next.from
     }
 }
 
 /// The contents of one buffer, by offset.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Memory {
-    runs: BTreeMap<u64, Run>,
+pub(super) struct SymbolicBuffer {
+    runs: BTreeMap<u64, ValueRun>,
 }
 
-impl Memory {
+impl SymbolicBuffer {
     /// The contents of `range` with adjoining runs joined; the error is the offset of the first unwritten byte.
-    pub(super) fn read(&self, range: Range<u64>) -> Result<Vec<Run>, u64> {
-        let mut found: Vec<Run> = Vec::new();
+    pub(super) fn read(&self, range: Range<u64>) -> Result<Vec<ValueRun>, u64> {
+        let mut found: Vec<ValueRun> = Vec::new();
         let mut next = range.start;
         while next < range.end {
             let (offset, run) = self.runs.range(..=next).next_back().ok_or(next)?;
@@ -75,7 +75,7 @@ impl Memory {
     }
 
     /// Writes `runs` one after the other from `offset` on.
-    pub(super) fn write(&mut self, offset: u64, runs: &[Run]) {
+    pub(super) fn write(&mut self, offset: u64, runs: &[ValueRun]) {
         let mut next = offset;
         for run in runs {
             self.erase(next..next + run.len);
@@ -99,14 +99,14 @@ mod tests {
 
     #[derive(Debug, Clone)]
     enum Action {
-        Write { offset: u64, run: Run },
+        Write { offset: u64, run: ValueRun },
         Erase(Range<u64>),
     }
 
     fn action() -> impl Strategy<Value = Action> {
         let write = (0..40u64, 0..3u32, 0..40u64, 1..12u64).prop_map(|(offset, source, from, len)| Action::Write {
             offset,
-            run: Run { value: Value::of(Rank(source)), from, len },
+            run: ValueRun { value: TreeId::of(Rank(source)), from, len },
         });
         let erase = (0..50u64, 0..20u64).prop_map(|(start, len)| Action::Erase(start..start + len));
         prop_oneof![3 => write, 1 => erase]
@@ -116,8 +116,8 @@ mod tests {
         /// Memory behaves like an array of bytes that each carry their origin.
         #[test]
         fn behaves_like_bytes(actions in prop::collection::vec(action(), 1..30), start in 0..60u64, len in 0..30u64) {
-            let mut memory = Memory::default();
-            let mut bytes: Vec<Option<(Value, u64)>> = vec![None; 100];
+            let mut memory = SymbolicBuffer::default();
+            let mut bytes: Vec<Option<(TreeId, u64)>> = vec![None; 100];
             for action in actions {
                 match action {
                     Action::Write { offset, run } => {

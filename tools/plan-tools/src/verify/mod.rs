@@ -22,19 +22,19 @@ mod graph;
 mod memory;
 mod values;
 
-pub use combination::{Combination, Contributors, Fault};
-pub use error::{At, VerifyError};
-pub(crate) use graph::{Event, Graph, Node};
+pub use combination::{ContributionFault, Contributors, PromisedSpan};
+pub use error::{StepLocation, VerifyError};
+pub(crate) use graph::{StepEvent, StepGraph, StepNode};
 
 use std::collections::{HashMap, HashSet};
 
-use memory::{Memory, Run};
+use memory::{SymbolicBuffer, ValueRun};
 use outboard_plan::{Buffer, Op, Program, Rank, Span};
-use values::{Value, Values};
+use values::{TreeId, ValueTrees};
 
 /// A span that holds part of a rank's contribution to the collective.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Piece {
+pub struct ContributionSpan {
     pub span: Span,
     pub source: Rank,
     /// The byte of the contribution at which the span begins.
@@ -52,9 +52,9 @@ pub struct Contract {
     pub input_bytes: u64,
     pub output_bytes: u64,
     /// Contents of the buffers before the call.
-    pub before: Vec<Piece>,
+    pub before: Vec<ContributionSpan>,
     /// Contents of `Output` after the call. No two spans overlap.
-    pub after: Vec<Combination>,
+    pub after: Vec<PromisedSpan>,
 }
 
 /// Proves that `programs`, in rank order, fulfil the contracts of all ranks. Reductions are proven for separate `Input`
@@ -77,12 +77,13 @@ pub fn verify(programs: &[Program], contract: impl Fn(Rank) -> Contract) -> Resu
         }
         element_bytes = contract.element_bytes.map(|bytes| bytes.max(1));
     }
-    let graph = Graph::new(programs)?;
+    let graph = StepGraph::new(programs)?;
     roots_at_once(&graph, programs)?;
-    let layouts: &[Layout] = if element_bytes.is_some() { &[Layout::Apart, Layout::Same] } else { &[Layout::Apart] };
+    let layouts: &[BufferLayout] =
+        if element_bytes.is_some() { &[BufferLayout::Apart, BufferLayout::Same] } else { &[BufferLayout::Apart] };
     for layout in layouts {
         conflicts(&graph, programs, *layout)?;
-        let mut values = Values::new(programs.len() as u32);
+        let mut values = ValueTrees::new(programs.len() as u32);
         let combining = element_bytes.map(|element_bytes| Combining { values: &mut values, element_bytes });
         let memories = execute(&graph, programs, *layout, |rank| contract(rank).before, combining)?;
         combination::outcomes(&memories, &values, &contract)?;
@@ -90,7 +91,7 @@ pub fn verify(programs: &[Program], contract: impl Fn(Rank) -> Contract) -> Resu
     Ok(())
 }
 
-/// Checks each program alone, without its contract; afterwards a [`Graph`] of all programs can be built.
+/// Checks each program alone, without its contract; afterwards a [`StepGraph`] of all programs can be built.
 pub(crate) fn well_formed(programs: &[Program]) -> Result<(), VerifyError> {
     check::group(programs)?;
     programs.iter().try_for_each(check::steps)
@@ -98,19 +99,19 @@ pub(crate) fn well_formed(programs: &[Program]) -> Result<(), VerifyError> {
 
 /// The relation of `Input` and `Output` in memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Layout {
+enum BufferLayout {
     /// Separate memory for each.
     Apart,
     /// Byte `i` of one is byte `i` of the other, as in a call in place.
     Same,
 }
 
-impl Layout {
+impl BufferLayout {
     /// The memory of a span of the program; `Input` maps to `Output` if both share memory.
     fn place(self, span: Span) -> Span {
         match (self, span.buffer) {
-            (Layout::Same, Buffer::Input) => Span { buffer: Buffer::Output, ..span },
-            (Layout::Apart, _) | (Layout::Same, Buffer::Output | Buffer::Scratch) => span,
+            (BufferLayout::Same, Buffer::Input) => Span { buffer: Buffer::Output, ..span },
+            (BufferLayout::Apart, _) | (BufferLayout::Same, Buffer::Output | Buffer::Scratch) => span,
         }
     }
 
@@ -121,15 +122,15 @@ impl Layout {
 }
 
 #[derive(Clone, Copy)]
-struct Access {
+struct BufferAccess {
     start: u64,
     end: u64,
     writes: bool,
-    node: Node,
+    node: StepNode,
 }
 
 /// Rejects two accesses of a rank that share bytes if one writes and neither precedes the other.
-fn conflicts(graph: &Graph<'_>, programs: &[Program], layout: Layout) -> Result<(), VerifyError> {
+fn conflicts(graph: &StepGraph<'_>, programs: &[Program], layout: BufferLayout) -> Result<(), VerifyError> {
     let (mut pairs, mut shared) = (Vec::new(), Vec::new());
     for program in programs {
         for buffer in [Buffer::Input, Buffer::Output, Buffer::Scratch] {
@@ -146,14 +147,14 @@ fn conflicts(graph: &Graph<'_>, programs: &[Program], layout: Layout) -> Result<
 }
 
 /// Accesses of a rank's steps to a buffer, by offset.
-fn accesses(graph: &Graph<'_>, program: &Program, buffer: Buffer, layout: Layout) -> Vec<Access> {
+fn accesses(graph: &StepGraph<'_>, program: &Program, buffer: Buffer, layout: BufferLayout) -> Vec<BufferAccess> {
     let mut accesses = Vec::new();
     for (id, step) in program.steps.iter().enumerate().filter(|(_, step)| !layout.nothing_to_do(step.op)) {
         let node = graph.node(program.rank, id);
         for (span, writes) in [(step.op.reads(), false), (step.op.writes(), true)] {
             let span = span.map(|span| layout.place(span));
             if let Some(span) = span.filter(|span| span.buffer == buffer && !span.is_empty()) {
-                accesses.push(Access { start: span.offset, end: check::end_of(span), writes, node });
+                accesses.push(BufferAccess { start: span.offset, end: check::end_of(span), writes, node });
             }
         }
     }
@@ -162,8 +163,8 @@ fn accesses(graph: &Graph<'_>, program: &Program, buffer: Buffer, layout: Layout
 }
 
 /// Calls `with` for every two accesses that share bytes and of which one writes, with the start and end of those bytes.
-fn sharing(accesses: Vec<Access>, mut with: impl FnMut(Access, Access, u64, u64)) {
-    let (mut reads, mut writes): (Vec<Access>, Vec<Access>) = (Vec::new(), Vec::new());
+fn sharing(accesses: Vec<BufferAccess>, mut with: impl FnMut(BufferAccess, BufferAccess, u64, u64)) {
+    let (mut reads, mut writes): (Vec<BufferAccess>, Vec<BufferAccess>) = (Vec::new(), Vec::new());
     for access in accesses {
         reads.retain(|earlier| earlier.end > access.start);
         writes.retain(|earlier| earlier.end > access.start);
@@ -180,12 +181,12 @@ fn sharing(accesses: Vec<Access>, mut with: impl FnMut(Access, Access, u64, u64)
 ///
 /// Each multicast continues the chain of a multicast directly before it that no other continues yet. This never accepts
 /// too many roots; it could reject an order that is not made of chains.
-fn roots_at_once(graph: &Graph<'_>, programs: &[Program]) -> Result<(), VerifyError> {
-    let is_multicast = |node: Node| matches!(graph.op(node), Op::Multicast { .. });
+fn roots_at_once(graph: &StepGraph<'_>, programs: &[Program]) -> Result<(), VerifyError> {
+    let is_multicast = |node: StepNode| matches!(graph.op(node), Op::Multicast { .. });
     let mut continued = HashSet::new();
     let mut chains = 0;
     for event in graph.order() {
-        let Event::Start(node) = *event else { continue };
+        let StepEvent::Start(node) = *event else { continue };
         if !is_multicast(node) {
             continue;
         }
@@ -205,36 +206,41 @@ fn roots_at_once(graph: &Graph<'_>, programs: &[Program]) -> Result<(), VerifyEr
     Ok(())
 }
 
-struct Memories {
-    layout: Layout,
+struct SymbolicMemory {
+    layout: BufferLayout,
     /// Indexed by [`Buffer`].
-    buffers: [Memory; 3],
+    buffers: [SymbolicBuffer; 3],
 }
 
-impl Memories {
-    fn buffer(&mut self, span: Span) -> &mut Memory {
+impl SymbolicMemory {
+    fn buffer(&mut self, span: Span) -> &mut SymbolicBuffer {
         &mut self.buffers[self.layout.place(span).buffer as usize]
     }
 
-    fn read(&mut self, graph: &Graph<'_>, node: Node, span: Span) -> Result<Vec<Run>, VerifyError> {
+    fn read(&mut self, graph: &StepGraph<'_>, node: StepNode, span: Span) -> Result<Vec<ValueRun>, VerifyError> {
         let contents = self.buffer(span).read(span.offset..check::end_of(span));
         contents.map_err(|offset| VerifyError::ReadsNothing { at: graph.at(node).boxed(), offset })
     }
 
-    fn write(&mut self, span: Span, runs: &[Run]) {
+    fn write(&mut self, span: Span, runs: &[ValueRun]) {
         self.buffer(span).write(span.offset, runs);
     }
 }
 
 /// State for tracking combinations.
 struct Combining<'a> {
-    values: &'a mut Values,
+    values: &'a mut ValueTrees,
     element_bytes: u64,
 }
 
 impl Combining<'_> {
     /// Computes `left * right` of two contents of equal length.
-    fn combine(&mut self, at: At, left: &[Run], right: &[Run]) -> Result<Vec<Run>, VerifyError> {
+    fn combine(
+        &mut self,
+        at: StepLocation,
+        left: &[ValueRun],
+        right: &[ValueRun],
+    ) -> Result<Vec<ValueRun>, VerifyError> {
         let (mut lefts, mut rights) = (left.iter().copied(), right.iter().copied());
         let (mut left, mut right) = (lefts.next(), rights.next());
         let mut combined = Vec::new();
@@ -246,7 +252,7 @@ impl Combining<'_> {
             if !a.from.is_multiple_of(self.element_bytes) || !len.is_multiple_of(self.element_bytes) {
                 return Err(VerifyError::CutsElement { at: at.boxed(), bytes: self.element_bytes });
             }
-            combined.push(Run { value: self.values.combine(a.value, b.value), from: a.from, len });
+            combined.push(ValueRun { value: self.values.combine(a.value, b.value), from: a.from, len });
             left = if a.len > len { Some(a.part(len, u64::MAX)) } else { lefts.next() };
             right = if b.len > len { Some(b.part(len, u64::MAX)) } else { rights.next() };
         }
@@ -256,36 +262,36 @@ impl Combining<'_> {
 
 /// Executes all steps in one order: data leaves when a send starts and is in place when its receive completes.
 fn execute(
-    graph: &Graph<'_>,
+    graph: &StepGraph<'_>,
     programs: &[Program],
-    layout: Layout,
-    before: impl Fn(Rank) -> Vec<Piece>,
+    layout: BufferLayout,
+    before: impl Fn(Rank) -> Vec<ContributionSpan>,
     mut combining: Option<Combining<'_>>,
-) -> Result<Vec<Memories>, VerifyError> {
-    let mut memories: Vec<Memories> =
-        programs.iter().map(|_| Memories { layout, buffers: Default::default() }).collect();
+) -> Result<Vec<SymbolicMemory>, VerifyError> {
+    let mut memories: Vec<SymbolicMemory> =
+        programs.iter().map(|_| SymbolicMemory { layout, buffers: Default::default() }).collect();
     for (program, memory) in programs.iter().zip(&mut memories) {
-        for Piece { span, source, from } in before(program.rank) {
+        for ContributionSpan { span, source, from } in before(program.rank) {
             if !span.is_empty() {
-                memory.write(span, &[Run { value: Value::of(source), from, len: span.len }]);
+                memory.write(span, &[ValueRun { value: TreeId::of(source), from, len: span.len }]);
             }
         }
     }
     // Messages in flight, with the number of ranks that have yet to receive them.
-    let mut sent: HashMap<Node, (Vec<Run>, usize)> = HashMap::new();
+    let mut sent: HashMap<StepNode, (Vec<ValueRun>, usize)> = HashMap::new();
     for event in graph.order() {
-        let (Event::Start(node) | Event::Complete(node)) = *event;
+        let (StepEvent::Start(node) | StepEvent::Complete(node)) = *event;
         let at = graph.at(node);
         let memory = &mut memories[at.rank.0 as usize];
         match (*event, at.op) {
-            (Event::Start(_), Op::Send { span, .. } | Op::Multicast { span }) => {
+            (StepEvent::Start(_), Op::Send { span, .. } | Op::Multicast { span }) => {
                 sent.insert(node, (memory.read(graph, node, span)?, graph.receivers(node).len()));
             }
-            (Event::Start(_), Op::Copy { from, to }) => {
+            (StepEvent::Start(_), Op::Copy { from, to }) => {
                 let runs = memory.read(graph, node, from)?;
                 memory.write(to, &runs);
             }
-            (Event::Start(_), Op::Reduce { from, into, from_left }) => {
+            (StepEvent::Start(_), Op::Reduce { from, into, from_left }) => {
                 let Some(combining) = &mut combining else {
                     return Err(VerifyError::Combines { at: at.boxed() });
                 };
@@ -293,7 +299,7 @@ fn execute(
                 let (left, right) = if from_left { (&from, &old) } else { (&old, &from) };
                 memory.write(into, &combining.combine(at, left, right)?);
             }
-            (Event::Complete(_), Op::Recv { span, .. } | Op::MulticastRecv { span, .. }) => {
+            (StepEvent::Complete(_), Op::Recv { span, .. } | Op::MulticastRecv { span, .. }) => {
                 let send = graph.source(node).expect("every receive is matched");
                 let (runs, waiting) = sent.get_mut(&send).expect("a receive completes after its send starts");
                 memory.write(span, runs);
@@ -302,8 +308,9 @@ fn execute(
                     sent.remove(&send);
                 }
             }
-            (Event::Start(_), Op::Recv { .. } | Op::MulticastRecv { .. })
-            | (Event::Complete(_), Op::Send { .. } | Op::Multicast { .. } | Op::Copy { .. } | Op::Reduce { .. }) => {}
+            (StepEvent::Start(_), Op::Recv { .. } | Op::MulticastRecv { .. })
+            | (StepEvent::Complete(_), Op::Send { .. } | Op::Multicast { .. })
+            | (StepEvent::Complete(_), Op::Copy { .. } | Op::Reduce { .. }) => {}
         }
     }
     Ok(memories)

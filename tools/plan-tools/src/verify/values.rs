@@ -8,31 +8,31 @@ use outboard_plan::Rank;
 
 /// The name of a tree. Names below the number of ranks stand for the ranks' own contributions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) struct Value(u32);
+pub(super) struct TreeId(u32);
 
-impl Value {
+impl TreeId {
     pub(super) fn of(rank: Rank) -> Self {
         Self(rank.0)
     }
 }
 
 /// All trees of a verification.
-pub(super) struct Values {
+pub(super) struct ValueTrees {
     ranks: u32,
     /// Left and right side of each combined tree; tree `ranks + i` is at index `i`.
-    sides: Vec<(Value, Value)>,
-    names: HashMap<(Value, Value), Value>,
+    sides: Vec<(TreeId, TreeId)>,
+    names: HashMap<(TreeId, TreeId), TreeId>,
 }
 
-impl Values {
+impl ValueTrees {
     pub(super) fn new(ranks: u32) -> Self {
         Self { ranks, sides: Vec::new(), names: HashMap::new() }
     }
 
-    pub(super) fn combine(&mut self, left: Value, right: Value) -> Value {
+    pub(super) fn combine(&mut self, left: TreeId, right: TreeId) -> TreeId {
         let next = u32::try_from(self.sides.len() as u64 + u64::from(self.ranks))
             .expect("a verification has fewer than 2^32 trees");
-        let name = *self.names.entry((left, right)).or_insert(Value(next));
+        let name = *self.names.entry((left, right)).or_insert(TreeId(next));
         if name.0 == next {
             self.sides.push((left, right));
         }
@@ -41,7 +41,7 @@ impl Values {
 
     /// The ranks whose contributions a value combines, from left to right. If a plan is wrong, the list may repeat
     /// ranks and be far longer than the group.
-    pub(super) fn ranks_of(&self, value: Value) -> impl Iterator<Item = Rank> + '_ {
+    pub(super) fn ranks_of(&self, value: TreeId) -> impl Iterator<Item = Rank> + '_ {
         let mut stack = vec![value];
         std::iter::from_fn(move || {
             let mut value = stack.pop()?;
@@ -61,8 +61,8 @@ mod tests {
 
     #[test]
     fn equal_trees_have_one_name_and_list_their_ranks_from_the_left() {
-        let mut values = Values::new(4);
-        let [a, b, c] = [0, 1, 2].map(|rank| Value::of(Rank(rank)));
+        let mut values = ValueTrees::new(4);
+        let [a, b, c] = [0, 1, 2].map(|rank| TreeId::of(Rank(rank)));
         let ab = values.combine(a, b);
         let left = values.combine(ab, c);
         let bc = values.combine(b, c);

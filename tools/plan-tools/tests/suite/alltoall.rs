@@ -45,12 +45,12 @@ fn every_group_up_to_24_gathers_at_and_scatters_from_every_root_in_place_and_not
             for own in [true, false] {
                 let of = |rank| Blocks::gather((ranks, root), Rank(rank), 5, own).unwrap();
                 proven(Algorithm::Pull, &(0..ranks).map(of).collect::<Vec<_>>());
-                assert!((0..ranks).all(|rank| of(rank).are_gathered(root, Rank(rank))));
+                assert!((0..ranks).all(|rank| of(rank).fit_gather(root, Rank(rank))));
                 let of = |rank| Blocks::scatter((ranks, root), Rank(rank), 5, own).unwrap();
                 proven(Algorithm::Pull, &(0..ranks).map(of).collect::<Vec<_>>());
-                assert!((0..ranks).all(|rank| of(rank).are_scattered(root, Rank(rank))));
+                assert!((0..ranks).all(|rank| of(rank).fit_scatter(root, Rank(rank))));
                 let other = Rank((root.0 + 1) % ranks);
-                assert!(ranks == 1 || !of(root.0).are_gathered(root, root) && !of(root.0).are_scattered(root, other));
+                assert!(ranks == 1 || !of(root.0).fit_gather(root, root) && !of(root.0).fit_scatter(root, other));
             }
         }
     }

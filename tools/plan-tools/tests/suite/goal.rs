@@ -2,7 +2,7 @@
 
 use outboard_plan::selection::Collective;
 use outboard_plan::{Arguments, Op, OpId, Program, ProgramBuilder, Rank, Span, Topology};
-use outboard_plan_tools::goal::{self, Costs, ExportError, GoalReason};
+use outboard_plan_tools::goal::{self, ExportError, GoalCosts, GoalReason};
 use outboard_plan_tools::verify;
 use proptest::prelude::*;
 
@@ -35,7 +35,7 @@ fn messages(programs: &[Program]) -> Vec<(u32, u32, u32, u64)> {
 
 #[test]
 fn a_plan_reads_as_goal_like_this() {
-    let text = goal::export(&ring(3, 8000)[..], Costs::default()).unwrap();
+    let text = goal::export(&ring(3, 8000)[..], GoalCosts::default()).unwrap();
     let rank_1 = "rank 1 {\n\
         l0: recv 8000b from 0 tag 0\n\
         l1: recv 8000b from 0 tag 1\n\
@@ -64,7 +64,7 @@ fn steps_without_a_word_in_goal_are_paraphrased() {
     last.buffers(0, 8, 0);
     last.multicast_recv(Rank(0), Span::output(0, 8));
     let programs = [root.build(), other.build(), last.build()];
-    let text = goal::export(&programs, Costs { copy_ps_per_byte: 0, reduce_ps_per_byte: 126 }).unwrap();
+    let text = goal::export(&programs, GoalCosts { copy_ps_per_byte: 0, reduce_ps_per_byte: 126 }).unwrap();
     let expected = "num_ranks 3\n\n\
         rank 0 {\n\
         l0: calc 2\n\
@@ -89,7 +89,7 @@ fn steps_without_a_word_in_goal_are_paraphrased() {
     assert_eq!(messages(&proven(&text)), [(0, 1, 0, 8), (0, 1, 1, 1), (0, 2, 0, 8)]);
     let mut stranger = ProgramBuilder::new(Rank(0), 1);
     stranger.send(Rank(1), u32::MAX, Span::signal(), &[]);
-    let refused = goal::export(&[stranger.build()], Costs::default()).unwrap_err();
+    let refused = goal::export(&[stranger.build()], GoalCosts::default()).unwrap_err();
     assert_eq!(refused, ExportError::Index { rank: Rank(0), step: OpId(0), index: u32::MAX });
 }
 
@@ -254,7 +254,7 @@ proptest! {
     #[test]
     fn schedules_deliver_every_message(text in any_schedule()) {
         let programs = proven(&text);
-        let again = goal::export(&programs, Costs::default()).unwrap();
+        let again = goal::export(&programs, GoalCosts::default()).unwrap();
         let at_least_one = |messages: Vec<(u32, u32, u32, u64)>| -> Vec<_> {
             messages.into_iter().map(|(from, to, index, bytes)| (from, to, index, bytes.max(1))).collect()
         };
@@ -265,11 +265,11 @@ proptest! {
     #[test]
     fn plans_keep_their_messages_through_goal(ranks in 1..20u32, bytes in 1..1000u64, root: u32) {
         let plan = ring(ranks, bytes);
-        prop_assert_eq!(messages(&proven(&goal::export(&plan, Costs::default()).unwrap())), messages(&plan));
+        prop_assert_eq!(messages(&proven(&goal::export(&plan, GoalCosts::default()).unwrap())), messages(&plan));
         let flat = Topology::flat(ranks);
         let arguments = Arguments { root: Rank(root % ranks), ..Arguments::of(&flat, bytes) };
         let plan = group(choice(Collective::Broadcast, "binomial"), &arguments);
-        prop_assert_eq!(messages(&proven(&goal::export(&plan, Costs::default()).unwrap())), messages(&plan));
+        prop_assert_eq!(messages(&proven(&goal::export(&plan, GoalCosts::default()).unwrap())), messages(&plan));
     }
 }
 

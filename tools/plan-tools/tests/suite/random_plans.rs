@@ -2,7 +2,7 @@
 //! memory repeatedly, and some orders follow only from other steps.
 
 use outboard_plan::{Buffer, Op, OpId, Program, ProgramBuilder, Rank, Span};
-use outboard_plan_tools::{Combination, Contract, Piece, verify};
+use outboard_plan_tools::{Contract, ContributionSpan, PromisedSpan, verify};
 use proptest::prelude::*;
 
 const RANKS: u32 = 3;
@@ -139,12 +139,12 @@ impl Plan {
             author.builder.barrier();
             author.builder.copy(Span::scratch(0, bytes), Span::output(0, bytes), &[]);
             let ends =
-                |(at, (source, from)): (u64, &(Rank, u64))| Combination::of_one(Span::output(at, 1), *source, *from);
+                |(at, (source, from)): (u64, &(Rank, u64))| PromisedSpan::of_one(Span::output(at, 1), *source, *from);
             let contract = Contract {
                 element_bytes: None,
                 input_bytes: INPUT,
                 output_bytes: bytes,
-                before: vec![Piece { span: Span::input(0, INPUT), source: author.rank, from: 0 }],
+                before: vec![ContributionSpan { span: Span::input(0, INPUT), source: author.rank, from: 0 }],
                 after: (0..).zip(&author.scratch).map(ends).collect(),
             };
             (author.builder.build(), contract)

@@ -1,10 +1,10 @@
 //! Task lists: their printed form, their queue pairs, and rejected plans. `tools/sim/tests/suite/triggered.rs` tests
 //! that NICs carry them out, and `tools/cli/tests/suite/explain.rs` tests the tables of the paper.
 
-use outboard_nic::triggered::list::{Action, HostStep, Place, Protocol, Template};
+use outboard_nic::triggered::list::{HostStep, ListTemplate, TemplatePlace, TransferProtocol, WorkAction};
 use outboard_plan::selection::Collective;
 use outboard_plan::{Arguments, Program, ProgramBuilder, Rank, Span, Topology};
-use outboard_plan_tools::triggered::{LowerError, Lowering};
+use outboard_plan_tools::triggered::{Lowering, TriggeredLowerError};
 
 use crate::support::{choice, group};
 
@@ -16,7 +16,7 @@ fn allgather(algorithm: &str, ranks: u32, bytes: u64) -> Vec<Program> {
     group(choice(Collective::Allgather, algorithm), &Arguments::of(&Topology::flat(ranks), bytes))
 }
 
-fn templates(programs: &[Program], protocol: Protocol) -> Vec<Template> {
+fn templates(programs: &[Program], protocol: TransferProtocol) -> Vec<ListTemplate> {
     let lowering = Lowering::new(programs, &Topology::flat(programs.len() as u32)).unwrap();
     (0..programs.len() as u32).map(|rank| lowering.template(Rank(rank), protocol).unwrap()).collect()
 }
@@ -25,7 +25,7 @@ fn templates(programs: &[Program], protocol: Protocol) -> Vec<Template> {
 #[test]
 fn the_whole_list_reads_like_this() {
     let programs = allgather(STANDARD_EXCHANGE, 2, 8);
-    let rendezvous = &templates(&programs, Protocol::Rendezvous)[0];
+    let rendezvous = &templates(&programs, TransferProtocol::Rendezvous)[0];
     assert_eq!(
         rendezvous.to_string(),
         "  host: copy input[0..8] to output[0..8]\n\
@@ -44,7 +44,7 @@ fn the_whole_list_reads_like_this() {
          \x20   wait for 1 sent on data QP of rank 1\n"
     );
     // CD-4: a buffer holds 5 bytes here, so a message takes two buffers, each with a send and a receive of its own.
-    let eager = &templates(&programs, Protocol::Eager { buffer: 5 })[0];
+    let eager = &templates(&programs, TransferProtocol::Eager { buffer: 5 })[0];
     assert_eq!(
         eager.to_string(),
         "  host: copy input[0..8] to output[0..8]\n\
@@ -66,17 +66,17 @@ fn the_whole_list_reads_like_this() {
 #[test]
 fn eager_messages_are_passed_on_from_their_buffers() {
     let programs = allgather(STANDARD_EXCHANGE, 4, 4);
-    let template = &templates(&programs, Protocol::Eager { buffer: 6 })[1];
-    let sent: Vec<&Vec<Place>> = template
+    let template = &templates(&programs, TransferProtocol::Eager { buffer: 6 })[1];
+    let sent: Vec<&Vec<TemplatePlace>> = template
         .tasks
         .iter()
         .filter_map(|task| match &task.action {
-            Action::Send { from, .. } if task.round == 1 => Some(from),
+            WorkAction::Send { from, .. } if task.round == 1 => Some(from),
             _ => None,
         })
         .collect();
-    let arrived = |offset, len| Place::Arrived { slot: 0, offset, len };
-    let own = |offset, len| Place::Memory(Span::output(offset, len));
+    let arrived = |offset, len| TemplatePlace::Arrived { slot: 0, offset, len };
+    let own = |offset, len| TemplatePlace::Memory(Span::output(offset, len));
     assert_eq!(sent, [&vec![arrived(0, 4), own(4, 2)], &vec![own(6, 2)]]);
 }
 
@@ -119,7 +119,7 @@ fn what_ranks_of_a_host_share_goes_through_their_region_in_three_phases() {
     let algorithm = choice(Collective::Allgather, "hierarchical:leaders=1,between=ring");
     let programs = group(algorithm, &Arguments::of(&topology, 4));
     let lowering = Lowering::new(&programs, &topology).unwrap();
-    let [leader, leaf] = [0, 1].map(|rank| lowering.template(Rank(rank), Protocol::Rendezvous).unwrap());
+    let [leader, leaf] = [0, 1].map(|rank| lowering.template(Rank(rank), TransferProtocol::Rendezvous).unwrap());
     assert_eq!(
         leaf.to_string(),
         "  host: copy input[0..4] to output[4..8]\n\
@@ -130,20 +130,20 @@ fn what_ranks_of_a_host_share_goes_through_their_region_in_three_phases() {
          \x20 host: await arrival flag 2\n\
          \x20 host: copy shared region[8..16] to output[8..16]\n"
     );
-    let sent: Vec<&Vec<Place>> = leader
+    let sent: Vec<&Vec<TemplatePlace>> = leader
         .tasks
         .iter()
         .filter_map(|task| match &task.action {
-            Action::Send { from, .. } if !from.is_empty() => Some(from),
+            WorkAction::Send { from, .. } if !from.is_empty() => Some(from),
             _ => None,
         })
         .collect();
-    let own = Place::Memory(Span::output(0, 4));
-    assert_eq!(sent, [&vec![own, Place::Shared { offset: 4, len: 4 }]]);
+    let own = TemplatePlace::Memory(Span::output(0, 4));
+    assert_eq!(sent, [&vec![own, TemplatePlace::Shared { offset: 4, len: 4 }]]);
     // Data of the other host lands where the sibling reads it, and the flag is raised before the leader copies.
-    let landed = Place::Shared { offset: 8, len: 8 };
-    let receives = leader.tasks.iter().any(|task| task.action == Action::Receive(Some(landed)));
-    let own = HostStep::Copy { from: landed, to: Place::Memory(Span::output(8, 8)) };
+    let landed = TemplatePlace::Shared { offset: 8, len: 8 };
+    let receives = leader.tasks.iter().any(|task| task.action == WorkAction::Receive(Some(landed)));
+    let own = HostStep::Copy { from: landed, to: TemplatePlace::Memory(Span::output(8, 8)) };
     assert!(receives && leader.after.starts_with(&[HostStep::Raise { flag: 2 }, own]), "{leader}");
     assert_eq!((leader.sharing.ranks, leader.sharing.bytes, leaf.sharing), (2, 16, leader.sharing));
 }
@@ -152,7 +152,7 @@ fn what_ranks_of_a_host_share_goes_through_their_region_in_three_phases() {
 fn plans_that_a_nic_cannot_carry_on_are_refused_by_step() {
     let programs = allgather("multicast:chains=1", 3, 8);
     let refused = Lowering::new(&programs, &Topology::flat(3)).unwrap_err();
-    assert!(matches!(&refused, LowerError::Multicast { at } if at.rank == Rank(0)), "{refused}");
+    assert!(matches!(&refused, TriggeredLowerError::Multicast { at } if at.rank == Rank(0)), "{refused}");
     // Rank 1 adds its own data to the message of rank 0 and passes the sum on.
     let mut first = ProgramBuilder::new(Rank(0), 3);
     first.buffers(8, 0, 0).send(Rank(1), 0, Span::input(0, 8), &[]);
@@ -168,13 +168,16 @@ fn plans_that_a_nic_cannot_carry_on_are_refused_by_step() {
     last.reduce(Span::scratch(0, 8), Span::output(0, 8), true, &[received, copied]);
     let programs = [first.build(), middle.build(), last.build()];
     let refused = Lowering::new(&programs, &Topology::flat(3)).unwrap_err();
-    assert!(matches!(&refused, LowerError::Between { at } if at.rank == Rank(1) && at.step == sum), "{refused}");
+    assert!(
+        matches!(&refused, TriggeredLowerError::Between { at } if at.rank == Rank(1) && at.step == sum),
+        "{refused}"
+    );
     // The host can combine at either end of the network path, and between ranks of its own.
     let lowering = Lowering::new(&programs, &Topology::of_hosts([0, 0, 1]).unwrap()).unwrap();
-    let template = lowering.template(Rank(2), Protocol::Eager { buffer: 8 }).unwrap();
-    let arrived = Place::Arrived { slot: 0, offset: 0, len: 8 };
-    let (scratch, output) = (Place::Memory(Span::scratch(0, 8)), Place::Memory(Span::output(0, 8)));
-    assert_eq!(template.before, [HostStep::Copy { from: Place::Memory(Span::input(0, 8)), to: output }]);
+    let template = lowering.template(Rank(2), TransferProtocol::Eager { buffer: 8 }).unwrap();
+    let arrived = TemplatePlace::Arrived { slot: 0, offset: 0, len: 8 };
+    let (scratch, output) = (TemplatePlace::Memory(Span::scratch(0, 8)), TemplatePlace::Memory(Span::output(0, 8)));
+    assert_eq!(template.before, [HostStep::Copy { from: TemplatePlace::Memory(Span::input(0, 8)), to: output }]);
     let combined = HostStep::Reduce { from: scratch, into: output, from_left: true };
     assert_eq!(template.after, [HostStep::Copy { from: arrived, to: scratch }, combined]);
 }

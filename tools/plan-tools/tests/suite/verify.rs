@@ -1,7 +1,7 @@
 //! The verifier on small hand-made plans: each defect is found, named and placed; sound orders are accepted.
 
 use outboard_plan::{Op, OpId, Program, ProgramBuilder, Rank, Span};
-use outboard_plan_tools::{Combination, Contract, Fault, Piece, VerifyError, verify};
+use outboard_plan_tools::{Contract, ContributionFault, ContributionSpan, PromisedSpan, VerifyError, verify};
 
 const OURS: Span = Span::output(0, 8);
 const OURS_HALF: Span = Span::output(0, 4);
@@ -20,12 +20,12 @@ fn pair(build: impl Fn(&mut ProgramBuilder, u32, Rank)) -> Vec<Program> {
 
 /// Each rank contributes its input; its output ends with its own bytes, then the bytes of the other rank.
 fn exchange(rank: Rank) -> Contract {
-    let ends = |span, source| Combination::of_one(span, source, 0);
+    let ends = |span, source| PromisedSpan::of_one(span, source, 0);
     Contract {
         element_bytes: None,
         input_bytes: 8,
         output_bytes: 16,
-        before: vec![Piece { span: Span::input(0, 8), source: rank, from: 0 }],
+        before: vec![ContributionSpan { span: Span::input(0, 8), source: rank, from: 0 }],
         after: vec![ends(OURS, rank), ends(THEIRS, Rank(1 - rank.0))],
     }
 }
@@ -70,7 +70,7 @@ fn wrong_missing_and_stray_output_are_told_apart() {
         builder.send(other, 0, Span::input(0, 8), &[]);
         builder.copy(Span::input(0, 8), THEIRS, &[]);
     });
-    let fault = Fault::Stranger(Rank(1));
+    let fault = ContributionFault::Stranger(Rank(1));
     assert_eq!(refused(&wrong, exchange), VerifyError::Contribution { rank: Rank(0), offset: 0, fault });
     let missing = pair(|builder, _, _| {
         builder.copy(Span::input(0, 5), Span::output(0, 5), &[]);
@@ -172,7 +172,7 @@ fn unordered_read_and_write_conflict_from_one_shared_byte() {
             builder.copy(Span::input(0, 4), Span::scratch(offset, 4), &[filled]);
         })
     };
-    let half = |rank| Contract { after: vec![Combination::of_one(OURS_HALF, rank, 0)], ..exchange(rank) };
+    let half = |rank| Contract { after: vec![PromisedSpan::of_one(OURS_HALF, rank, 0)], ..exchange(rank) };
     assert_eq!(verify(&read_then_write_at(4), half), Ok(()));
     let VerifyError::Conflict { shared, .. } = refused(&read_then_write_at(3), half) else { panic!("no conflict") };
     assert_eq!(shared, Span::scratch(3, 1));

@@ -1,7 +1,9 @@
 //! The verifier on small hand-made reductions: each defect of a combination is found, named and placed.
 
 use outboard_plan::{Program, ProgramBuilder, Rank, Span};
-use outboard_plan_tools::{Combination, Contract, Contributors, Fault, Piece, VerifyError, verify};
+use outboard_plan_tools::{
+    Contract, ContributionFault, ContributionSpan, Contributors, PromisedSpan, VerifyError, verify,
+};
 
 const OURS: Span = Span::input(0, 8);
 const THEIRS: Span = Span::scratch(0, 8);
@@ -19,7 +21,7 @@ fn group(ranks: u32, build: impl Fn(&mut ProgramBuilder, u32)) -> Vec<Program> {
 }
 
 fn promise(of: Contributors) -> Contract {
-    let after = vec![Combination { span: RESULT, from: 0, of }];
+    let after = vec![PromisedSpan { span: RESULT, from: 0, of }];
     Contract { element_bytes: Some(4), input_bytes: 8, output_bytes: 8, before: Vec::new(), after }
 }
 
@@ -30,7 +32,10 @@ fn all(count: u32) -> Contract {
 
 /// Verifies a reduction to which every rank contributes its input.
 fn verify_reduction(programs: &[Program], contract: impl Fn(Rank) -> Contract) -> Result<(), VerifyError> {
-    verify(programs, |rank| Contract { before: vec![Piece { span: OURS, source: rank, from: 0 }], ..contract(rank) })
+    verify(programs, |rank| Contract {
+        before: vec![ContributionSpan { span: OURS, source: rank, from: 0 }],
+        ..contract(rank)
+    })
 }
 
 fn refused(programs: &[Program], contract: impl Fn(Rank) -> Contract) -> VerifyError {
@@ -54,7 +59,7 @@ fn order_of_contributions_is_proven() {
     let sound = exchange(|rank| rank == 0);
     assert_eq!(verify_reduction(&sound, |_| all(2)), Ok(()));
     let own_first = exchange(|_| true);
-    let fault = Fault::Order { found: Rank(1), expected: Rank(0) };
+    let fault = ContributionFault::Order { found: Rank(1), expected: Rank(0) };
     let error = refused(&own_first, |_| all(2));
     assert_eq!(error, VerifyError::Differs { rank: Rank(1), other: Rank(0), offset: 0 });
     let listed = |rank: Rank| promise(Contributors::Listed([rank, Rank(1 - rank.0)].into()));
@@ -100,11 +105,11 @@ fn missing_repeated_and_strange_contributions_are_told_apart() {
         VerifyError::Contribution { rank: Rank(0), offset: 0, fault } => fault,
         other => panic!("{other}"),
     };
-    assert_eq!(fault(&[1, 2], 4), Fault::Missing(Rank(3)));
-    assert_eq!(fault(&[1, 2, 2, 3], 4), Fault::Twice(Rank(2)));
-    assert_eq!(fault(&[1, 2, 3], 3), Fault::Stranger(Rank(3)));
-    assert_eq!(fault(&[2, 1, 3], 4), Fault::Order { found: Rank(2), expected: Rank(1) });
-    assert_eq!(Fault::Twice(Rank(2)).to_string(), "what rank 2 contributes is there twice");
+    assert_eq!(fault(&[1, 2], 4), ContributionFault::Missing(Rank(3)));
+    assert_eq!(fault(&[1, 2, 2, 3], 4), ContributionFault::Twice(Rank(2)));
+    assert_eq!(fault(&[1, 2, 3], 3), ContributionFault::Stranger(Rank(3)));
+    assert_eq!(fault(&[2, 1, 3], 4), ContributionFault::Order { found: Rank(2), expected: Rank(1) });
+    assert_eq!(ContributionFault::Twice(Rank(2)).to_string(), "what rank 2 contributes is there twice");
 }
 
 /// Equal contributions in equal order, but in different pairs: floating-point results would differ.

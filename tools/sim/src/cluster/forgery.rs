@@ -10,7 +10,7 @@ use outboard_proto::wire::{DATAGRAM_HEADER_BYTES, DatagramHeader, MulticastKey};
 use outboard_proto::{InstanceId, Instant};
 use rand::Rng;
 
-use super::{Cluster, Happening, address_of};
+use super::{Cluster, ClusterEvent, address_of};
 use crate::host::Input;
 use crate::network::Train;
 
@@ -52,6 +52,6 @@ impl<P: std::fmt::Debug> Cluster<P> {
         let (headers, chunk_bytes) = (vec![header], train.chunk_bytes);
         let forged = Train { headers, hashes, address, payload, payload_len: len, chunk_bytes, ..*train };
         self.forged[host] += 1;
-        self.queue.put(now, Happening::Input { host, input: Input::Datagrams(Rc::new(forged), 1) });
+        self.queue.schedule(now, ClusterEvent::Input { host, input: Input::Datagrams(Rc::new(forged), 1) });
     }
 }

@@ -5,32 +5,32 @@ use outboard_proto::wire::{DatagramHeader, FrameHeader, FrameKind, Message};
 use super::*;
 
 /// Describes an event, unless the lines around it show the event already.
-pub(super) fn happening<P: std::fmt::Debug>(happening: &Happening<P>) -> Option<String> {
-    match happening {
-        Happening::Input { host, input } => Some(match input {
+pub(super) fn event<P: std::fmt::Debug>(event: &ClusterEvent<P>) -> Option<String> {
+    match event {
+        ClusterEvent::Input { host, input } => Some(match input {
             Input::Frame(f) => format!("host {host} <- host {}: {}", f.from, frame(&f.header, f.payload_len)),
             Input::Datagrams(t, mask) => format!("host {host} <- host {}: {}", t.from, train(t, *mask)),
             input => format!("host {host} <- {input:?}"),
         }),
-        Happening::FrameHeld { frame: f, .. } => {
+        ClusterEvent::FrameHeld { frame: f, .. } => {
             Some(format!("host {} <- host {}, held: {}", f.to, f.from, frame(&f.header, f.payload_len)))
         }
-        Happening::TrainStarts { .. } | Happening::TrainAtSwitch(_) | Happening::FrameAtSwitch(_) => None,
-        Happening::FrameLeft { .. } | Happening::Timer { .. } => None,
-        Happening::Own(own) => Some(format!("{own:?}")),
+        ClusterEvent::TrainStarts { .. } | ClusterEvent::TrainAtSwitch(_) | ClusterEvent::FrameAtSwitch(_) => None,
+        ClusterEvent::FrameLeft { .. } | ClusterEvent::Timer { .. } => None,
+        ClusterEvent::PlayerEvent(own) => Some(format!("{own:?}")),
         other => Some(format!("{other:?}")),
     }
 }
 
-pub(super) fn action(host: usize, action: &Action) -> Option<String> {
+pub(super) fn action(host: usize, action: &HostAction) -> Option<String> {
     Some(match action {
-        Action::Frame(f) => format!("host {host} -> host {}: {}", f.to, frame(&f.header, f.payload_len)),
-        Action::Batch(b) => {
+        HostAction::Frame(f) => format!("host {host} -> host {}: {}", f.to, frame(&f.header, f.payload_len)),
+        HostAction::Batch(b) => {
             let (source, epoch, chunk) = (b.header.source, b.header.epoch, b.header.chunk);
             let from = format!("{:?}+{}", b.memory.region, b.memory.offset);
             format!("host {host} multicasts source {source} epoch {epoch} chunks {chunk}+{} from {from}", b.chunks)
         }
-        Action::Completed { call, result, .. } => format!("host {host}: {call:?} completed, {result:?}"),
+        HostAction::Completed { call, result, .. } => format!("host {host}: {call:?} completed, {result:?}"),
         other => format!("host {host}: {other:?}"),
     })
 }

@@ -8,31 +8,31 @@ use std::rc::Rc;
 use outboard_proto::wire::{DatagramHeader, PayloadHash};
 use outboard_proto::{Instant, MulticastBatch, Reach};
 
-use super::{Cluster, Happening, address_of, trace};
-use crate::breach::Breach;
+use super::{Cluster, ClusterEvent, address_of, trace};
 use crate::coverage::FaultKind;
-use crate::faults::{Cut, Fate, GIVEN_UP};
+use crate::faults::{Fate, LinkCut, RETRY_LIMIT};
 use crate::host::Input;
-use crate::network::{Frame, Train};
-use crate::store::Access;
+use crate::network::{Train, TransitFrame};
+use crate::store::AccessResult;
+use crate::violation::Violation;
 
 impl<P: std::fmt::Debug> Cluster<P> {
     /// Puts a frame on the uplink, or hands it to a sibling.
-    pub(super) fn frame_out(&mut self, frame: Rc<Frame>) {
+    pub(super) fn frame_out(&mut self, frame: Rc<TransitFrame>) {
         let (now, host, to) = (self.now(), frame.from, frame.to);
         let latency = self.plan.latency;
         let siblings = self.network.siblings(host, to);
         let link = self.network.uplink(host);
         let mut end = now;
         if siblings {
-            self.queue.put(now + latency, Happening::Input { host: to, input: Input::Frame(frame) });
+            self.queue.schedule(now + latency, ClusterEvent::Input { host: to, input: Input::Frame(frame) });
         } else if link.room(now) < frame.wire_bytes {
             link.drop_tail(frame.wire_bytes);
         } else {
             end = link.pass(now, frame.wire_bytes, now).end;
-            self.queue.put(end + latency, Happening::FrameAtSwitch(frame));
+            self.queue.schedule(end + latency, ClusterEvent::FrameAtSwitch(frame));
         }
-        self.queue.put(end + self.dice.slowness(now), Happening::FrameLeft { host });
+        self.queue.schedule(end + self.dice.slowness(now), ClusterEvent::FrameLeft { host });
     }
 
     /// Puts a batch on the uplink, cut into trains.
@@ -51,22 +51,22 @@ impl<P: std::fmt::Debug> Cluster<P> {
                 // Batches within the machine keep to the rate of the link, too, because that is the machine's pace.
                 let end = done + link.duration(wire_bytes);
                 let ready = end + self.plan.latency;
-                let starts = Happening::TrainStarts { host, batch: Box::new(batch), first, count, ready };
-                self.queue.put(done, starts);
+                let starts = ClusterEvent::TrainStarts { host, batch: Box::new(batch), first, count, ready };
+                self.queue.schedule(done, starts);
                 done = end;
             } else if link.room(now) < wire_bytes {
                 link.drop_tail(wire_bytes);
             } else {
                 let passage = link.pass(now, wire_bytes, now);
                 let ready = passage.end + self.plan.latency;
-                let starts = Happening::TrainStarts { host, batch: Box::new(batch), first, count, ready };
-                self.queue.put(passage.start, starts);
+                let starts = ClusterEvent::TrainStarts { host, batch: Box::new(batch), first, count, ready };
+                self.queue.schedule(passage.start, starts);
                 done = passage.end;
             }
             first += count;
         }
         done = done + self.dice.slowness(now);
-        self.queue.put(done, Happening::Input { host, input: Input::MulticastDone { token: batch.token } });
+        self.queue.schedule(done, ClusterEvent::Input { host, input: Input::MulticastDone { token: batch.token } });
     }
 
     pub(super) fn train_starts(
@@ -76,7 +76,7 @@ impl<P: std::fmt::Debug> Cluster<P> {
         batch: &MulticastBatch,
         (first, count): (u32, u32),
         ready: Instant,
-    ) -> Result<(), Breach> {
+    ) -> Result<(), Violation> {
         if self.hosts[host].dead {
             return Ok(());
         }
@@ -86,10 +86,10 @@ impl<P: std::fmt::Debug> Cluster<P> {
         memory.offset += start;
         memory.len = (memory.len - start).min(u64::from(count) * size);
         let payload = match self.hosts[host].memory.read(memory)? {
-            Access::Done(payload) => payload,
-            Access::Fault(call) => {
+            AccessResult::Done(payload) => payload,
+            AccessResult::Fault(call) => {
                 self.hosts[host].memory_fault(now, call)?;
-                self.acts(host);
+                self.begin_actions(host);
                 return Ok(());
             }
         };
@@ -119,7 +119,7 @@ impl<P: std::fmt::Debug> Cluster<P> {
         }
         if batch.reach != Reach::Host {
             let at = now + one + self.plan.latency;
-            self.queue.put(at, Happening::TrainAtSwitch(train));
+            self.queue.schedule(at, ClusterEvent::TrainAtSwitch(train));
         }
         Ok(())
     }
@@ -129,7 +129,7 @@ impl<P: std::fmt::Debug> Cluster<P> {
         for host in self.network.receivers(train.channel).iter().copied() {
             if host != train.from && self.network.siblings(host, train.from) {
                 let input = Input::Datagrams(Rc::clone(train), train.all());
-                self.queue.put(train.ready, Happening::Input { host, input });
+                self.queue.schedule(train.ready, ClusterEvent::Input { host, input });
             }
         }
     }
@@ -167,7 +167,7 @@ impl<P: std::fmt::Debug> Cluster<P> {
         }
         if reached & fate.replayed.0 != 0 {
             let input = Input::Datagrams(Rc::clone(train), fate.replayed.0);
-            self.queue.put(at + fate.replayed.1, Happening::Input { host, input });
+            self.queue.schedule(at + fate.replayed.1, ClusterEvent::Input { host, input });
         }
     }
 
@@ -175,13 +175,13 @@ impl<P: std::fmt::Debug> Cluster<P> {
     fn reaches(&mut self, at: Instant, host: usize, input: Input) {
         let inbox = &mut self.inboxes[host];
         if self.trace.is_none() && !inbox.is_empty() && at < inbox.wakes.0 {
-            inbox.enqueue(self.queue.pass(at), input);
+            inbox.enqueue(self.queue.reserve(at), input);
         } else {
-            self.queue.put(at, Happening::Input { host, input });
+            self.queue.schedule(at, ClusterEvent::Input { host, input });
         }
     }
 
-    pub(super) fn frame_at_switch(&mut self, now: Instant, frame: &Rc<Frame>) {
+    pub(super) fn frame_at_switch(&mut self, now: Instant, frame: &Rc<TransitFrame>) {
         let Some(at) = self.network.frame_down(now, frame) else {
             return self.note_loss(frame.from, frame.to, || trace::frame(&frame.header, frame.payload_len));
         };
@@ -202,26 +202,26 @@ impl<P: std::fmt::Debug> Cluster<P> {
         for (mask, at) in [(fate.pass, at), (fate.late, later), (fate.again, later)] {
             if mask != 0 {
                 let (frame, connection) = (Rc::clone(frame), self.connection(frame));
-                let happening = match held {
-                    Some(_) => Happening::FrameHeld { frame, connection },
-                    None => Happening::Input { host: frame.to, input: Input::Frame(frame) },
+                let event = match held {
+                    Some(_) => ClusterEvent::FrameHeld { frame, connection },
+                    None => ClusterEvent::Input { host: frame.to, input: Input::Frame(frame) },
                 };
-                self.queue.put(at, happening);
+                self.queue.schedule(at, event);
             }
         }
     }
 
     /// The number of the connection by which a frame would leave now.
-    pub(super) fn connection(&self, frame: &Frame) -> u32 {
+    pub(super) fn connection(&self, frame: &TransitFrame) -> u32 {
         self.connections.get(&(frame.from, frame.to)).copied().unwrap_or(0)
     }
 
     /// When a connection that waits behind a cut resumes; `None` if it does not wait.
     fn held_until(&mut self, now: Instant, from: usize, to: usize) -> Option<Instant> {
-        let begun = |cut: &&Cut| (cut.from, cut.to) == (from, to) && Instant(0) + cut.at <= now;
-        let goes_on = |cut: &Cut| Instant(0) + cut.end() + self.backoff;
+        let begun = |cut: &&LinkCut| (cut.from, cut.to) == (from, to) && Instant(0) + cut.at <= now;
+        let goes_on = |cut: &LinkCut| Instant(0) + cut.end() + self.backoff;
         let until = self.cuts.iter().filter(begun).map(goes_on).max().filter(|_| !self.backoff.is_zero())?;
-        let held = now < until && until.since(now) < GIVEN_UP;
+        let held = now < until && until.since(now) < RETRY_LIMIT;
         self.dice.coverage.fault(FaultKind::FrameHeld, held.into());
         held.then_some(until)
     }

@@ -4,14 +4,14 @@ use std::fmt;
 use std::ops::Range;
 
 use outboard_nic::datapath::Transport;
-use outboard_nic::triggered::list::Protocol;
+use outboard_nic::triggered::list::TransferProtocol;
 use outboard_nic::{datapath, host, ordered, triggered};
 use outboard_plan::selection::{Choice, Collective};
 use outboard_plan::{Arguments, Element, Operator, Rank, Reduction, Topology, deferred};
 use outboard_plan_tools as tools;
 
 use super::service::on_lists;
-use super::{Call, JobPlan, Kind, NicPlan, Prepared, service_process};
+use super::{EngineSettings, JobPlan, NicCall, NicPlan, PreparedPlan, service_process};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EngineKind {
@@ -36,7 +36,7 @@ impl EngineKind {
     ];
 
     /// Describes how the engine carries out a call, if there is anything to add, or why the engine rejects the call.
-    pub fn takes(self, hosts: &[u32], call: &Call) -> Result<String, String> {
+    pub fn takes(self, hosts: &[u32], call: &NicCall) -> Result<String, String> {
         let topology = Topology::of_hosts(hosts.iter().copied()).expect("at most as many as a group has");
         call.with_arguments(&topology, |arguments| self.takes_with(call.choice, arguments))
     }
@@ -46,15 +46,15 @@ impl EngineKind {
             EngineKind::ServiceProcess => choice.collective().read(&choice.to_string()).map(|_| String::new()),
             EngineKind::Triggered => {
                 let mut communicator =
-                    tools::triggered::Communicator::new(arguments.topology, triggered::Settings::default());
+                    tools::triggered::Communicator::new(arguments.topology, triggered::TriggeredSettings::default());
                 let lowered = communicator.call(choice, arguments).map_err(|error| error.to_string())?;
                 Ok(match lowered.templates.first().map(|template| template.protocol) {
-                    Some(Protocol::Eager { .. }) | None => "eager".to_owned(),
-                    Some(Protocol::Rendezvous | Protocol::Retry) => "by rendezvous".to_owned(),
+                    Some(TransferProtocol::Eager { .. }) | None => "eager".to_owned(),
+                    Some(TransferProtocol::Rendezvous | TransferProtocol::Retry) => "by rendezvous".to_owned(),
                 })
             }
             EngineKind::Ordered => {
-                let lowered = tools::ordered::lower(choice, arguments, &ordered::Settings::default());
+                let lowered = tools::ordered::lower(choice, arguments, &ordered::OrderedSettings::default());
                 match lowered.map_err(|error| error.to_string())?.pulses() {
                     0 => Ok("from point to point".to_owned()),
                     1 => Ok(String::new()),
@@ -62,7 +62,7 @@ impl EngineKind {
                 }
             }
             EngineKind::Datapath => {
-                let lowered = tools::datapath::lower(choice, arguments, &datapath::Settings::default());
+                let lowered = tools::datapath::lower(choice, arguments, &datapath::DatapathSettings::default());
                 lowered.map(|_| String::new()).map_err(|error| error.to_string())
             }
             EngineKind::Host => {
@@ -79,26 +79,26 @@ impl EngineKind {
     }
 
     /// Carries out a call that the engine accepts, and judges the result.
-    fn carry_out(self, hosts: &[u32], call: Call) -> Result<(), String> {
+    fn carry_out(self, hosts: &[u32], call: NicCall) -> Result<(), String> {
         match self {
             EngineKind::ServiceProcess => match service_process(hosts, &call) {
                 Ok(true) => Ok(()),
                 Ok(false) => Err("other bits than those of the plan".to_owned()),
                 Err(failure) => Err(failure.to_string()),
             },
-            EngineKind::Triggered => play(hosts, call, triggered::Settings::default(), 0, 0..2),
-            EngineKind::Ordered => play(hosts, call, ordered::Settings::default(), 0, 0..2),
+            EngineKind::Triggered => play(hosts, call, triggered::TriggeredSettings::default(), 0, 0..2),
+            EngineKind::Ordered => play(hosts, call, ordered::OrderedSettings::default(), 0, 0..2),
             EngineKind::Datapath => {
-                let settings = datapath::Settings::default();
-                let writes = datapath::Settings { transport: Transport::Writes { packets: 4 }, ..settings };
+                let settings = datapath::DatapathSettings::default();
+                let writes = datapath::DatapathSettings { transport: Transport::Writes { packets: 4 }, ..settings };
                 play(hosts, call, settings, 0, 0..1)?;
                 play(hosts, call, settings, 200, 1..2)?;
                 play(hosts, call, writes, 200, 2..3)
             }
             EngineKind::Host => {
-                let settings = host::Settings::default();
+                let settings = host::HostSettings::default();
                 play(hosts, call, settings, 0, 0..1)?;
-                play(hosts, call, host::Settings { progress: host::Progress::Thread, ..settings }, 0, 1..2)
+                play(hosts, call, host::HostSettings { progress: host::ProgressMode::Thread, ..settings }, 0, 1..2)
             }
             EngineKind::OfiTriggered => on_lists(hosts, &call),
         }
@@ -106,11 +106,17 @@ impl EngineKind {
 }
 
 /// Plays a call from these seeds. `loss` of a thousand multicast packets are lost.
-fn play<S: Kind>(hosts: &[u32], call: Call, settings: S, loss: usize, mut seeds: Range<u64>) -> Result<(), String> {
+fn play<S: EngineSettings>(
+    hosts: &[u32],
+    call: NicCall,
+    settings: S,
+    loss: usize,
+    mut seeds: Range<u64>,
+) -> Result<(), String> {
     let jobs = vec![JobPlan { nodes: hosts.to_vec(), calls: vec![call] }];
     let plan = NicPlan { jobs, settings, death: None };
-    let prepared = Prepared::new(&plan).map_err(|error| error.to_string())?.losing(loss);
-    seeds.try_for_each(|seed| prepared.play(seed).map(|_| ()).map_err(|breach| format!("seed {seed}: {breach}")))
+    let prepared = PreparedPlan::new(&plan).map_err(|error| error.to_string())?.losing(loss);
+    seeds.try_for_each(|seed| prepared.play(seed).map(|_| ()).map_err(|violation| format!("seed {seed}: {violation}")))
 }
 
 impl fmt::Display for EngineKind {
@@ -127,7 +133,7 @@ impl fmt::Display for EngineKind {
 }
 
 /// The call of `bytes` bytes by `choice` among `ranks` ranks: sums of doubles, in whole elements and even blocks.
-pub fn call_of(choice: Choice, ranks: u32, bytes: u64) -> Call {
+pub fn call_of(choice: Choice, ranks: u32, bytes: u64) -> NicCall {
     let collective = choice.collective();
     let combines =
         matches!(collective, Collective::Reduce | Collective::Allreduce | Collective::ReduceScatter | Collective::Scan);
@@ -138,7 +144,7 @@ pub fn call_of(choice: Choice, ranks: u32, bytes: u64) -> Call {
         _ => 1,
     };
     let bytes = if collective == Collective::Barrier { 0 } else { bytes / unit * unit };
-    Call { root: Rank(ranks / 2), ..Call::new(choice, bytes, combines.then_some(sum)) }
+    NicCall { root: Rank(ranks / 2), ..NicCall::new(choice, bytes, combines.then_some(sum)) }
 }
 
 /// Carries out every algorithm of every collective that `engine` accepts, with ranks on these hosts. Returns how many.

@@ -1,21 +1,21 @@
 //! NICs that carry out collectives themselves, on a network that delays and reorders by choice.
 //!
-//! A [`NicPlan`] describes jobs, the places of their ranks, and their calls. [`Prepared::play`] carries the plan out on
-//! the [engines](Kind) of `outboard_nic` with real bytes, and a seed chooses every event. Every call ends with the bits
-//! of its plan, or with an error that names the dead; everything that the engine had taken returns.
-//! [`Prepared::exhaust`] does so in every order of events. Costs only delay, so a run with costs has one of these
+//! A [`NicPlan`] describes jobs, the places of their ranks, and their calls. [`PreparedPlan::play`] carries the plan
+//! out on the [engines](EngineSettings) of `outboard_nic` with real bytes, and a seed chooses every event. Every call
+//! ends with the bits of its plan, or with an error that names the dead; everything that the engine had taken returns.
+//! [`PreparedPlan::exhaust`] does so in every order of events. Costs only delay, so a run with costs has one of these
 //! orders.
 //!
 //! Invariants: a run is a function of plan and choices. Never does IO.
 
 mod conformance;
+mod engine_settings;
 mod events;
 pub mod figures;
-mod kinds;
 mod memory;
 mod net;
-mod parts;
 mod reference;
+mod resources;
 mod run;
 mod service;
 mod timed;
@@ -23,7 +23,7 @@ pub mod trace;
 
 use std::collections::BTreeMap;
 
-use outboard_nic::{Failure, Node, Port};
+use outboard_nic::{JobFailure, NodeId, Port};
 use outboard_plan::selection::Choice;
 use outboard_plan::{Arguments, Extents, Rank, Reduction, Topology};
 use rand::{Rng, SeedableRng};
@@ -31,14 +31,14 @@ use rand_chacha::ChaCha8Rng;
 use thiserror::Error;
 
 pub use conformance::{EngineKind, call_of, conformance};
-pub use kinds::{Job, Kind};
-use memory::Memory;
-use run::Run;
+pub use engine_settings::{EngineSettings, LoweringJob};
+use memory::NicMemory;
+use run::NicRun;
 use service::service_process;
-pub use timed::{Clock, Timing};
+pub use timed::{Timing, TimingModel};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Values {
+pub enum InputValues {
     /// The contributions of the simulator's scripts.
     Scripted,
     /// Floating-point numbers that cancel: 1e16, 1 and -1e16, by chance. Any other order of additions gives other bits.
@@ -46,22 +46,22 @@ pub enum Values {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Call {
+pub struct NicCall {
     pub choice: Choice,
     /// The root, if there is one.
     pub root: Rank,
     /// Bytes, as collectives count them.
     pub bytes: u64,
     pub reduction: Option<Reduction>,
-    pub values: Values,
-    /// The seed of allgather blocks of different sizes, some empty; their mean is at most [`Call::bytes`].
+    pub values: InputValues,
+    /// The seed of allgather blocks of different sizes, some empty; their mean is at most [`NicCall::bytes`].
     pub uneven: Option<u64>,
 }
 
-impl Call {
+impl NicCall {
     /// A call from or to rank 0.
     pub const fn new(choice: Choice, bytes: u64, reduction: Option<Reduction>) -> Self {
-        Call { choice, root: Rank(0), bytes, reduction, values: Values::Scripted, uneven: None }
+        NicCall { choice, root: Rank(0), bytes, reduction, values: InputValues::Scripted, uneven: None }
     }
 
     /// Applies `use_them` to the arguments that determine the programs of the call.
@@ -83,7 +83,7 @@ impl Call {
 pub struct JobPlan {
     pub nodes: Vec<u32>,
     /// The calls of all ranks, one after the other, without waiting in between.
-    pub calls: Vec<Call>,
+    pub calls: Vec<NicCall>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -96,9 +96,9 @@ pub struct NicPlan<S> {
     pub death: Option<(u32, u64)>,
 }
 
-/// The numbers of a run without a breach.
+/// The numbers of a run without a violation.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Played {
+pub struct NicOutcome {
     pub packets: u64,
     /// Calls that ended with their result, on all ranks together.
     pub right: u64,
@@ -109,7 +109,7 @@ pub struct Played {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-pub enum NicBreach {
+pub enum NicViolation {
     #[error("a NIC does not take what it is to carry out: {why}")]
     Refused { why: String },
     #[error(
@@ -117,7 +117,7 @@ pub enum NicBreach {
     )]
     Bytes { job: usize, rank: Rank, call: usize, at: usize, found: u8, expected: u8 },
     #[error("call {call} of {rank} of job {job} ended with an error that is not so: {failure}")]
-    Untrue { job: usize, rank: Rank, call: usize, failure: Failure },
+    Untrue { job: usize, rank: Rank, call: usize, failure: JobFailure },
     #[error("calls of {rank} of job {job} never end: {ended} of {calls} did")]
     Endless { job: usize, rank: Rank, ended: usize, calls: usize },
     #[error("{rank} of job {job} left call {call}, a barrier, before all had come")]
@@ -131,7 +131,7 @@ type Chooser<'a> = dyn FnMut(usize) -> usize + 'a;
 
 /// A plan that is ready to be played again and again.
 #[derive(Debug)]
-pub struct Prepared<'a, S: Kind> {
+pub struct PreparedPlan<'a, S: EngineSettings> {
     plan: &'a NicPlan<S>,
     jobs: Vec<PreparedJob<S::Post>>,
     /// How many of a thousand multicast packets are lost on their way to a node.
@@ -140,7 +140,7 @@ pub struct Prepared<'a, S: Kind> {
 
 #[derive(Debug)]
 struct PreparedJob<P> {
-    members: Vec<(Node, Port)>,
+    members: Vec<(NodeId, Port)>,
     calls: Vec<PreparedCall<P>>,
 }
 
@@ -174,19 +174,19 @@ impl<P> PreparedCall<P> {
     }
 }
 
-impl<'a, S: Kind> Prepared<'a, S> {
+impl<'a, S: EngineSettings> PreparedPlan<'a, S> {
     /// Lowers all calls and determines their results.
     pub fn new(plan: &'a NicPlan<S>) -> Result<Self, S::LowerError> {
         Self::prepare(plan, true)
     }
 
-    /// Lowers all calls without bytes, for [`Prepared::time`] alone.
+    /// Lowers all calls without bytes, for [`PreparedPlan::time`] alone.
     pub fn without_bytes(plan: &'a NicPlan<S>) -> Result<Self, S::LowerError> {
         Self::prepare(plan, false)
     }
 
     /// The members of all jobs: job, rank, node and port.
-    pub fn members(&self) -> impl Iterator<Item = (usize, Rank, Node, Port)> {
+    pub fn members(&self) -> impl Iterator<Item = (usize, Rank, NodeId, Port)> {
         let of = |(number, job): (usize, &PreparedJob<S::Post>)| {
             (0..).zip(job.members.clone()).map(move |(rank, (node, port))| (number, Rank(rank), node, port))
         };
@@ -194,11 +194,11 @@ impl<'a, S: Kind> Prepared<'a, S> {
     }
 
     /// The engines of all nodes, with a port for every member, and the memory before the first call.
-    fn machines(&self) -> Result<(Vec<S::Engine>, Memory), NicBreach> {
+    fn machines(&self) -> Result<(Vec<S::Engine>, NicMemory), NicViolation> {
         let settings = &self.plan.settings;
         let nodes = self.plan.jobs.iter().flat_map(|job| &job.nodes).max().map_or(0, |most| most + 1);
-        let mut engines: Vec<S::Engine> = (0..nodes).map(|node| settings.engine(Node(node))).collect();
-        let mut memory = Memory::new(nodes as usize, settings.memory_bytes());
+        let mut engines: Vec<S::Engine> = (0..nodes).map(|node| settings.engine(NodeId(node))).collect();
+        let mut memory = NicMemory::new(nodes as usize, settings.memory_bytes());
         for (number, job) in self.jobs.iter().enumerate() {
             for (rank, (node, port)) in job.members.iter().enumerate() {
                 S::open(&mut engines[node.0 as usize], number as u8, *port, &job.members).map_err(refused)?;
@@ -216,34 +216,34 @@ impl<'a, S: Kind> Prepared<'a, S> {
             let member = |node: &u32| {
                 let port: &mut u16 = ports.entry(*node).or_default();
                 *port += 1;
-                (Node(*node), Port(*port - 1))
+                (NodeId(*node), Port(*port - 1))
             };
-            let members: Vec<(Node, Port)> = job.nodes.iter().map(member).collect();
+            let members: Vec<(NodeId, Port)> = job.nodes.iter().map(member).collect();
             jobs.push(prepare(number as u8, job, members, (&plan.settings, filled))?);
         }
-        Ok(Prepared { plan, jobs, loss: 0 })
+        Ok(PreparedPlan { plan, jobs, loss: 0 })
     }
 
     /// Makes the network lose, of a thousand multicast packets, so many on their way to each node.
     pub fn losing(self, thousandths: usize) -> Self {
-        Prepared { loss: thousandths, ..self }
+        PreparedPlan { loss: thousandths, ..self }
     }
 
     /// Plays the plan with the events that this seed draws.
-    pub fn play(&self, seed: u64) -> Result<Played, NicBreach> {
+    pub fn play(&self, seed: u64) -> Result<NicOutcome, NicViolation> {
         self.watch(seed, |_, _| ())
     }
 
     /// Like `play`; in the end, `watch` receives the engines of all living nodes.
-    pub fn watch(&self, seed: u64, watch: impl FnMut(Node, &S::Engine)) -> Result<Played, NicBreach> {
+    pub fn watch(&self, seed: u64, watch: impl FnMut(NodeId, &S::Engine)) -> Result<NicOutcome, NicViolation> {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         // About every fourth rank is late: it calls when nothing else can happen.
         let late = self.jobs.iter().map(|job| job.members.iter().map(|_| rng.random_ratio(1, 4)).collect()).collect();
-        Run::new(self, late)?.play(&mut |events| rng.random_range(0..events), watch)
+        NicRun::new(self, late)?.play(&mut |events| rng.random_range(0..events), watch)
     }
 
     /// Plays the plan in every order of events. Returns their number, or `None` if there are more than `most`.
-    pub fn exhaust(&self, most: u64) -> Result<Option<u64>, NicBreach> {
+    pub fn exhaust(&self, most: u64) -> Result<Option<u64>, NicViolation> {
         let late: Vec<Vec<bool>> = self.jobs.iter().map(|job| vec![false; job.members.len()]).collect();
         let mut path: Vec<(usize, usize)> = Vec::new();
         for orders in 1..=most {
@@ -255,7 +255,7 @@ impl<'a, S: Kind> Prepared<'a, S> {
                 at += 1;
                 path[at - 1].0
             };
-            Run::new(self, late.clone())?.play(&mut choose, |_, _| ())?;
+            NicRun::new(self, late.clone())?.play(&mut choose, |_, _| ())?;
             while path.last().is_some_and(|(chosen, events)| chosen + 1 == *events) {
                 path.pop();
             }
@@ -268,15 +268,15 @@ impl<'a, S: Kind> Prepared<'a, S> {
     }
 }
 
-fn refused(refusal: impl std::fmt::Display) -> NicBreach {
-    NicBreach::Refused { why: refusal.to_string() }
+fn refused(refusal: impl std::fmt::Display) -> NicViolation {
+    NicViolation::Refused { why: refusal.to_string() }
 }
 
 /// Lowers the calls of a job, lays out the memory of its processes, and determines its final contents.
-fn prepare<S: Kind>(
+fn prepare<S: EngineSettings>(
     number: u8,
     job: &JobPlan,
-    members: Vec<(Node, Port)>,
+    members: Vec<(NodeId, Port)>,
     (settings, filled): (&S, bool),
 ) -> Result<PreparedJob<S::Post>, S::LowerError> {
     let topology = Topology::of_hosts(job.nodes.iter().copied()).expect("at most as many ranks as a group has");
@@ -308,8 +308,14 @@ fn prepare<S: Kind>(
         calls.push(one);
     }
     let inputs: Vec<&[Vec<u8>]> = calls.iter().map(|call| call.inputs.as_slice()).collect();
-    let lowered =
-        Job { number, members: &members, topology: &topology, calls: &job.calls, memory: &memory, inputs: &inputs };
+    let lowered = LoweringJob {
+        number,
+        members: &members,
+        topology: &topology,
+        calls: &job.calls,
+        memory: &memory,
+        inputs: &inputs,
+    };
     let posts = settings.lower(&lowered)?;
     for ((index, call), (one, posts)) in (0..).zip(&job.calls).zip(calls.iter_mut().zip(posts)) {
         one.posts = posts;

@@ -1,47 +1,47 @@
 //! A network of NICs: engines, the memory that they work on, and packets on their way.
 //!
 //! Packets arrive in any order, even packets of one source, but a flow keeps its order. Only multicast packets and
-//! packets to dead nodes are lost. The player decides which packet is next, and which is lost. Memory is [`Memory`].
+//! packets to dead nodes are lost. The player decides which packet is next, and which is lost. Memory is [`NicMemory`].
 
 use std::collections::{BTreeMap, VecDeque};
 
-use outboard_nic::{Completion, Engine, Node, Output, Port};
+use outboard_nic::{JobCompletion, NicEngine, NodeId, Output, Port};
 
-use super::memory::Memory;
+use super::memory::NicMemory;
 
-struct Flying<P> {
-    from: Node,
-    to: Node,
+struct PacketInFlight<P> {
+    from: NodeId,
+    to: NodeId,
     packet: P,
     payload: Vec<u8>,
     multicast: bool,
 }
 
 /// A call that has ended, with its node and port.
-pub(super) type Ended = (Node, Port, Completion);
+pub(super) type CompletedCall = (NodeId, Port, JobCompletion);
 
 /// Packets between two nodes with one number, which keep their order.
-type Flow = (Node, Node, u64);
+type FlowKey = (NodeId, NodeId, u64);
 
-pub(super) struct Net<E: Engine> {
+pub(super) struct NicNetwork<E: NicEngine> {
     /// By node; `None` for dead nodes.
     engines: Vec<Option<E>>,
-    memory: Memory,
+    memory: NicMemory,
     /// Packets on their way, only the first of each flow.
-    flying: Vec<Flying<E::Packet>>,
+    in_flight: Vec<PacketInFlight<E::Packet>>,
     /// Packets behind the first of their flow.
-    behind: BTreeMap<Flow, VecDeque<Flying<E::Packet>>>,
-    ended: Vec<Ended>,
+    behind: BTreeMap<FlowKey, VecDeque<PacketInFlight<E::Packet>>>,
+    ended: Vec<CompletedCall>,
     now: u64,
     delivered: u64,
 }
 
-impl<E: Engine> Net<E> {
-    pub(super) fn new(engines: Vec<E>, memory: Memory) -> Self {
-        Net {
+impl<E: NicEngine> NicNetwork<E> {
+    pub(super) fn new(engines: Vec<E>, memory: NicMemory) -> Self {
+        NicNetwork {
             memory,
             engines: engines.into_iter().map(Some).collect(),
-            flying: Vec::new(),
+            in_flight: Vec::new(),
             behind: BTreeMap::new(),
             ended: Vec::new(),
             now: 0,
@@ -50,22 +50,22 @@ impl<E: Engine> Net<E> {
     }
 
     /// Living engines with their nodes.
-    pub(super) fn engines(&self) -> impl Iterator<Item = (Node, &E)> {
-        (0..).map(Node).zip(&self.engines).filter_map(|(node, engine)| Some((node, engine.as_ref()?)))
+    pub(super) fn engines(&self) -> impl Iterator<Item = (NodeId, &E)> {
+        (0..).map(NodeId).zip(&self.engines).filter_map(|(node, engine)| Some((node, engine.as_ref()?)))
     }
 
-    fn engine(&mut self, node: Node) -> Option<&mut E> {
+    fn engine(&mut self, node: NodeId) -> Option<&mut E> {
         self.engines[node.0 as usize].as_mut()
     }
 
     /// The memory of the process behind a port.
-    pub(super) fn host(&mut self, node: Node, port: Port) -> &mut Vec<u8> {
+    pub(super) fn host(&mut self, node: NodeId, port: Port) -> &mut Vec<u8> {
         self.memory.host(node, port)
     }
 
     /// The number of packets that may be next.
-    pub(super) fn flying(&self) -> usize {
-        self.flying.len()
+    pub(super) fn in_flight(&self) -> usize {
+        self.in_flight.len()
     }
 
     pub(super) fn delivered(&self) -> u64 {
@@ -73,12 +73,12 @@ impl<E: Engine> Net<E> {
     }
 
     /// Calls that have ended since the last time.
-    pub(super) fn ended(&mut self) -> Vec<Ended> {
+    pub(super) fn ended(&mut self) -> Vec<CompletedCall> {
         std::mem::take(&mut self.ended)
     }
 
     /// A process posts. Returns the NIC's answer, or `None` if the NIC is dead.
-    pub(super) fn post(&mut self, node: Node, port: Port, post: &E::Post) -> Option<Result<(), E::Refusal>> {
+    pub(super) fn post(&mut self, node: NodeId, port: Port, post: &E::Post) -> Option<Result<(), E::Error>> {
         self.now += 1;
         let now = self.now;
         let posted = self.engine(node)?.post(now, port, post);
@@ -88,22 +88,22 @@ impl<E: Engine> Net<E> {
 
     /// Whether a packet on its way may be lost.
     pub(super) fn may_lose(&self, index: usize) -> bool {
-        self.flying[index].multicast
+        self.in_flight[index].multicast
     }
 
     pub(super) fn lose(&mut self, index: usize) {
-        assert!(self.flying.swap_remove(index).multicast, "nothing else is lost");
+        assert!(self.in_flight.swap_remove(index).multicast, "nothing else is lost");
     }
 
     /// One of the packets on their way arrives.
     pub(super) fn deliver(&mut self, index: usize) {
-        let Flying { from, to, packet, payload, .. } = self.flying.swap_remove(index);
+        let PacketInFlight { from, to, packet, payload, .. } = self.in_flight.swap_remove(index);
         if let Some(flow) = E::flow(&packet).map(|flow| (from, to, flow)) {
             let next = self.behind.get_mut(&flow).and_then(VecDeque::pop_front);
             if next.is_none() {
                 self.behind.remove(&flow);
             }
-            self.flying.extend(next);
+            self.in_flight.extend(next);
         }
         self.now += 1;
         let now = self.now;
@@ -114,14 +114,14 @@ impl<E: Engine> Net<E> {
     }
 
     /// A node dies, and packets on their way to it are lost.
-    pub(super) fn die(&mut self, node: Node) {
+    pub(super) fn die(&mut self, node: NodeId) {
         self.engines[node.0 as usize] = None;
-        self.flying.retain(|flying| flying.to != node);
+        self.in_flight.retain(|in_flight| in_flight.to != node);
         self.behind.retain(|(_, to, _), _| *to != node);
     }
 
     /// Notifies a NIC that another node is dead.
-    pub(super) fn tell_dead(&mut self, node: Node, dead: Node) {
+    pub(super) fn notify_dead(&mut self, node: NodeId, dead: NodeId) {
         let now = self.now;
         if let Some(engine) = self.engine(node) {
             engine.handle_dead(now, dead);
@@ -139,7 +139,7 @@ impl<E: Engine> Net<E> {
         let Some(at) = self.engines().filter_map(|(_, engine)| engine.poll_timeout()).min() else { return false };
         self.now = self.now.max(at);
         let now = self.now;
-        for node in (0..self.engines.len() as u32).map(Node) {
+        for node in (0..self.engines.len() as u32).map(NodeId) {
             if let Some(engine) = self.engine(node).filter(|engine| engine.poll_timeout().is_some_and(|at| at <= now)) {
                 engine.handle_timeout(now);
                 self.drain(node, &[]);
@@ -148,19 +148,19 @@ impl<E: Engine> Net<E> {
         true
     }
 
-    fn drain(&mut self, node: Node, payload: &[u8]) {
+    fn drain(&mut self, node: NodeId, payload: &[u8]) {
         while let Some(output) = self.engine(node).and_then(E::poll) {
             match output {
                 Output::Order { order, .. } => self.memory.perform(node, order, payload),
                 Output::Transmit { to, packet, payload, .. } => {
                     let payload = self.memory.gather(node, &payload);
-                    self.fly(Flying { from: node, to, packet, payload, multicast: false });
+                    self.fly(PacketInFlight { from: node, to, packet, payload, multicast: false });
                 }
                 Output::Multicast { to, packet, payload } => {
                     let payload = self.memory.gather(node, &[payload]);
                     for to in to {
                         let (packet, payload) = (packet.clone(), payload.clone());
-                        self.fly(Flying { from: node, to, packet, payload, multicast: true });
+                        self.fly(PacketInFlight { from: node, to, packet, payload, multicast: true });
                     }
                 }
                 Output::Completed { port, completion } => self.ended.push((node, port, completion)),
@@ -169,16 +169,16 @@ impl<E: Engine> Net<E> {
     }
 
     /// A packet leaves, unless its receiver is dead. It waits behind earlier packets of its flow.
-    fn fly(&mut self, flying: Flying<E::Packet>) {
-        if self.engines[flying.to.0 as usize].is_none() {
+    fn fly(&mut self, in_flight: PacketInFlight<E::Packet>) {
+        if self.engines[in_flight.to.0 as usize].is_none() {
             return;
         }
-        let flow = E::flow(&flying.packet).map(|flow| (flying.from, flying.to, flow));
+        let flow = E::flow(&in_flight.packet).map(|flow| (in_flight.from, in_flight.to, flow));
         match flow.and_then(|flow| self.behind.get_mut(&flow)) {
-            Some(behind) => behind.push_back(flying),
+            Some(behind) => behind.push_back(in_flight),
             None => {
                 self.behind.extend(flow.map(|flow| (flow, VecDeque::new())));
-                self.flying.push(flying);
+                self.in_flight.push(in_flight);
             }
         }
     }

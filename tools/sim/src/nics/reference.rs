@@ -8,17 +8,17 @@ use std::collections::BTreeMap;
 use outboard_arithmetic::reduce;
 use outboard_plan::{Arguments, Buffer, Element, Op, OpId, Program, Rank, Reduction, Span, program};
 
-use super::{Call, Values};
-use crate::combined::{contribution, mix};
+use super::{InputValues, NicCall};
 use crate::oracle::CallName;
+use crate::reductions::{contribution, mix};
 
-impl Call {
+impl NicCall {
     /// The contribution of `rank` to call number `number` of its job, `bytes` bytes long.
     pub(super) fn contribution(&self, rank: Rank, number: u64, bytes: u64) -> Vec<u8> {
         let origin = CallName { group: 0, member: rank.0 as usize, instance: number + 1 }.origin();
         let element = self.reduction.map_or(Element::U8, Reduction::element);
         match (self.values, element) {
-            (Values::Cancelling, Element::F64) => {
+            (InputValues::Cancelling, Element::F64) => {
                 let value = |at: u64| [1e16f64, 1.0, -1e16][mix(origin.name() ^ at << 20) as usize % 3];
                 (0..bytes / 8).flat_map(|at| value(at).to_ne_bytes()).collect()
             }
@@ -27,9 +27,9 @@ impl Call {
     }
 }
 
-struct Buffers([Vec<u8>; 3]);
+struct RankBuffers([Vec<u8>; 3]);
 
-impl Buffers {
+impl RankBuffers {
     fn of(&mut self, span: Span) -> &mut [u8] {
         let index = match span.buffer {
             Buffer::Input => 0,
@@ -42,7 +42,7 @@ impl Buffers {
 
 /// The final output of every rank, given the contributions.
 pub(super) fn outputs(
-    call: &Call,
+    call: &NicCall,
     arguments: &Arguments<'_>,
     contributed: impl Fn(Rank, u64) -> Vec<u8>,
 ) -> Vec<Vec<u8>> {
@@ -51,9 +51,9 @@ pub(super) fn outputs(
         ranks.map(|rank| program(call.choice, arguments, rank).expect("a plan that was lowered")).collect();
     let buffers = |program: &Program| {
         let input = contributed(program.rank, program.input_bytes);
-        Buffers([input, vec![0; program.output_bytes as usize], vec![0; program.scratch_bytes as usize]])
+        RankBuffers([input, vec![0; program.output_bytes as usize], vec![0; program.scratch_bytes as usize]])
     };
-    let mut memory: Vec<Buffers> = programs.iter().map(buffers).collect();
+    let mut memory: Vec<RankBuffers> = programs.iter().map(buffers).collect();
     let mut done: Vec<Vec<bool>> = programs.iter().map(|program| vec![false; program.steps.len()]).collect();
     let mut sent: BTreeMap<(Rank, Rank, u32), Vec<u8>> = BTreeMap::new();
     let mut went = true;
@@ -68,7 +68,7 @@ pub(super) fn outputs(
         }
     }
     assert!(done.iter().flatten().all(|done| *done), "the plan of {call:?} gets stuck");
-    memory.into_iter().map(|Buffers([_, output, _])| output).collect()
+    memory.into_iter().map(|RankBuffers([_, output, _])| output).collect()
 }
 
 /// The index of multicast messages, which have none: a rank multicasts once.
@@ -78,7 +78,7 @@ const MULTICAST: u32 = u32::MAX;
 fn carry_out(
     (rank, ranks): (Rank, u32),
     op: Op,
-    memory: &mut Buffers,
+    memory: &mut RankBuffers,
     sent: &mut BTreeMap<(Rank, Rank, u32), Vec<u8>>,
     reduction: Option<Reduction>,
 ) -> bool {

@@ -4,14 +4,14 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::time::Duration;
 
-use outboard_plan::deferred::List;
+use outboard_plan::deferred::DeferredList;
 use outboard_plan::selection::{Collective, Rule, Tuning};
 use outboard_plan::{Rank, Topology, program};
 
-use super::{Call, reference};
-use crate::combined::Combined;
+use super::{NicCall, reference};
 use crate::pattern::Pattern;
-use crate::report::Failure;
+use crate::reductions::ReductionKind;
+use crate::report::RunFailure;
 use crate::scenario::{CallPlan, Scenario};
 use crate::store::StoreKind;
 
@@ -20,7 +20,7 @@ const LATE: Duration = Duration::from_millis(2);
 
 /// Plays `call`, the first of a group with ranks on these hosts, on service processes. Returns whether all ranks that
 /// receive something combined end with the bits of the plan. The oracle of the run judges calls that only move bytes.
-pub(super) fn service_process(hosts: &[u32], call: &Call) -> Result<bool, Box<Failure>> {
+pub(super) fn service_process(hosts: &[u32], call: &NicCall) -> Result<bool, Box<RunFailure>> {
     let bits = crate::run(&scenario(hosts, call), 1).map_err(Box::new)?.bits;
     if bits.is_empty() {
         return Ok(true);
@@ -38,11 +38,11 @@ pub(super) fn service_process(hosts: &[u32], call: &Call) -> Result<bool, Box<Fa
 
 /// Plays `call` on service processes that leave it to engines of deferred work, with punctual ranks and with a late
 /// one. The oracle of the run judges the call. Every rank whose list does anything must have handed the list over.
-pub(super) fn on_lists(hosts: &[u32], call: &Call) -> Result<(), String> {
+pub(super) fn on_lists(hosts: &[u32], call: &NicCall) -> Result<(), String> {
     let topology = Topology::flat(hosts.len() as u32);
     let works = |rank| {
         let program = call.with_arguments(&topology, |arguments| program(call.choice, arguments, Rank(rank)));
-        List::lower(&program.expect("a plan")).is_ok_and(|list| !list.tasks.is_empty())
+        DeferredList::lower(&program.expect("a plan")).is_ok_and(|list| !list.tasks.is_empty())
     };
     let several = hosts.iter().any(|host| *host != hosts[0]);
     let expected = (0..hosts.len() as u32).filter(|rank| several && works(*rank)).count() as u64;
@@ -59,7 +59,7 @@ pub(super) fn on_lists(hosts: &[u32], call: &Call) -> Result<(), String> {
 }
 
 /// One call of a group with ranks on these hosts.
-fn scenario(hosts: &[u32], call: &Call) -> Scenario {
+fn scenario(hosts: &[u32], call: &NicCall) -> Scenario {
     let (root, ranks) = (call.root.0 as usize, hosts.len());
     let combined = |result| Pattern::Reduction { result, reduction: call.reduction.expect("a call that combines") };
     let (pattern, bytes) = match call.choice.collective() {
@@ -69,10 +69,10 @@ fn scenario(hosts: &[u32], call: &Call) -> Scenario {
         Collective::Alltoall => (Pattern::Alltoall, call.bytes),
         Collective::Gather => (Pattern::Gather { root }, call.bytes),
         Collective::Scatter => (Pattern::Scatter { root }, call.bytes),
-        Collective::Scan => (combined(Combined::Scan), call.bytes),
-        Collective::Reduce => (combined(Combined::Reduce { root }), call.bytes),
-        Collective::Allreduce => (combined(Combined::Allreduce), call.bytes),
-        Collective::ReduceScatter => (combined(Combined::ReduceScatterBlock), call.bytes / ranks as u64),
+        Collective::Scan => (combined(ReductionKind::Scan), call.bytes),
+        Collective::Reduce => (combined(ReductionKind::Reduce { root }), call.bytes),
+        Collective::Allreduce => (combined(ReductionKind::Allreduce), call.bytes),
+        Collective::ReduceScatter => (combined(ReductionKind::ReduceScatterBlock), call.bytes / ranks as u64),
     };
     let mut scenario = Scenario::allgather(ranks, 0);
     scenario.host_of = hosts.iter().map(|host| *host as usize).collect();

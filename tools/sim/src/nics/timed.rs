@@ -16,19 +16,19 @@
 use std::borrow::Borrow;
 use std::collections::HashMap;
 
-use outboard_nic::costs::{Costs, Machine, Work};
-use outboard_nic::{Engine, Node, Order, Output, Place, Port, Region, Worker};
+use outboard_nic::costs::{EngineCosts, Machine, WorkTime};
+use outboard_nic::{AddressSpace, Executor, MemorySegment, NicEngine, NicOrder, NodeId, Output, Port};
 use outboard_plan::Rank;
 
-use super::events::{Events, Flight, What};
-use super::memory::Memory;
-use super::parts::{Shared, Written, behind_bus};
-use super::trace::{Cause, Component, Direction, Row, Trace};
-use super::{Kind, NicBreach, Prepared, refused};
+use super::events::{NicEvent, NicEventQueue, TimedPacket};
+use super::memory::NicMemory;
+use super::resources::{MachineResources, PendingWrites, behind_bus};
+use super::trace::{Component, NicTrace, TraceRow, TransferDirection, WaitCause};
+use super::{EngineSettings, NicViolation, PreparedPlan, refused};
 
 /// The costs of machines and NICs, and what processes do beside their calls.
 #[derive(Debug, Clone, Copy)]
-pub struct Clock<C> {
+pub struct TimingModel<C> {
     pub machine: Machine,
     /// The further costs of the engine's NICs.
     pub costs: C,
@@ -60,75 +60,78 @@ impl Timing {
     }
 }
 
-impl<S: Kind> Prepared<'_, S> {
+impl<S: EngineSettings> PreparedPlan<'_, S> {
     /// Plays the calls of all jobs on a clock. A call begins when all ranks of its job have ended the previous call.
     /// Bytes are judged if there are any.
-    pub fn time<C: Costs<S::Engine>>(&self, clock: &Clock<C>) -> Result<Timing, NicBreach> {
+    pub fn time<C: EngineCosts<S::Engine>>(&self, clock: &TimingModel<C>) -> Result<Timing, NicViolation> {
         self.time_and_watch(clock, |_, _| ())
     }
 
     /// Like `time`; in the end, `watch` receives the engines of all nodes.
-    pub fn time_and_watch<C: Costs<S::Engine>>(
+    pub fn time_and_watch<C: EngineCosts<S::Engine>>(
         &self,
-        clock: &Clock<C>,
-        mut watch: impl FnMut(Node, &S::Engine),
-    ) -> Result<Timing, NicBreach> {
-        let mut player = Player::new(self, clock)?;
+        clock: &TimingModel<C>,
+        mut watch: impl FnMut(NodeId, &S::Engine),
+    ) -> Result<Timing, NicViolation> {
+        let mut player = TimedRun::new(self, clock)?;
         let timing = player.time()?;
-        (0..).map(Node).zip(&player.engines).for_each(|(node, engine)| watch(node, engine));
+        (0..).map(NodeId).zip(&player.engines).for_each(|(node, engine)| watch(node, engine));
         Ok(timing)
     }
 
     /// Like `time`, with a trace of what every row did.
-    pub fn time_and_trace<C: Costs<S::Engine>>(&self, clock: &Clock<C>) -> Result<(Timing, Trace), NicBreach> {
-        let mut player = Player { trace: Some(Trace::default()), ..Player::new(self, clock)? };
+    pub fn time_and_trace<C: EngineCosts<S::Engine>>(
+        &self,
+        clock: &TimingModel<C>,
+    ) -> Result<(Timing, NicTrace), NicViolation> {
+        let mut player = TimedRun { trace: Some(NicTrace::default()), ..TimedRun::new(self, clock)? };
         let timing = player.time()?;
         Ok((timing, player.trace.unwrap_or_default()))
     }
 }
 
 #[derive(Debug, Clone, Copy, Default)]
-struct Progress {
+struct TimedProgress {
     called: usize,
     ended: usize,
 }
 
-struct Player<'a, S: Kind, C> {
-    prepared: &'a Prepared<'a, S>,
-    clock: &'a Clock<C>,
+struct TimedRun<'a, S: EngineSettings, C> {
+    prepared: &'a PreparedPlan<'a, S>,
+    clock: &'a TimingModel<C>,
     engines: Vec<S::Engine>,
-    memory: Option<Memory>,
-    machines: Vec<Shared>,
-    written: Vec<Written>,
-    events: Events<<S::Engine as Engine>::Packet>,
+    memory: Option<NicMemory>,
+    machines: Vec<MachineResources>,
+    written: Vec<PendingWrites>,
+    events: NicEventQueue<<S::Engine as NicEngine>::Packet>,
     /// By flow, when its last packet was handed to the NIC, left, came, and arrived.
-    flows: HashMap<(Node, Node, u64), [f64; 4]>,
+    flows: HashMap<(NodeId, NodeId, u64), [f64; 4]>,
     /// By node, the time of its timeout among the events.
     timeouts: Vec<Option<u64>>,
     /// By node and address in the NIC, the bytes of the longest packet that has lain there.
     used: Vec<HashMap<u64, u64>>,
     began: Vec<f64>,
-    progress: Vec<Vec<Progress>>,
+    progress: Vec<Vec<TimedProgress>>,
     calls: Vec<Vec<f64>>,
     packets: u64,
     /// By node, the latest post or packet, which counts as the cause of what time alone brings about.
-    causes: Vec<Option<Cause>>,
-    trace: Option<Trace>,
+    causes: Vec<Option<WaitCause>>,
+    trace: Option<NicTrace>,
 }
 
-impl<'a, S: Kind, C: Costs<S::Engine>> Player<'a, S, C> {
-    fn new(prepared: &'a Prepared<'a, S>, clock: &'a Clock<C>) -> Result<Self, NicBreach> {
+impl<'a, S: EngineSettings, C: EngineCosts<S::Engine>> TimedRun<'a, S, C> {
+    fn new(prepared: &'a PreparedPlan<'a, S>, clock: &'a TimingModel<C>) -> Result<Self, NicViolation> {
         let (engines, memory) = prepared.machines()?;
         let filled = prepared.jobs.iter().flat_map(|job| &job.calls).all(|call| !call.inputs.is_empty());
         let machines = engines.len().div_ceil(clock.nodes_per_machine as usize);
-        let of_ranks = |job: &super::PreparedJob<S::Post>| vec![Progress::default(); job.members.len()];
-        Ok(Player {
+        let of_ranks = |job: &super::PreparedJob<S::Post>| vec![TimedProgress::default(); job.members.len()];
+        Ok(TimedRun {
             prepared,
             clock,
             memory: filled.then_some(memory),
-            machines: (0..machines).map(|_| Shared::default()).collect(),
-            written: engines.iter().map(|_| Written::default()).collect(),
-            events: Events::default(),
+            machines: (0..machines).map(|_| MachineResources::default()).collect(),
+            written: engines.iter().map(|_| PendingWrites::default()).collect(),
+            events: NicEventQueue::default(),
             flows: HashMap::new(),
             timeouts: vec![None; engines.len()],
             used: vec![HashMap::new(); engines.len()],
@@ -142,7 +145,7 @@ impl<'a, S: Kind, C: Costs<S::Engine>> Player<'a, S, C> {
         })
     }
 
-    fn time(&mut self) -> Result<Timing, NicBreach> {
+    fn time(&mut self) -> Result<Timing, NicViolation> {
         self.play()?;
         self.judge()?;
         let used = self.used.iter().map(|used| used.values().sum()).collect();
@@ -150,37 +153,37 @@ impl<'a, S: Kind, C: Costs<S::Engine>> Player<'a, S, C> {
     }
 
     /// Plays until nothing happens any more.
-    fn play(&mut self) -> Result<(), NicBreach> {
+    fn play(&mut self) -> Result<(), NicViolation> {
         for job in 0..self.prepared.jobs.len() {
             self.begin(job, 0.0, None);
         }
-        while let Some((at, what)) = self.events.pop() {
-            match what {
-                What::Call(job, rank) => self.call(at, job, rank)?,
-                What::Depart(flight) => self.depart(at, flight),
-                What::Near(flight, long) => self.near(at, flight, long),
-                What::Receive(flight) => self.receive(at, flight),
-                What::Arrive(flight) => self.arrive(at, flight),
-                What::Timeout(node) => self.timeout(at, node),
-                What::End(job, rank) => self.end(at, job, rank)?,
+        while let Some((at, event)) = self.events.pop() {
+            match event {
+                NicEvent::Call(job, rank) => self.call(at, job, rank)?,
+                NicEvent::Depart(flight) => self.depart(at, flight),
+                NicEvent::Near(flight, long) => self.near(at, flight, long),
+                NicEvent::Receive(flight) => self.receive(at, flight),
+                NicEvent::Arrive(flight) => self.arrive(at, flight),
+                NicEvent::Timeout(node) => self.timeout(at, node),
+                NicEvent::End(job, rank) => self.end(at, job, rank)?,
             }
         }
         Ok(())
     }
 
-    fn machine_of(&self, node: Node) -> usize {
+    fn machine_of(&self, node: NodeId) -> usize {
         (node.0 / self.clock.nodes_per_machine) as usize
     }
 
     /// The row of a node's worker.
-    fn row(&self, node: Node, by: Worker) -> Row {
+    fn row(&self, node: NodeId, by: Executor) -> TraceRow {
         match by {
-            Worker::Processor(port) => Row::Process(node, port),
-            Worker::Nic(part) => Row::Shared(self.machine_of(node), Component::Sender(part)),
+            Executor::Processor(port) => TraceRow::Process(node, port),
+            Executor::Nic(part) => TraceRow::Shared(self.machine_of(node), Component::Sender(part)),
         }
     }
 
-    fn note(&mut self, row: Row, span: (f64, f64), work: &'static str, cause: Option<Cause>) {
+    fn note(&mut self, row: TraceRow, span: (f64, f64), work: &'static str, cause: Option<WaitCause>) {
         if let Some(trace) = &mut self.trace {
             trace.note(row, span, work, cause);
         }
@@ -192,53 +195,53 @@ impl<'a, S: Kind, C: Costs<S::Engine>> Player<'a, S, C> {
         (machine, component): (usize, Component),
         (at, long): (f64, f64),
         work: &'static str,
-        cause: Option<Cause>,
+        cause: Option<WaitCause>,
     ) -> (f64, f64) {
         let span = self.machines[machine].part(component).take(at, long);
-        self.note(Row::Shared(machine, component), span, work, cause);
+        self.note(TraceRow::Shared(machine, component), span, work, cause);
         span
     }
 
     /// Occupies a processor for `long`, from `at` or later. Returns the start and the end.
     fn process(
         &mut self,
-        (node, port): (Node, Port),
+        (node, port): (NodeId, Port),
         (at, long): (f64, f64),
         work: &'static str,
-        cause: Option<Cause>,
+        cause: Option<WaitCause>,
     ) -> (f64, f64) {
         let machine = self.machine_of(node);
         let span = self.machines[machine].processors.take((node, port), at, long);
-        self.note(Row::Process(node, port), span, work, cause);
+        self.note(TraceRow::Process(node, port), span, work, cause);
         span
     }
 
     /// All ranks of a job call. Each posts when its processor has spent the cost of posting.
-    fn begin(&mut self, job: usize, now: f64, cause: Option<Cause>) {
+    fn begin(&mut self, job: usize, now: f64, cause: Option<WaitCause>) {
         self.began[job] = now;
         let prepared = &self.prepared.jobs[job];
         for (rank, (node, port)) in prepared.members.iter().enumerate() {
             let post = prepared.calls[self.progress[job][rank].called].posts[rank].borrow();
             let takes = self.clock.costs.post(&self.clock.machine, post);
             let (_, at) = self.process((*node, *port), (now, takes), "post", cause);
-            self.events.push(at, What::Call(job, rank));
+            self.events.push(at, NicEvent::Call(job, rank));
         }
     }
 
-    fn call(&mut self, now: f64, job: usize, rank: usize) -> Result<(), NicBreach> {
+    fn call(&mut self, now: f64, job: usize, rank: usize) -> Result<(), NicViolation> {
         let prepared = &self.prepared.jobs[job];
         let (node, port) = prepared.members[rank];
         let progress = &mut self.progress[job][rank];
         let post = prepared.calls[progress.called].posts[rank].borrow();
         progress.called += 1;
         self.engines[node.0 as usize].post(now as u64, port, post).map_err(refused)?;
-        self.causes[node.0 as usize] = Some(Row::Process(node, port).into());
+        self.causes[node.0 as usize] = Some(TraceRow::Process(node, port).into());
         self.drain(now, node, Some(port), &[]);
         self.process((node, port), (now, self.clock.compute), "compute", None);
         Ok(())
     }
 
-    fn timeout(&mut self, now: f64, node: Node) {
+    fn timeout(&mut self, now: f64, node: NodeId) {
         self.timeouts[node.0 as usize] = None;
         let whole = now as u64;
         let engine = &mut self.engines[node.0 as usize];
@@ -248,22 +251,22 @@ impl<'a, S: Kind, C: Costs<S::Engine>> Player<'a, S, C> {
         self.drain(now, node, None, &[]);
     }
 
-    fn depart(&mut self, now: f64, mut flight: Flight<<S::Engine as Engine>::Packet>) {
+    fn depart(&mut self, now: f64, mut flight: TimedPacket<<S::Engine as NicEngine>::Packet>) {
         let (from, to) = (self.machine_of(flight.from), self.machine_of(flight.to));
         let Machine { bus_rate, bus_latency, link_rate, link_latency, .. } = self.clock.machine;
         let mut at = now;
-        if let Worker::Nic(part) = flight.by {
+        if let Executor::Nic(part) = flight.by {
             let contexts = self.contexts(from);
-            let Work { busy, lag } = self.clock.costs.send(&flight.packet, contexts);
+            let WorkTime { busy, lag } = self.clock.costs.send(&flight.packet, contexts);
             let sender = (from, Component::Sender(part));
             let (start, done) = self.take(sender, (at, busy), "send", flight.cause);
-            flight.sent = (busy > 0.0).then_some((Row::Shared(from, Component::Sender(part)), start));
+            flight.sent = (busy > 0.0).then_some((TraceRow::Shared(from, Component::Sender(part)), start));
             at = done + lag;
         }
         let bytes = flight.bytes as f64;
         let mut long = 0.0;
         if flight.over_bus {
-            let bus = (from, Component::Bus(Direction::Out));
+            let bus = (from, Component::Bus(TransferDirection::Out));
             let (start, _) = self.take(bus, (at + 2.0 * bus_latency, bytes / bus_rate), "read", None);
             (at, long) = (start, bytes / bus_rate);
         }
@@ -271,10 +274,10 @@ impl<'a, S: Kind, C: Costs<S::Engine>> Player<'a, S, C> {
         if from == to {
             return self.come(at + long, flight);
         }
-        let link = Component::Link(C::link(&flight.packet), Direction::Out);
+        let link = Component::Link(C::link(&flight.packet), TransferDirection::Out);
         let (start, _) = self.take((from, link), (at, bytes / link_rate), "packet", None);
-        flight.sent = flight.sent.or((bytes > 0.0).then_some((Row::Shared(from, link), start)));
-        self.events.push(start + link_latency, What::Near(flight, long.max(bytes / link_rate)));
+        flight.sent = flight.sent.or((bytes > 0.0).then_some((TraceRow::Shared(from, link), start)));
+        self.events.push(start + link_latency, NicEvent::Near(flight, long.max(bytes / link_rate)));
     }
 
     fn contexts(&self, machine: usize) -> usize {
@@ -282,46 +285,46 @@ impl<'a, S: Kind, C: Costs<S::Engine>> Player<'a, S, C> {
         self.engines[first..].iter().take(each).map(C::contexts).sum()
     }
 
-    fn near(&mut self, now: f64, flight: Flight<<S::Engine as Engine>::Packet>, long: f64) {
+    fn near(&mut self, now: f64, flight: TimedPacket<<S::Engine as NicEngine>::Packet>, long: f64) {
         let to = self.machine_of(flight.to);
-        let link = (to, Component::Link(C::link(&flight.packet), Direction::In));
+        let link = (to, Component::Link(C::link(&flight.packet), TransferDirection::In));
         let (start, _) = self.take(link, (now, flight.bytes as f64 / self.clock.machine.link_rate), "packet", None);
         self.come(start + long, flight);
     }
 
     /// The last byte of a packet is at its NIC at this time.
-    fn come(&mut self, at: f64, flight: Flight<<S::Engine as Engine>::Packet>) {
+    fn come(&mut self, at: f64, flight: TimedPacket<<S::Engine as NicEngine>::Packet>) {
         let at = self.in_order(2, at, &flight);
-        self.events.push(at, What::Receive(flight));
+        self.events.push(at, NicEvent::Receive(flight));
     }
 
     /// The NIC has received the whole packet.
-    fn receive(&mut self, now: f64, flight: Flight<<S::Engine as Engine>::Packet>) {
+    fn receive(&mut self, now: f64, flight: TimedPacket<<S::Engine as NicEngine>::Packet>) {
         let to = self.machine_of(flight.to);
-        let Work { busy, lag } = self.clock.costs.receive(&flight.packet, self.contexts(to));
+        let WorkTime { busy, lag } = self.clock.costs.receive(&flight.packet, self.contexts(to));
         let (_, done) = self.take((to, Component::Receiver), (now, busy), "receive", None);
         let at = self.in_order(3, done + lag, &flight);
-        self.events.push(at, What::Arrive(flight));
+        self.events.push(at, NicEvent::Arrive(flight));
     }
 
     /// When a packet can be at this stage, given the earlier packets of its flow.
-    fn in_order(&mut self, stage: usize, at: f64, flight: &Flight<<S::Engine as Engine>::Packet>) -> f64 {
+    fn in_order(&mut self, stage: usize, at: f64, flight: &TimedPacket<<S::Engine as NicEngine>::Packet>) -> f64 {
         let Some(flow) = S::Engine::flow(&flight.packet) else { return at };
         let last = &mut self.flows.entry((flight.from, flight.to, flow)).or_default()[stage];
         *last = last.max(at);
         *last
     }
 
-    fn arrive(&mut self, now: f64, flight: Flight<<S::Engine as Engine>::Packet>) {
+    fn arrive(&mut self, now: f64, flight: TimedPacket<<S::Engine as NicEngine>::Packet>) {
         self.packets += 1;
         let by = self.row(flight.from, flight.by);
-        self.causes[flight.to.0 as usize] = Some(Cause { by, sent: flight.sent });
+        self.causes[flight.to.0 as usize] = Some(WaitCause { by, sent: flight.sent });
         self.engines[flight.to.0 as usize].handle_packet(now as u64, flight.from, flight.packet);
         self.drain(now, flight.to, None, &flight.payload);
     }
 
     /// Carries out the orders of an engine on the clock. A process that has just posted spends no time on noticing.
-    fn drain(&mut self, now: f64, node: Node, posted: Option<Port>, payload: &[u8]) {
+    fn drain(&mut self, now: f64, node: NodeId, posted: Option<Port>, payload: &[u8]) {
         self.written[node.0 as usize].forget(now);
         let machine = self.machine_of(node);
         self.machines[machine].processors.forget(now);
@@ -334,19 +337,19 @@ impl<'a, S: Kind, C: Costs<S::Engine>> Player<'a, S, C> {
                         memory.perform(node, order, payload);
                     }
                     match by {
-                        Worker::Processor(port) => _ = self.by_processor(&mut pass, port, Some(order), &reads(order)),
-                        Worker::Nic(part) => self.by_nic(&mut pass, part, order),
+                        Executor::Processor(port) => _ = self.by_processor(&mut pass, port, Some(order), &reads(order)),
+                        Executor::Nic(part) => self.by_nic(&mut pass, part, order),
                     }
                 }
                 Output::Transmit { by, to, packet, payload } => self.transmit(&mut pass, by, &[to], packet, &payload),
                 Output::Multicast { to, packet, payload } => {
-                    self.transmit(&mut pass, Worker::Nic(0), &to, packet, &[payload]);
+                    self.transmit(&mut pass, Executor::Nic(0), &to, packet, &[payload]);
                 }
                 Output::Completed { port, completion } => {
                     let at = self.by_processor(&mut pass, port, None, &[]);
                     let job = usize::from(completion.job);
                     let rank = self.prepared.jobs[job].members.iter().position(|member| *member == (node, port));
-                    self.events.push(at, What::End(job, rank.expect("a port of the job")));
+                    self.events.push(at, NicEvent::End(job, rank.expect("a port of the job")));
                 }
             }
         }
@@ -354,17 +357,17 @@ impl<'a, S: Kind, C: Costs<S::Engine>> Player<'a, S, C> {
             && self.timeouts[node.0 as usize].is_none_or(|at| at > due)
         {
             self.timeouts[node.0 as usize] = Some(due);
-            self.events.push(now.max(due as f64), What::Timeout(node));
+            self.events.push(now.max(due as f64), NicEvent::Timeout(node));
         }
     }
 
     /// A processor carries out an order, or notices an end if there is no order. Returns when it is done.
-    fn by_processor(&mut self, pass: &mut Pass, port: Port, order: Option<Order>, reads: &[Place]) -> f64 {
+    fn by_processor(&mut self, pass: &mut Pass, port: Port, order: Option<NicOrder>, reads: &[MemorySegment]) -> f64 {
         let machine = &self.clock.machine;
         let (work, rate, bytes) = match order {
-            Some(Order::Copy { from, .. }) => ("copy", machine.copy_rate, from.len),
-            Some(Order::Reduce { from, .. }) => ("combine", machine.combine_rate, from.len),
-            Some(Order::Deliver { .. } | Order::Write { .. }) | None => ("copy", machine.copy_rate, 0),
+            Some(NicOrder::Copy { from, .. }) => ("copy", machine.copy_rate, from.len),
+            Some(NicOrder::Reduce { from, .. }) => ("combine", machine.combine_rate, from.len),
+            Some(NicOrder::Deliver { .. } | NicOrder::Write { .. }) | None => ("copy", machine.copy_rate, 0),
         };
         let mut takes = 0.0;
         if !pass.noticed.contains(&port) {
@@ -376,30 +379,30 @@ impl<'a, S: Kind, C: Costs<S::Engine>> Player<'a, S, C> {
         let (_, from) = self.process((node, port), (from, takes), "notice", cause);
         let processors = &mut self.machines[(node.0 / self.clock.nodes_per_machine) as usize].processors;
         let span = processors.reach((node, port), from, bytes, [rate, machine.memory_rate]);
-        self.note(Row::Process(node, port), span, work, None);
-        if let Some(Order::Copy { to: into, .. } | Order::Reduce { into, .. }) = order {
+        self.note(TraceRow::Process(node, port), span, work, None);
+        if let Some(NicOrder::Copy { to: into, .. } | NicOrder::Reduce { into, .. }) = order {
             self.written[node.0 as usize].note(into, span.1, port);
         }
         span.1
     }
 
     /// When the data that this pass reads is there, and who brought it there.
-    fn ready(&self, pass: &Pass, reads: &[Place]) -> (f64, Option<Cause>) {
+    fn ready(&self, pass: &Pass, reads: &[MemorySegment]) -> (f64, Option<WaitCause>) {
         let node = pass.node;
         let (at, writer) = self.written[node.0 as usize].since(reads, pass.delivered.max(pass.lag));
-        let writer = writer.map(|port| Row::Process(node, port).into());
+        let writer = writer.map(|port| TraceRow::Process(node, port).into());
         (at, writer.or(self.causes[node.0 as usize]))
     }
 
-    fn by_nic(&mut self, pass: &mut Pass, part: u16, order: Order) {
+    fn by_nic(&mut self, pass: &mut Pass, part: u16, order: NicOrder) {
         let Machine { bus_rate, bus_latency, .. } = self.clock.machine;
         let machine = self.machine_of(pass.node);
-        if let Order::Deliver { to } = order {
-            pass.placed |= matches!(to.region, Region::Host(_));
+        if let NicOrder::Deliver { to } = order {
+            pass.placed |= matches!(to.region, AddressSpace::Host(_));
             if behind_bus(&to) {
                 // Earlier bytes have crossed the bus by then, if the bus was free.
                 let long = to.len as f64 / bus_rate;
-                let bus = (machine, Component::Bus(Direction::In));
+                let bus = (machine, Component::Bus(TransferDirection::In));
                 let (_, done) = self.take(bus, (pass.now - long, long), "write", None);
                 pass.delivered = pass.delivered.max(done + bus_latency);
             } else {
@@ -409,17 +412,17 @@ impl<'a, S: Kind, C: Costs<S::Engine>> Player<'a, S, C> {
             return;
         }
         let takes = self.clock.costs.order(&order);
-        let work = if matches!(order, Order::Reduce { .. }) { "combine" } else { "copy" };
+        let work = if matches!(order, NicOrder::Reduce { .. }) { "combine" } else { "copy" };
         let (sender, cause) = ((machine, Component::Sender(part)), self.causes[pass.node.0 as usize]);
         let (_, mut done) = self.take(sender, (pass.delivered, takes), work, cause);
-        let (Order::Copy { from, to: into } | Order::Reduce { from, into, .. }) = order else { return };
+        let (NicOrder::Copy { from, to: into } | NicOrder::Reduce { from, into, .. }) = order else { return };
         if behind_bus(&from) {
-            let bus = (machine, Component::Bus(Direction::Out));
+            let bus = (machine, Component::Bus(TransferDirection::Out));
             let (_, read) = self.take(bus, (pass.now, from.len as f64 / bus_rate), "read", None);
             done = done.max(read + 2.0 * bus_latency);
         }
         if behind_bus(&into) {
-            let bus = (machine, Component::Bus(Direction::In));
+            let bus = (machine, Component::Bus(TransferDirection::In));
             let (_, wrote) = self.take(bus, (done, into.len as f64 / bus_rate), "write", None);
             done = wrote + bus_latency;
         }
@@ -429,20 +432,20 @@ impl<'a, S: Kind, C: Costs<S::Engine>> Player<'a, S, C> {
     fn transmit(
         &mut self,
         pass: &mut Pass,
-        by: Worker,
-        to: &[Node],
-        packet: <S::Engine as Engine>::Packet,
-        payload: &[Place],
+        by: Executor,
+        to: &[NodeId],
+        packet: <S::Engine as NicEngine>::Packet,
+        payload: &[MemorySegment],
     ) {
         let node = pass.node;
         let (at, cause, sent) = match by {
-            Worker::Processor(port) => {
+            Executor::Processor(port) => {
                 self.by_processor(pass, port, None, payload);
                 let takes = self.clock.machine.send;
                 let (from, until) = self.process((node, port), (pass.now, takes), "send", None);
                 (until, None, (takes > 0.0).then_some((self.row(node, by), from)))
             }
-            Worker::Nic(_) => {
+            Executor::Nic(_) => {
                 let (at, cause) = self.ready(pass, payload);
                 pass.lag = pass.now;
                 (at, cause, None)
@@ -453,14 +456,14 @@ impl<'a, S: Kind, C: Costs<S::Engine>> Player<'a, S, C> {
         let held = self.memory.as_mut().map(|memory| memory.gather(node, payload)).unwrap_or_default();
         for to in to {
             let (packet, payload) = (packet.clone(), held.clone());
-            let flight = Flight { by, from: node, to: *to, packet, payload, bytes, over_bus, cause, sent };
+            let flight = TimedPacket { by, from: node, to: *to, packet, payload, bytes, over_bus, cause, sent };
             let at = self.in_order(0, at, &flight);
-            self.events.push(at, What::Depart(flight));
+            self.events.push(at, NicEvent::Depart(flight));
         }
     }
 
     /// A rank notices that its call has ended.
-    fn end(&mut self, now: f64, job: usize, rank: usize) -> Result<(), NicBreach> {
+    fn end(&mut self, now: f64, job: usize, rank: usize) -> Result<(), NicViolation> {
         let prepared = &self.prepared.jobs[job];
         let ((node, port), call) = (prepared.members[rank], self.progress[job][rank].ended);
         self.progress[job][rank].ended += 1;
@@ -468,25 +471,25 @@ impl<'a, S: Kind, C: Costs<S::Engine>> Player<'a, S, C> {
         let wrong =
             self.memory.as_mut().and_then(|memory| prepared.calls[call].wrong_byte(rank, memory.host(node, port)));
         if let Some((at, found, expected)) = wrong {
-            return Err(NicBreach::Bytes { job, rank: Rank(rank as u32), call, at, found, expected });
+            return Err(NicViolation::Bytes { job, rank: Rank(rank as u32), call, at, found, expected });
         }
         if call + 1 < prepared.calls.len() && self.progress[job].iter().all(|progress| progress.ended == call + 1) {
-            self.begin(job, now, Some(Row::Process(node, port).into()));
+            self.begin(job, now, Some(TraceRow::Process(node, port).into()));
         }
         Ok(())
     }
 
     /// Checks that all calls have ended, and that engines have everything back.
-    fn judge(&self) -> Result<(), NicBreach> {
+    fn judge(&self) -> Result<(), NicViolation> {
         for (job, (prepared, progress)) in self.prepared.jobs.iter().zip(&self.progress).enumerate() {
             let calls = prepared.calls.len();
             if let Some((rank, progress)) = (0..).map(Rank).zip(progress).find(|(_, progress)| progress.ended < calls) {
-                return Err(NicBreach::Endless { job, rank, ended: progress.ended, calls });
+                return Err(NicViolation::Endless { job, rank, ended: progress.ended, calls });
             }
         }
         for (node, engine) in (0..).zip(&self.engines) {
             if !S::is_idle(engine) {
-                return Err(NicBreach::Kept { node });
+                return Err(NicViolation::Kept { node });
             }
         }
         Ok(())
@@ -496,7 +499,7 @@ impl<'a, S: Kind, C: Costs<S::Engine>> Player<'a, S, C> {
 /// The state of one pass over the outputs of an engine.
 struct Pass {
     now: f64,
-    node: Node,
+    node: NodeId,
     /// When the arrived data lies in its place, and when the NIC has finished its work on memory.
     delivered: f64,
     lag: f64,
@@ -506,9 +509,9 @@ struct Pass {
     noticed: Vec<Port>,
 }
 
-fn reads(order: Order) -> [Place; 1] {
+fn reads(order: NicOrder) -> [MemorySegment; 1] {
     match order {
-        Order::Deliver { to } | Order::Write { to, .. } => [to],
-        Order::Copy { from, .. } | Order::Reduce { from, .. } => [from],
+        NicOrder::Deliver { to } | NicOrder::Write { to, .. } => [to],
+        NicOrder::Copy { from, .. } | NicOrder::Reduce { from, .. } => [from],
     }
 }

@@ -5,14 +5,14 @@
 
 use std::collections::HashMap;
 
-use outboard_nic::{Node, Port};
+use outboard_nic::{NodeId, Port};
 
 /// Spans of one trace; about 100 MB.
 const MOST_SPANS: usize = 1 << 20;
 
 /// The direction as seen from the memory of the machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Direction {
+pub enum TransferDirection {
     Out,
     In,
 }
@@ -24,70 +24,76 @@ pub enum Component {
     Sender(u16),
     Receiver,
     /// The bus between memory and NIC.
-    Bus(Direction),
+    Bus(TransferDirection),
     /// The link at a port of the NIC.
-    Link(u32, Direction),
+    Link(u32, TransferDirection),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Row {
+pub enum TraceRow {
     /// The process behind a port of a node.
-    Process(Node, Port),
+    Process(NodeId, Port),
     /// A part shared by the nodes of a machine, by the machine's number. A node with its own machine has the same
     /// number.
     Shared(usize, Component),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Cause {
-    pub by: Row,
+pub struct WaitCause {
+    pub by: TraceRow,
     /// For a packet: the row that was busy with sending it, and since when; `None` if that took no time.
-    pub sent: Option<(Row, f64)>,
+    pub sent: Option<(TraceRow, f64)>,
 }
 
-impl From<Row> for Cause {
-    fn from(by: Row) -> Self {
-        Cause { by, sent: None }
+impl From<TraceRow> for WaitCause {
+    fn from(by: TraceRow) -> Self {
+        WaitCause { by, sent: None }
     }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Doing {
+pub enum Activity {
     /// Waits for this cause.
-    Wait(Cause),
+    Wait(WaitCause),
     Work(&'static str),
 }
 
 /// An activity of one row; times are in nanoseconds.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Span {
-    pub row: Row,
+pub struct TraceSpan {
+    pub row: TraceRow,
     pub from: f64,
     pub until: f64,
-    pub doing: Doing,
+    pub activity: Activity,
 }
 
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Trace {
+pub struct NicTrace {
     /// Spans by row, in the order of time.
-    pub spans: Vec<Span>,
+    pub spans: Vec<TraceSpan>,
     /// Spans that were dropped because the trace was full.
     pub left_out: u64,
     /// The end of the last span of each row.
-    until: HashMap<Row, f64>,
+    until: HashMap<TraceRow, f64>,
 }
 
-impl Trace {
+impl NicTrace {
     /// Records that `row` does `work` in that time, and that it waited for `cause` in the free time before.
-    pub(super) fn note(&mut self, row: Row, (from, until): (f64, f64), work: &'static str, cause: Option<Cause>) {
+    pub(super) fn note(
+        &mut self,
+        row: TraceRow,
+        (from, until): (f64, f64),
+        work: &'static str,
+        cause: Option<WaitCause>,
+    ) {
         let free = self.until.insert(row, until).unwrap_or(0.0);
         if let Some(cause) = cause.filter(|cause| cause.by != row) {
-            self.push(Span { row, from: free, until: from, doing: Doing::Wait(cause) });
+            self.push(TraceSpan { row, from: free, until: from, activity: Activity::Wait(cause) });
         }
-        self.push(Span { row, from, until, doing: Doing::Work(work) });
+        self.push(TraceSpan { row, from, until, activity: Activity::Work(work) });
     }
 
-    fn push(&mut self, span: Span) {
+    fn push(&mut self, span: TraceSpan) {
         if span.from < span.until {
             let room = self.spans.len() < MOST_SPANS;
             self.left_out += u64::from(!room);

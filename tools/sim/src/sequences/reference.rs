@@ -13,7 +13,7 @@ use outboard_proto::{CallId, Recording, TaggedCall};
 
 /// A call that its service process had to accept.
 #[derive(Debug, Clone)]
-pub(super) struct Posted {
+pub(super) struct AcceptedCall {
     pub(super) id: CallId,
     pub(super) group: usize,
     pub(super) rank: Rank,
@@ -26,7 +26,7 @@ pub(super) struct Posted {
 
 /// Whether sends end by themselves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Sends {
+pub(super) enum SendRule {
     /// A send ends when it is received: calls that end under this rule must end.
     Received,
     /// A send ends at once: calls that do not end under this rule must not end.
@@ -56,7 +56,7 @@ pub(super) struct Reference {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Name {
+struct MessageKey {
     group: usize,
     source: Rank,
     destination: Rank,
@@ -67,37 +67,37 @@ struct Name {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Step {
+enum StepState {
     Waits,
     UnderWay,
     Done,
 }
 
 #[derive(Debug)]
-struct Call {
-    posted: Posted,
+struct CallState {
+    posted: AcceptedCall,
     number: (u32, u64),
     ordinals: Vec<u32>,
-    steps: Vec<Step>,
+    steps: Vec<StepState>,
     begun: bool,
     buffer: Vec<u8>,
 }
 
 #[derive(Debug, Default)]
-struct Meeting {
+struct MatchQueues {
     /// The messages, and the calls and steps that send them.
     messages: VecDeque<((usize, usize), Vec<u8>)>,
     receives: VecDeque<(usize, usize)>,
 }
 
 #[derive(Debug)]
-struct Flow {
-    sends: Sends,
-    calls: Vec<Call>,
+struct DataFlow {
+    sends: SendRule,
+    calls: Vec<CallState>,
     /// Unfinished calls of each recording, by group, rank and number.
     behind: BTreeMap<(usize, Rank, u32), VecDeque<usize>>,
-    meetings: BTreeMap<Name, Meeting>,
-    look_at: VecDeque<usize>,
+    matching: BTreeMap<MessageKey, MatchQueues>,
+    ready_calls: VecDeque<usize>,
     outcome: Reference,
 }
 
@@ -115,13 +115,13 @@ pub(super) fn single(rank: Rank, ranks: u32, call: TaggedCall, bytes: u64) -> Re
 
 impl Reference {
     /// The outcome of these calls; each rank calls in the order of the list.
-    pub(super) fn of(posted: &[Posted], sends: Sends) -> Reference {
-        let mut flow = Flow {
+    pub(super) fn of(posted: &[AcceptedCall], sends: SendRule) -> Reference {
+        let mut flow = DataFlow {
             sends,
             calls: Vec::new(),
             behind: BTreeMap::new(),
-            meetings: BTreeMap::new(),
-            look_at: VecDeque::new(),
+            matching: BTreeMap::new(),
+            ready_calls: VecDeque::new(),
             outcome: Reference::default(),
         };
         let mut counts: BTreeMap<(usize, Rank, u32), u64> = BTreeMap::new();
@@ -134,15 +134,15 @@ impl Reference {
                 number = (recording, *count);
                 flow.behind.entry(name).or_default().push_back(at);
             }
-            let steps = vec![Step::Waits; posted.recording.program.steps.len()];
+            let steps = vec![StepState::Waits; posted.recording.program.steps.len()];
             let (ordinals, buffer) = (occurrences(&posted.recording), posted.before.clone());
-            flow.calls.push(Call { posted: posted.clone(), number, ordinals, steps, begun: false, buffer });
+            flow.calls.push(CallState { posted: posted.clone(), number, ordinals, steps, begun: false, buffer });
             if number.1 <= 1 {
                 flow.begin(at);
             }
         }
-        while let Some(at) = flow.look_at.pop_front() {
-            flow.look(at);
+        while let Some(at) = flow.ready_calls.pop_front() {
+            flow.advance(at);
         }
         flow.outcome
     }
@@ -165,20 +165,20 @@ fn range(span: Span) -> std::ops::Range<usize> {
     span.offset as usize..(span.offset + span.len) as usize
 }
 
-impl Flow {
+impl DataFlow {
     fn begin(&mut self, at: usize) {
         self.calls[at].begun = true;
-        self.look_at.push_back(at);
+        self.ready_calls.push_back(at);
     }
 
     /// Does everything that this call can do now.
-    fn look(&mut self, at: usize) {
+    fn advance(&mut self, at: usize) {
         let program = self.calls[at].posted.recording.program.clone();
         for (number, step) in program.steps.iter().enumerate() {
             let call = &self.calls[at];
-            let ready = step.after.iter().all(|after| call.steps[after.0 as usize] == Step::Done);
-            if call.begun && ready && call.steps[number] == Step::Waits {
-                self.calls[at].steps[number] = Step::UnderWay;
+            let ready = step.after.iter().all(|after| call.steps[after.0 as usize] == StepState::Done);
+            if call.begun && ready && call.steps[number] == StepState::Waits {
+                self.calls[at].steps[number] = StepState::UnderWay;
                 self.start(at, number, step.op);
             }
         }
@@ -188,7 +188,7 @@ impl Flow {
     fn start(&mut self, at: usize, step: usize, op: Op) {
         let call = &mut self.calls[at];
         let (me, occurrence) = (call.posted.rank, call.ordinals[step]);
-        let name = |source, destination, tag| Name {
+        let name = |source, destination, tag| MessageKey {
             group: call.posted.group,
             source,
             destination,
@@ -199,16 +199,16 @@ impl Flow {
         match op {
             Op::Send { to, index, span } => {
                 let (name, bytes) = (name(me, to, index), call.buffer[range(span)].to_vec());
-                self.meetings.entry(name).or_default().messages.push_back(((at, step), bytes));
-                if self.sends == Sends::AtOnce {
+                self.matching.entry(name).or_default().messages.push_back(((at, step), bytes));
+                if self.sends == SendRule::AtOnce {
                     self.done(at, step);
                 }
-                self.meet(name);
+                self.match_messages(name);
             }
             Op::Recv { from, index, .. } => {
                 let name = name(from, me, index);
-                self.meetings.entry(name).or_default().receives.push_back((at, step));
-                self.meet(name);
+                self.matching.entry(name).or_default().receives.push_back((at, step));
+                self.match_messages(name);
             }
             Op::Copy { from, to } => {
                 call.buffer.copy_within(range(from), to.offset as usize);
@@ -225,24 +225,24 @@ impl Flow {
     }
 
     fn done(&mut self, at: usize, step: usize) {
-        self.calls[at].steps[step] = Step::Done;
-        self.look_at.push_back(at);
+        self.calls[at].steps[step] = StepState::Done;
+        self.ready_calls.push_back(at);
     }
 
     /// Matches the first message and the first receive of a name, if both exist.
-    fn meet(&mut self, name: Name) {
-        let meeting = self.meetings.get_mut(&name).expect("somebody came");
-        let (Some((sender, bytes)), Some(&(at, step))) = (meeting.messages.front().cloned(), meeting.receives.front())
+    fn match_messages(&mut self, name: MessageKey) {
+        let queues = self.matching.get_mut(&name).expect("somebody came");
+        let (Some((sender, bytes)), Some(&(at, step))) = (queues.messages.front().cloned(), queues.receives.front())
         else {
             return;
         };
-        meeting.messages.pop_front();
-        meeting.receives.pop_front();
+        queues.messages.pop_front();
+        queues.receives.pop_front();
         let call = &mut self.calls[at];
         let Op::Recv { span, .. } = call.posted.recording.program.steps[step].op else { unreachable!("it receives") };
         let (sent, recorded) = (bytes.len() as u64, name.number.0 != 0);
         if sent > span.len || (recorded && sent < span.len) {
-            let Name { group, source, destination, tag, .. } = name;
+            let MessageKey { group, source, destination, tag, .. } = name;
             let (call, expected) = (call.posted.id, span.len);
             self.outcome.misfits.push(Misfit { group, call, source, destination, tag, sent, expected, recorded });
             if !recorded {
@@ -258,7 +258,8 @@ impl Flow {
     fn end_if_done(&mut self, at: usize) {
         let call = &mut self.calls[at];
         let id = call.posted.id;
-        if !call.begun || call.steps.iter().any(|step| *step != Step::Done) || self.outcome.ended.contains_key(&id) {
+        if !call.begun || call.steps.iter().any(|step| *step != StepState::Done) || self.outcome.ended.contains_key(&id)
+        {
             return;
         }
         self.outcome.ended.insert(id, std::mem::take(&mut call.buffer));

@@ -8,14 +8,14 @@ use std::fmt;
 
 /// A contribution: the send buffer of one rank in one collective.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Origin {
+pub(crate) struct ContributionId {
     pub(crate) group: u32,
     pub(crate) instance: u32,
     pub(crate) rank: u32,
 }
 
-impl Origin {
-    const UNDEFINED: Origin = Origin { group: u32::MAX, instance: 0, rank: 0 };
+impl ContributionId {
+    const UNDEFINED: ContributionId = ContributionId { group: u32::MAX, instance: 0, rank: 0 };
 
     /// Whether this stands for unwritten memory.
     pub(crate) fn is_undefined(self) -> bool {
@@ -37,14 +37,14 @@ impl Origin {
 
 /// `len` bytes from `offset` of a contribution.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Piece {
+pub(crate) struct ProvenancePiece {
     pub(crate) len: u64,
-    pub(crate) origin: Origin,
+    pub(crate) origin: ContributionId,
     pub(crate) offset: u64,
 }
 
-impl Piece {
-    fn continues(&self, before: &Piece) -> bool {
+impl ProvenancePiece {
+    fn continues(&self, before: &ProvenancePiece) -> bool {
         self.origin == before.origin && (self.origin.is_undefined() || self.offset == before.offset + before.len)
     }
 
@@ -55,23 +55,23 @@ impl Piece {
         std::array::from_fn(|at| words[at / 8].to_le_bytes()[at % 8])
     }
 
-    fn part(&self, skip: u64, len: u64) -> Piece {
-        Piece { len, origin: self.origin, offset: self.offset + skip }
+    fn part(&self, skip: u64, len: u64) -> ProvenancePiece {
+        ProvenancePiece { len, origin: self.origin, offset: self.offset + skip }
     }
 }
 
-impl fmt::Display for Piece {
+impl fmt::Display for ProvenancePiece {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.origin.is_undefined() {
             return write!(f, "nothing ({} bytes)", self.len);
         }
-        let Origin { group, instance, rank } = self.origin;
+        let ContributionId { group, instance, rank } = self.origin;
         write!(f, "byte {} of rank {rank}, group {group}, instance {instance} ({} bytes)", self.offset, self.len)
     }
 }
 
 /// Calls `f` with each piece of the `len` bytes from `offset` of the concatenated `pieces`.
-pub(super) fn for_each_piece(pieces: &[Piece], offset: u64, len: u64, mut f: impl FnMut(Piece)) {
+pub(super) fn for_each_piece(pieces: &[ProvenancePiece], offset: u64, len: u64, mut f: impl FnMut(ProvenancePiece)) {
     let (mut skip, mut left) = (offset, len);
     for piece in pieces {
         if left == 0 {
@@ -89,7 +89,12 @@ pub(super) fn for_each_piece(pieces: &[Piece], offset: u64, len: u64, mut f: imp
 }
 
 /// The first difference between `pieces` and `len` bytes from `from` of `origin`.
-pub(super) fn difference(pieces: &[Piece], len: u64, origin: Origin, from: u64) -> Option<(u64, Piece)> {
+pub(super) fn difference(
+    pieces: &[ProvenancePiece],
+    len: u64,
+    origin: ContributionId,
+    from: u64,
+) -> Option<(u64, ProvenancePiece)> {
     let mut at = 0;
     for piece in pieces {
         if piece.origin != origin || piece.offset != from + at {
@@ -103,15 +108,15 @@ pub(super) fn difference(pieces: &[Piece], len: u64, origin: Origin, from: u64) 
 
 /// The contents of one buffer, by the starts of the intervals.
 #[derive(Debug, Default)]
-pub(super) struct IntervalMap(BTreeMap<u64, Piece>);
+pub(super) struct IntervalMap(BTreeMap<u64, ProvenancePiece>);
 
 impl IntervalMap {
-    pub(super) fn write(&mut self, start: u64, piece: Piece) {
+    pub(super) fn write(&mut self, start: u64, piece: ProvenancePiece) {
         if piece.len == 0 {
             return;
         }
         let end = start + piece.len;
-        let is_free = |(at, after): (&u64, &Piece)| end < *at || end == *at && !after.continues(&piece);
+        let is_free = |(at, after): (&u64, &ProvenancePiece)| end < *at || end == *at && !after.continues(&piece);
         if self.0.range(start..).next().is_none_or(is_free)
             && let Some((at, before)) = self.0.range_mut(..start).next_back()
             && at + before.len == start
@@ -137,7 +142,7 @@ impl IntervalMap {
         };
         if let Some(after) = self.0.get(&end).copied().filter(|after| after.continues(&written)) {
             self.0.remove(&end);
-            self.0.insert(at, Piece { len: written.len + after.len, ..written });
+            self.0.insert(at, ProvenancePiece { len: written.len + after.len, ..written });
         }
     }
 
@@ -153,10 +158,10 @@ impl IntervalMap {
     }
 
     /// The contents of `len` bytes from `start`, holes included.
-    pub(super) fn read(&self, start: u64, len: u64) -> Vec<Piece> {
+    pub(super) fn read(&self, start: u64, len: u64) -> Vec<ProvenancePiece> {
         let end = start + len;
-        let mut out: Vec<Piece> = Vec::with_capacity(1);
-        let hole = |len| Piece { len, origin: Origin::UNDEFINED, offset: 0 };
+        let mut out: Vec<ProvenancePiece> = Vec::with_capacity(1);
+        let hole = |len| ProvenancePiece { len, origin: ContributionId::UNDEFINED, offset: 0 };
         let first = self.0.range(..=start).next_back().map_or(start, |(at, _)| *at);
         let mut at = start;
         for (s, piece) in self.0.range(first..end) {
@@ -189,14 +194,14 @@ mod tests {
         let mut rng = ChaCha8Rng::seed_from_u64(7);
         for _ in 0..50 {
             let mut map = IntervalMap::default();
-            let mut array = [(Origin::UNDEFINED, 0u64); 64];
+            let mut array = [(ContributionId::UNDEFINED, 0u64); 64];
             for _ in 0..40 {
                 let start = rng.random_range(0..64u64);
                 let len = rng.random_range(0..=64 - start);
-                let origin = Origin { group: 0, instance: 0, rank: rng.random_range(0..2) };
+                let origin = ContributionId { group: 0, instance: 0, rank: rng.random_range(0..2) };
                 // Half of the writes are aligned like correct ones, so that neighbours merge.
                 let offset = if rng.random() { start } else { rng.random_range(0..9) };
-                map.write(start, Piece { len, origin, offset });
+                map.write(start, ProvenancePiece { len, origin, offset });
                 for i in 0..len {
                     array[(start + i) as usize] = (origin, offset + i);
                 }

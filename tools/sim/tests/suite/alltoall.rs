@@ -103,7 +103,7 @@ fn sp_5_when_the_late_rank_calls_only_its_own_blocks_move() {
 
 /// A quota of staging too small for the blocks only makes their sources wait.
 #[test]
-fn sp_6_without_staging_the_late_rank_gets_everything_all_the_same() {
+fn sp_6_late_rank_receives_all_bytes_without_staging() {
     for per_host in [1, 2] {
         let mut scenario = with_a_late_rank(per_host, Pattern::Alltoall, 10_000);
         scenario.config.staging_quota = 5_000;

@@ -40,7 +40,7 @@ fn sp_6_nobody_passes_before_the_late_rank() {
 
 /// The news of a call is repeated until it arrives, whatever is lost.
 #[test]
-fn lost_frames_hold_nobody_for_ever() {
+fn barrier_ends_after_lost_frames() {
     for seed in 0..50 {
         let faults = Faults { frame_loss: 0.3, ..Faults::none() };
         let mut scenario = barrier(7).ranks_per_host(2).with_faults(faults);

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use outboard_plan::Element;
 use outboard_plan::selection::{Choice, Collective, Rule, Tuning};
-use outboard_sim::{CallPlan, Combined, Faults, Pattern, Scenario, StoreKind, run};
+use outboard_sim::{CallPlan, Faults, Pattern, ReductionKind, Scenario, StoreKind, run};
 
 use crate::{one_call, sum};
 
@@ -27,12 +27,12 @@ fn calls(collective: Collective, ranks: usize, bytes: u64) -> Vec<CallPlan> {
         Collective::Gather => with_root(ranks, |root| Pattern::Gather { root }, bytes),
         Collective::Scatter => with_root(ranks, |root| Pattern::Scatter { root }, bytes),
         Collective::Barrier => vec![CallPlan::of(Pattern::Barrier, 0)],
-        Collective::Reduce => vec![combined(Combined::Reduce { root: ranks - 1 })],
-        Collective::Allreduce => vec![combined(Combined::Allreduce)],
+        Collective::Reduce => vec![combined(ReductionKind::Reduce { root: ranks - 1 })],
+        Collective::Allreduce => vec![combined(ReductionKind::Allreduce)],
         Collective::ReduceScatter => {
-            vec![combined(Combined::ReduceScatterBlock), combined(Combined::ReduceScatter { seed: 3 })]
+            vec![combined(ReductionKind::ReduceScatterBlock), combined(ReductionKind::ReduceScatter { seed: 3 })]
         }
-        Collective::Scan => vec![combined(Combined::Scan), combined(Combined::Exscan)],
+        Collective::Scan => vec![combined(ReductionKind::Scan), combined(ReductionKind::Exscan)],
     }
 }
 
@@ -59,7 +59,7 @@ fn play(collective: Collective, choice: Choice, ranks: usize, bytes: u64, faults
 }
 
 #[test]
-fn all_that_may_be_chosen_is_carried_out() {
+fn every_choice_is_carried_out() {
     for (collective, choice) in Collective::ALL.into_iter().flat_map(|c| c.choices().iter().map(move |one| (c, *one))) {
         for ranks in [1, 2, 5, 8, 11] {
             for bytes in [40, 50_000] {
@@ -70,7 +70,7 @@ fn all_that_may_be_chosen_is_carried_out() {
 }
 
 #[test]
-fn all_that_may_be_chosen_outlives_loss() {
+fn every_choice_survives_loss() {
     let faults = Faults { datagram_loss: 0.1, frame_loss: 0.1, jitter: Duration::from_millis(1), ..Faults::none() };
     for (collective, choice) in Collective::ALL.into_iter().flat_map(|c| c.choices().iter().map(move |one| (c, *one))) {
         play(collective, choice, 7, 20_000, faults.clone());
@@ -97,7 +97,7 @@ fn algorithms_that_people_set_are_carried_out() {
 
 /// A rank that calls an all-to-all with other blocks than the rest is detected, for any algorithms on both sides.
 #[test]
-fn ranks_that_disagree_about_what_is_pulled_are_told() {
+fn ranks_that_disagree_about_pulled_bytes_get_an_error() {
     let text =
         "[[choice.alltoall]]\nup-to = \"1 KiB\"\nalgorithm = \"bruck\"\n[[choice.alltoall]]\nalgorithm = \"pull\"\n";
     for (bytes, disagrees) in [(64, (3, 4096)), (4096, (3, 64)), (64, (0, 65))] {

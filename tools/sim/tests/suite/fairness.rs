@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use outboard_sim::{CallPlan, GroupPlan, Outcome, Pattern, Scenario, StoreKind};
+use outboard_sim::{CallPlan, GroupPlan, Pattern, RunOutcome, Scenario, StoreKind};
 
 use crate::play;
 
@@ -49,7 +49,7 @@ fn beside(pattern: Pattern, multicast: bool, members: &[usize], both: (bool, boo
 }
 
 /// How long each call of a group took from its start.
-fn times(scenario: &Scenario, outcome: &Outcome, group: usize) -> Vec<Duration> {
+fn times(scenario: &Scenario, outcome: &RunOutcome, group: usize) -> Vec<Duration> {
     let plan = &scenario.groups[group];
     let mut before = Duration::ZERO;
     let calls = plan.calls.iter().zip(1..).map(|(call, instance)| {
@@ -122,7 +122,7 @@ fn grid(small: bool) -> Scenario {
 }
 
 /// Frames with payload.
-fn fragments(outcome: &Outcome) -> u64 {
+fn fragments(outcome: &RunOutcome) -> u64 {
     outcome.counters.iter().map(|c| c.frames - c.control_frames).sum()
 }
 

@@ -3,14 +3,14 @@
 
 use std::collections::HashMap;
 
-use outboard_nic::costs::{Costs, Machine};
+use outboard_nic::costs::{EngineCosts, Machine};
 use outboard_nic::profile::Profile;
 use outboard_nic::{datapath, host, ordered, triggered};
 use outboard_plan::selection::Collective;
-use outboard_sim::nics::figures::core_direct::{Allgather, Cluster, allgather, costs_of};
-use outboard_sim::nics::figures::tianhe::{Compared, Operation, compare};
-use outboard_sim::nics::trace::{Doing, Row, Trace};
-use outboard_sim::nics::{Clock, EngineKind, JobPlan, Kind, NicPlan, Prepared, call_of};
+use outboard_sim::nics::figures::core_direct::{AllgatherFigures, PaperCluster, allgather, costs_of};
+use outboard_sim::nics::figures::tianhe::{PaperOperation, SpeedComparison, compare};
+use outboard_sim::nics::trace::{Activity, NicTrace, TraceRow};
+use outboard_sim::nics::{EngineKind, EngineSettings, JobPlan, NicPlan, PreparedPlan, TimingModel, call_of};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
@@ -42,12 +42,12 @@ fn any_machine(rng: &mut ChaCha8Rng) -> Machine {
     }
 }
 
-fn everyone_does_one_thing_at_a_time(trace: &Trace, case: &str) {
-    let mut until: HashMap<Row, f64> = HashMap::new();
+fn everyone_does_one_thing_at_a_time(trace: &NicTrace, case: &str) {
+    let mut until: HashMap<TraceRow, f64> = HashMap::new();
     for span in &trace.spans {
         let free = until.insert(span.row, span.until).unwrap_or(0.0);
         assert!(free <= span.from && span.from < span.until, "{case}: {span:?} from {free} on");
-        if let Doing::Wait(cause) = span.doing {
+        if let Activity::Wait(cause) = span.activity {
             assert!(cause.by != span.row, "{case}: {span:?} waits for itself");
             assert!(cause.sent.is_none_or(|(_, sent)| sent <= span.until), "{case}: {span:?} ends before it is sent");
         }
@@ -55,7 +55,7 @@ fn everyone_does_one_thing_at_a_time(trace: &Trace, case: &str) {
 }
 
 /// Carries out every algorithm that the engine accepts at one size, with costs by seed, and judges the bytes.
-fn costs_change_no_byte<S: Kind, C: Costs<S::Engine>>(
+fn costs_change_no_byte<S: EngineSettings, C: EngineCosts<S::Engine>>(
     engine: EngineKind,
     settings: impl Fn(&mut ChaCha8Rng) -> S,
     costs: impl Fn(&mut ChaCha8Rng) -> C,
@@ -72,11 +72,16 @@ fn costs_change_no_byte<S: Kind, C: Costs<S::Engine>>(
             }
             let jobs = vec![JobPlan { nodes: hosts.clone(), calls: vec![call; 2] }];
             let plan = NicPlan { jobs, settings: settings(rng), death: None };
-            let clock =
-                Clock { machine: any_machine(rng), costs: costs(rng), nodes_per_machine: 1, compute: any_cost(rng) };
-            let prepared = Prepared::new(&plan).expect("it takes it");
+            let clock = TimingModel {
+                machine: any_machine(rng),
+                costs: costs(rng),
+                nodes_per_machine: 1,
+                compute: any_cost(rng),
+            };
+            let prepared = PreparedPlan::new(&plan).expect("it takes it");
             let case = format!("{engine}, {choice}, seed {seed}, {hosts:?}, {clock:?}");
-            let (timing, trace) = prepared.time_and_trace(&clock).unwrap_or_else(|breach| panic!("{case}: {breach}"));
+            let (timing, trace) =
+                prepared.time_and_trace(&clock).unwrap_or_else(|violation| panic!("{case}: {violation}"));
             assert_eq!(prepared.time(&clock), Ok(timing), "{case}: a trace changes nothing");
             everyone_does_one_thing_at_a_time(&trace, &case);
             carried_out += 1;
@@ -87,7 +92,7 @@ fn costs_change_no_byte<S: Kind, C: Costs<S::Engine>>(
 
 #[test]
 fn costs_of_triggered_nics_change_no_byte() {
-    let costs = |rng: &mut ChaCha8Rng| triggered::Costs {
+    let costs = |rng: &mut ChaCha8Rng| triggered::TriggeredCosts {
         request: any_cost(rng),
         message: any_cost(rng),
         contexts: rng.random_range(1..100),
@@ -95,33 +100,34 @@ fn costs_of_triggered_nics_change_no_byte() {
         resident: 0.0,
         resident_pair: 0.0,
     };
-    costs_change_no_byte(EngineKind::Triggered, |_| triggered::Settings::default(), costs);
+    costs_change_no_byte(EngineKind::Triggered, |_| triggered::TriggeredSettings::default(), costs);
 }
 
 #[test]
 fn costs_of_ordered_nics_change_no_byte() {
-    let costs = |rng: &mut ChaCha8Rng| ordered::Costs { trigger: any_cost(rng), unit_rate: any_rate(rng) };
-    costs_change_no_byte(EngineKind::Ordered, |_| ordered::Settings::default(), costs);
+    let costs = |rng: &mut ChaCha8Rng| ordered::OrderedCosts { trigger: any_cost(rng), unit_rate: any_rate(rng) };
+    costs_change_no_byte(EngineKind::Ordered, |_| ordered::OrderedSettings::default(), costs);
 }
 
 #[test]
 fn costs_of_hosts_change_no_byte() {
     let progress = |rng: &mut ChaCha8Rng| match rng.random_ratio(1, 2) {
-        true => host::Progress::Thread,
-        false => host::Progress::Tests { every: 100_000 + any_cost(rng) as u64 },
+        true => host::ProgressMode::Thread,
+        false => host::ProgressMode::Tests { every: 100_000 + any_cost(rng) as u64 },
     };
-    let settings = |rng: &mut ChaCha8Rng| host::Settings { progress: progress(rng), ..host::Settings::default() };
-    costs_change_no_byte(EngineKind::Host, settings, |_| host::Costs);
+    let settings =
+        |rng: &mut ChaCha8Rng| host::HostSettings { progress: progress(rng), ..host::HostSettings::default() };
+    costs_change_no_byte(EngineKind::Host, settings, |_| host::HostCosts);
 }
 
 #[test]
 fn costs_of_datapath_accelerators_change_no_byte() {
-    let costs = datapath::Costs::bluefield3();
-    costs_change_no_byte(EngineKind::Datapath, |_| datapath::Settings::default(), |_| costs);
+    let costs = datapath::DatapathCosts::bluefield3();
+    costs_change_no_byte(EngineKind::Datapath, |_| datapath::DatapathSettings::default(), |_| costs);
 }
 
-fn on_a(algorithm: &str, bytes: u64) -> Allgather {
-    allgather(profile("cluster-a"), Cluster::A, algorithm, bytes).expect("a figure")
+fn on_a(algorithm: &str, bytes: u64) -> AllgatherFigures {
+    allgather(profile("cluster-a"), PaperCluster::A, algorithm, bytes).expect("a figure")
 }
 
 fn among_leaders(algorithm: &str) -> String {
@@ -173,7 +179,7 @@ fn three_ports_help_small_messages_among_leaders() {
             let algorithm = format!("{},ports={ports}", among_leaders("standard-exchange"));
             allgather(profile("cluster-b"), cluster, &algorithm, bytes).expect("a figure").latency
         };
-        1.0 - latency(Cluster::B_3_PORTS, 3) / latency(Cluster::B, 1)
+        1.0 - latency(PaperCluster::B_3_PORTS, 3) / latency(PaperCluster::B, 1)
     };
     let gains = [64, 1 << 10, 64 << 10].map(gain);
     assert!(gains.is_sorted_by(|a, b| a > b) && gains[2] > 0.0, "{gains:?}");
@@ -189,7 +195,7 @@ fn cd_6_memory_of_bruck_follows_from_its_queue_pairs() {
     assert!((memory / 160.0 - 1.0).abs() < 0.06, "{memory}");
 }
 
-fn on_tianhe(operation: Operation, tasks: usize, bytes: u64) -> Compared {
+fn on_tianhe(operation: PaperOperation, tasks: usize, bytes: u64) -> SpeedComparison {
     compare(profile("tianhe"), operation, tasks, bytes).expect("a figure")
 }
 
@@ -199,11 +205,11 @@ fn broadcasts_gain_less_and_reductions_more_as_they_grow() {
     let speed_ups = |operation, sizes: &[u64]| -> Vec<f64> {
         sizes.iter().map(|bytes| on_tianhe(operation, 1, *bytes).speed_up()).collect()
     };
-    let broadcasts = speed_ups(Operation::Broadcast, &[256, 4 << 10, 16 << 10, 64 << 10]);
+    let broadcasts = speed_ups(PaperOperation::Broadcast, &[256, 4 << 10, 16 << 10, 64 << 10]);
     assert!(broadcasts.is_sorted_by(|a, b| a > b), "{broadcasts:?}");
     let sizes = [256, 4 << 10, 16 << 10, 64 << 10, 256 << 10];
-    let reductions = speed_ups(Operation::Reduce, &sizes);
-    let both = speed_ups(Operation::Allreduce, &sizes);
+    let reductions = speed_ups(PaperOperation::Reduce, &sizes);
+    let both = speed_ups(PaperOperation::Allreduce, &sizes);
     assert!(reductions.is_sorted() && both.is_sorted(), "{reductions:?}, {both:?}");
 }
 
@@ -212,7 +218,8 @@ fn broadcasts_gain_less_and_reductions_more_as_they_grow() {
 #[test]
 fn an_allreduce_gains_more_than_a_reduce() {
     for (tasks, bytes) in [(1, 256 << 10), (8, 16 << 10), (8, 64 << 10), (32, 64 << 10)] {
-        let [reduce, both] = [Operation::Reduce, Operation::Allreduce].map(|one| on_tianhe(one, tasks, bytes));
+        let [reduce, both] =
+            [PaperOperation::Reduce, PaperOperation::Allreduce].map(|one| on_tianhe(one, tasks, bytes));
         assert!(reduce.speed_up() < both.speed_up(), "{tasks} tasks, {bytes} B: {reduce:?}, {both:?}");
     }
 }
@@ -221,7 +228,7 @@ fn an_allreduce_gains_more_than_a_reduce() {
 /// what the table counts, and holds within a factor of 2 from 256 B to 1 MB.
 #[test]
 fn th_7_calls_use_more_of_the_buffers_by_size_and_tasks() {
-    let used = |tasks, bytes| on_tianhe(Operation::Allreduce, tasks, bytes).used;
+    let used = |tasks, bytes| on_tianhe(PaperOperation::Allreduce, tasks, bytes).used;
     let measured =
         [(256, 0.01), (4 << 10, 0.12), (16 << 10, 1.61), (64 << 10, 2.6), (256 << 10, 7.16), (1 << 20, 23.69)];
     for (bytes, percent) in measured {

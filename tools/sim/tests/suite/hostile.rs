@@ -10,7 +10,7 @@ const LEAST_CALLS: u64 = 6;
 
 #[test]
 fn malformed_bytes_of_strangers_and_members_harm_no_other_group() {
-    let well = |seed| play(&script(seed)).unwrap_or_else(|breach| panic!("seed {seed}: {breach}")).well;
+    let well = |seed| play(&script(seed)).unwrap_or_else(|violation| panic!("seed {seed}: {violation}")).well;
     let well: u64 = (0..SEEDS).map(well).sum();
     assert!(well > SEEDS * LEAST_CALLS, "{well} calls ended well");
 }

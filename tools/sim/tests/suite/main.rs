@@ -25,10 +25,10 @@ mod triggered;
 use std::time::Duration;
 
 use outboard_plan::{Element, Operator, Reduction};
-use outboard_sim::{CallPlan, Outcome, Pattern, Scenario, run};
+use outboard_sim::{CallPlan, Pattern, RunOutcome, Scenario, run};
 
 /// Plays a scenario from a seed. No oracle may find anything.
-fn play(scenario: &Scenario, seed: u64) -> Outcome {
+fn play(scenario: &Scenario, seed: u64) -> RunOutcome {
     run(scenario, seed).unwrap_or_else(|failure| panic!("{failure}"))
 }
 
@@ -40,7 +40,7 @@ fn one_call(ranks: usize, pattern: Pattern, bytes: u64) -> Scenario {
 }
 
 /// When the last rank ended its last call.
-fn last_end(outcome: &Outcome) -> Duration {
+fn last_end(outcome: &RunOutcome) -> Duration {
     *outcome.ends.values().max().expect("somebody calls")
 }
 

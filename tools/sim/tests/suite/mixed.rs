@@ -51,7 +51,7 @@ fn stay_quiet(scenario: fn(u64) -> Scenario, seeds: &[(&str, &[u64])]) {
 }
 
 #[test]
-fn seeds_that_found_something_stay_quiet() {
+fn regression_seeds_of_allgathers_pass() {
     stay_quiet(
         mixed_allgathers,
         &[
@@ -68,7 +68,7 @@ fn seeds_that_found_something_stay_quiet() {
 }
 
 #[test]
-fn seeds_of_exchanges_that_found_something_stay_quiet() {
+fn regression_seeds_of_exchanges_pass() {
     stay_quiet(
         mixed_exchanges,
         &[
@@ -84,7 +84,7 @@ fn seeds_of_exchanges_that_found_something_stay_quiet() {
 }
 
 #[test]
-fn seeds_of_calls_that_found_something_stay_quiet() {
+fn regression_seeds_of_calls_pass() {
     stay_quiet(mixed_choices, &[("requests for pieces of 256 bytes queue by the hundred", &[9288])]);
     stay_quiet(
         mixed_calls,
@@ -106,7 +106,7 @@ fn seeds_of_calls_that_found_something_stay_quiet() {
 }
 
 #[test]
-fn seeds_of_hardships_that_found_something_stay_quiet() {
+fn regression_seeds_of_hardships_pass() {
     let silence_of_before = [508, 897, 1013, 2127, 2471, 2652, 2658, 4887, 5358, 6303, 6706, 6770, 7346, 7555];
     let forgotten_between_frames = [1_207_463, 1_210_563, 1_214_739, 1_214_963, 1_216_519, 1_220_099, 1_221_183];
     stay_quiet(

@@ -3,11 +3,13 @@
 
 use std::ops::Range;
 
-use outboard_nic::ordered::{Settings, Sharing};
-use outboard_nic::{Node, datapath, host, triggered};
+use outboard_nic::ordered::{BufferSharing, OrderedSettings};
+use outboard_nic::{NodeId, datapath, host, triggered};
 use outboard_plan::selection::{Choice, Collective};
 use outboard_plan::{Element, Reduction};
-use outboard_sim::nics::{Call, EngineKind, JobPlan, Kind, NicPlan, Played, Prepared, Values, conformance};
+use outboard_sim::nics::{
+    EngineKind, EngineSettings, InputValues, JobPlan, NicCall, NicOutcome, NicPlan, PreparedPlan, conformance,
+};
 
 use crate::sum;
 
@@ -22,7 +24,7 @@ const CHOICES: [(Collective, &str); 7] = [
     (Collective::Barrier, "dissemination"),
 ];
 
-fn call((collective, algorithm): (Collective, &str), bytes: u64, reduction: Reduction) -> Call {
+fn call((collective, algorithm): (Collective, &str), bytes: u64, reduction: Reduction) -> NicCall {
     let combines = matches!(collective, Collective::Reduce | Collective::Allreduce | Collective::ReduceScatter);
     let choice = Choice::read(collective, algorithm).expect("an algorithm");
     let bytes = match collective {
@@ -30,38 +32,39 @@ fn call((collective, algorithm): (Collective, &str), bytes: u64, reduction: Redu
         _ if combines => bytes / reduction.element().bytes() * reduction.element().bytes(),
         _ => bytes,
     };
-    Call::new(choice, bytes, combines.then_some(reduction))
+    NicCall::new(choice, bytes, combines.then_some(reduction))
 }
 
-pub(crate) fn one_job<S>(ranks: u32, per_host: u32, calls: Vec<Call>, settings: S) -> NicPlan<S> {
+pub(crate) fn one_job<S>(ranks: u32, per_host: u32, calls: Vec<NicCall>, settings: S) -> NicPlan<S> {
     let nodes = (0..ranks).map(|rank| rank / per_host).collect();
     NicPlan { jobs: vec![JobPlan { nodes, calls }], settings, death: None }
 }
 
-pub(crate) fn prepared<S: Kind>(plan: &NicPlan<S>) -> Prepared<'_, S> {
-    Prepared::new(plan).unwrap_or_else(|error| panic!("{plan:?}: {error}"))
+pub(crate) fn prepared<S: EngineSettings>(plan: &NicPlan<S>) -> PreparedPlan<'_, S> {
+    PreparedPlan::new(plan).unwrap_or_else(|error| panic!("{plan:?}: {error}"))
 }
 
 /// Plays a plan with the loss of `loss` in a thousand multicast packets. In the end, `watch` receives all engines.
-pub(crate) fn watch<S: Kind>(
+pub(crate) fn watch<S: EngineSettings>(
     plan: &NicPlan<S>,
     loss: usize,
     seeds: Range<u64>,
-    mut watch: impl FnMut(Node, &S::Engine),
-) -> Vec<Played> {
+    mut watch: impl FnMut(NodeId, &S::Engine),
+) -> Vec<NicOutcome> {
     let prepared = prepared(plan).losing(loss);
-    let one =
-        |seed| prepared.watch(seed, &mut watch).unwrap_or_else(|breach| panic!("{plan:?}, seed {seed}: {breach}"));
+    let one = |seed| {
+        prepared.watch(seed, &mut watch).unwrap_or_else(|violation| panic!("{plan:?}, seed {seed}: {violation}"))
+    };
     seeds.map(one).collect()
 }
 
-pub(crate) fn play<S: Kind>(plan: &NicPlan<S>, seeds: Range<u64>) -> Vec<Played> {
+pub(crate) fn play<S: EngineSettings>(plan: &NicPlan<S>, seeds: Range<u64>) -> Vec<NicOutcome> {
     watch(plan, 0, seeds, |_, _| ())
 }
 
 /// Why an engine rejects a plan.
-pub(crate) fn refusal<S: Kind>(plan: &NicPlan<S>) -> String {
-    Prepared::new(plan).expect_err("it does not fit").to_string()
+pub(crate) fn refusal<S: EngineSettings>(plan: &NicPlan<S>) -> String {
+    PreparedPlan::new(plan).expect_err("it does not fit").to_string()
 }
 
 /// The least number of algorithms that an engine accepts for every group.
@@ -109,11 +112,12 @@ fn conforms(engine: EngineKind, ranks: u32, per_host: u32, bytes: u64, least: us
 /// Checks that every order of packets, and of the calls among them, ends with the same bits. Any other order of
 /// additions would give other bits. There are at least `least` orders.
 fn every_order_is_right(algorithm: (Collective, &str), ranks: u32, least: u64) {
-    let call = Call { values: Values::Cancelling, ..call(algorithm, 64, sum(Element::F64)) };
-    let settings = Settings { units: 1, tasks: 1, counters: 1, buffer_bytes: 8 << 10, ..Settings::default() };
-    let settings = Settings { pulses: 1, packet_bytes: 64, ..settings };
+    let call = NicCall { values: InputValues::Cancelling, ..call(algorithm, 64, sum(Element::F64)) };
+    let settings =
+        OrderedSettings { units: 1, tasks: 1, counters: 1, buffer_bytes: 8 << 10, ..OrderedSettings::default() };
+    let settings = OrderedSettings { pulses: 1, packet_bytes: 64, ..settings };
     let orders = prepared(&one_job(ranks, 1, vec![call], settings)).exhaust(2_000_000);
-    let orders = orders.unwrap_or_else(|breach| panic!("{algorithm:?} among {ranks}: {breach}"));
+    let orders = orders.unwrap_or_else(|violation| panic!("{algorithm:?} among {ranks}: {violation}"));
     assert!(orders.is_some_and(|orders| orders >= least), "{algorithm:?} among {ranks}: {orders:?} orders");
 }
 
@@ -129,24 +133,25 @@ fn th_2_every_order_of_few_packets_has_the_same_bits() {
 #[ignore = "300,000 orders of 8 packets and 10,000 seeds: for release builds (make soak)"]
 fn th_2_every_order_of_8_packets_and_many_seeds_have_the_same_bits() {
     every_order_is_right((Collective::Allreduce, "recursive-doubling"), 4, 200_000);
-    let cancelling = |algorithm| Call { values: Values::Cancelling, ..call(algorithm, 20_000, sum(Element::F64)) };
-    play(&one_job(6, 2, CHOICES.map(cancelling).into(), Settings::default()), 0..10_000);
+    let cancelling =
+        |algorithm| NicCall { values: InputValues::Cancelling, ..call(algorithm, 20_000, sum(Element::F64)) };
+    play(&one_job(6, 2, CHOICES.map(cancelling).into(), OrderedSettings::default()), 0..10_000);
 }
 
 /// TH-2 for calls in a row and jobs side by side, by seed.
 #[test]
 fn th_2_jobs_side_by_side_and_calls_in_a_row_keep_their_bits() {
     let calls = |bytes| {
-        let calls =
-            CHOICES.map(|algorithm| Call { values: Values::Cancelling, ..call(algorithm, bytes, sum(Element::F64)) });
+        let calls = CHOICES
+            .map(|algorithm| NicCall { values: InputValues::Cancelling, ..call(algorithm, bytes, sum(Element::F64)) });
         calls.iter().cycle().take(9).copied().collect::<Vec<_>>()
     };
     let jobs = (1..=6).map(|job| JobPlan {
         nodes: (0..job + 2).map(|rank| rank % 4).collect(),
         calls: calls(3_000 * u64::from(job)),
     });
-    for sharing in [Sharing::Dynamic, Sharing::Fixed] {
-        let settings = Settings { sharing, ..Settings::default() };
+    for sharing in [BufferSharing::Dynamic, BufferSharing::Fixed] {
+        let settings = OrderedSettings { sharing, ..OrderedSettings::default() };
         let plan = NicPlan { jobs: jobs.clone().collect(), settings, death: None };
         let played = play(&plan, 0..10);
         assert!(played.iter().all(|played| played.failed == 0 && played.right == 9 * (3 + 4 + 5 + 6 + 7 + 8)));
@@ -156,7 +161,7 @@ fn th_2_jobs_side_by_side_and_calls_in_a_row_keep_their_bits() {
 /// TH-1: calls without room in the buffers whose messages follow nothing go from point to point (C = 0), beside
 /// sequences of the same ports. Some messages fit one descriptor, others are longer than a descriptor can describe.
 #[test]
-fn th_1_what_follows_nothing_goes_from_point_to_point_where_buffers_have_no_room() {
+fn th_1_first_steps_go_point_to_point_when_buffers_are_full() {
     let moves = [(Collective::Alltoall, "pull"), (Collective::Gather, "linear"), (Collective::Allgather, "linear")];
     // Buffers have room for a block from one source, and for words without bytes from few.
     let (barrier, scatter) = ((Collective::Barrier, "dissemination:ports=32"), (Collective::Scatter, "linear"));
@@ -165,16 +170,16 @@ fn th_1_what_follows_nothing_goes_from_point_to_point_where_buffers_have_no_room
         for (collective, algorithm) in moves.into_iter().chain([also]) {
             let call = call((collective, algorithm), bytes, sum(Element::F64));
             let hosts: Vec<u32> = (0..ranks).map(|rank| rank / 3).collect();
-            let told = EngineKind::Ordered.takes(&hosts, &call);
-            assert_eq!(told.as_deref(), Ok("from point to point"), "{algorithm} of {ranks} ranks, {bytes} bytes");
+            let described = EngineKind::Ordered.takes(&hosts, &call);
+            assert_eq!(described.as_deref(), Ok("from point to point"), "{algorithm} of {ranks} ranks, {bytes} bytes");
             calls.extend([call, self::call((Collective::Allreduce, "rabenseifner"), 4_000, sum(Element::F64))]);
         }
-        let played = play(&one_job(ranks, 3, calls.clone(), Settings::default()), 0..3);
+        let played = play(&one_job(ranks, 3, calls.clone(), OrderedSettings::default()), 0..3);
         assert!(played.iter().all(|played| played.right == u64::from(ranks) * calls.len() as u64));
     }
 }
 
-fn a_dead_node_is_named<S: Kind>(settings: S, calls: [Call; 3], loss: usize) {
+fn a_dead_node_is_named<S: EngineSettings>(settings: S, calls: [NicCall; 3], loss: usize) {
     let jobs = [vec![0, 1, 2, 3, 4], vec![0, 1, 2, 4], vec![3, 2, 2, 3]];
     let jobs: Vec<JobPlan> = jobs.map(|nodes| JobPlan { nodes, calls: calls.to_vec() }).into();
     let mut failed = 0;
@@ -193,19 +198,19 @@ fn a_dead_node_is_named<S: Kind>(settings: S, calls: [Call; 3], loss: usize) {
 fn a_dead_node_ends_the_calls_of_its_jobs_by_name() {
     let call = |collective, algorithm, bytes| call((collective, algorithm), bytes, sum(Element::F64));
     let reduce = call(Collective::Allreduce, "rabenseifner", 40_000);
-    a_dead_node_is_named(Settings::default(), [reduce, call(Collective::Alltoall, "pull", 20_000), reduce], 0);
+    a_dead_node_is_named(OrderedSettings::default(), [reduce, call(Collective::Alltoall, "pull", 20_000), reduce], 0);
     let hierarchical = |bytes| call(Collective::Allgather, "hierarchical:leaders=1,between=ring", bytes);
     let hierarchical = [20_000, 9, 20_000].map(hierarchical);
-    a_dead_node_is_named(triggered::Settings::default(), hierarchical, 0);
-    a_dead_node_is_named(host::Settings::default(), hierarchical, 0);
-    let thread = host::Settings { progress: host::Progress::Thread, ..host::Settings::default() };
+    a_dead_node_is_named(triggered::TriggeredSettings::default(), hierarchical, 0);
+    a_dead_node_is_named(host::HostSettings::default(), hierarchical, 0);
+    let thread = host::HostSettings { progress: host::ProgressMode::Thread, ..host::HostSettings::default() };
     a_dead_node_is_named(thread, hierarchical, 0);
     let multicast = [
         call(Collective::Allgather, "multicast:chains=1,subgroups=4", 20_000),
         call(Collective::Broadcast, "multicast:subgroups=3", 40_000),
         call(Collective::Allgather, "multicast:chains=2,subgroups=20", 10_000),
     ];
-    a_dead_node_is_named(datapath::Settings::default(), multicast, 200);
+    a_dead_node_is_named(datapath::DatapathSettings::default(), multicast, 200);
 }
 
 /// TH-5: a task that finds no DMA counter tries again. Finally its calls end with an error on all ranks.
@@ -213,7 +218,7 @@ fn a_dead_node_ends_the_calls_of_its_jobs_by_name() {
 fn th_5_without_a_counter_a_task_retries_and_fails_in_the_end() {
     let call = call((Collective::Allreduce, "rabenseifner"), 4_000, sum(Element::F64));
     let jobs = (0..4).map(|_| JobPlan { nodes: vec![0, 1], calls: vec![call] }).collect();
-    let settings = Settings { units: 1, tasks: 4, counters: 1, ..Settings::default() };
+    let settings = OrderedSettings { units: 1, tasks: 4, counters: 1, ..OrderedSettings::default() };
     let plan = NicPlan { jobs, settings, death: None };
     let played = play(&plan, 0..50);
     assert!(played.iter().any(|played| played.failed > 0) && played.iter().any(|played| played.failed == 0));
@@ -223,7 +228,7 @@ fn th_5_without_a_counter_a_task_retries_and_fails_in_the_end() {
 #[test]
 fn what_does_not_fit_is_refused_by_step_or_number() {
     // There is room for one pulse at a time, of 115 packets.
-    let settings = Settings { pulses: 1, ..Settings::default() };
+    let settings = OrderedSettings { pulses: 1, ..OrderedSettings::default() };
     let said = |algorithm: (Collective, &str), ranks, bytes, expected: &str| {
         let said = refusal(&one_job(ranks, 1, vec![call(algorithm, bytes, sum(Element::F64))], settings));
         assert!(said.contains(expected), "{algorithm:?}: {said}");

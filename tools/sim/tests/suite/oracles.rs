@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use outboard_plan::{Element, Rank};
-use outboard_sim::{Breach, CallPlan, Combined, Pattern, Sabotage, Scenario, StoreKind, run, run_sabotaged};
+use outboard_sim::{CallPlan, Pattern, ReductionKind, Sabotage, Scenario, StoreKind, Violation, run, run_sabotaged};
 
 use crate::sum;
 
@@ -15,23 +15,24 @@ fn scenario(multicast: bool, store: StoreKind) -> Scenario {
     scenario
 }
 
-fn breach(scenario: &Scenario, sabotage: Sabotage) -> Breach {
-    run_sabotaged(scenario, 1, Some(sabotage)).expect_err("the sabotage is found out").breach
+fn violation(scenario: &Scenario, sabotage: Sabotage) -> Violation {
+    run_sabotaged(scenario, 1, Some(sabotage)).expect_err("the sabotage is found out").violation
 }
 
 #[test]
-fn each_sabotage_is_found_out_by_what_it_does() {
-    type Found = fn(&Breach) -> bool;
-    let lost: Found = |found| matches!(found, Breach::WrongBytes { .. } | Breach::ReadsUndefined { .. });
-    let misplaced: Found =
-        |found| matches!(found, Breach::WrongBytes { .. } | Breach::ReadsUndefined { .. } | Breach::OutOfBounds { .. });
-    let cases: [(Sabotage, Found); 6] = [
+fn oracle_finds_each_sabotage() {
+    type Finds = fn(&Violation) -> bool;
+    let lost: Finds = |found| matches!(found, Violation::WrongBytes { .. } | Violation::ReadsUndefined { .. });
+    let misplaced: Finds = |found| {
+        matches!(found, Violation::WrongBytes { .. } | Violation::ReadsUndefined { .. } | Violation::OutOfBounds { .. })
+    };
+    let cases: [(Sabotage, Finds); 6] = [
         (Sabotage::SkipDeliver { nth: 1 }, lost),
         (Sabotage::ShiftDeliver { nth: 0 }, misplaced),
         (Sabotage::SkipCopy { nth: 0 }, lost),
-        (Sabotage::KeepStaging { nth: 0 }, |found| matches!(found, Breach::LeftOver { .. })),
-        (Sabotage::LoseCompletion { nth: 0 }, |found| matches!(found, Breach::NotLive { .. })),
-        (Sabotage::InventError { nth: 0, rank: Rank(2) }, |found| matches!(found, Breach::FalseError { .. })),
+        (Sabotage::KeepStaging { nth: 0 }, |found| matches!(found, Violation::LeftOver { .. })),
+        (Sabotage::LoseCompletion { nth: 0 }, |found| matches!(found, Violation::NotLive { .. })),
+        (Sabotage::InventError { nth: 0, rank: Rank(2) }, |found| matches!(found, Violation::FalseError { .. })),
     ];
     for (multicast, store) in
         [false, true].into_iter().flat_map(|m| [StoreKind::Bytes, StoreKind::Provenance].map(|s| (m, s)))
@@ -39,7 +40,7 @@ fn each_sabotage_is_found_out_by_what_it_does() {
         let scenario = scenario(multicast, store);
         run(&scenario, 1).unwrap_or_else(|failure| panic!("without sabotage all is well: {failure}"));
         for (sabotage, is_it) in cases {
-            let found = breach(&scenario, sabotage);
+            let found = violation(&scenario, sabotage);
             assert!(is_it(&found), "{sabotage:?}, multicast {multicast}, {store:?}: {found}");
         }
     }
@@ -47,11 +48,11 @@ fn each_sabotage_is_found_out_by_what_it_does() {
 
 #[test]
 fn a_skipped_reduction_is_found() {
-    for result in [Combined::Allreduce, Combined::ReduceScatterBlock, Combined::Scan] {
+    for result in [ReductionKind::Allreduce, ReductionKind::ReduceScatterBlock, ReductionKind::Scan] {
         let mut scenario = scenario(false, StoreKind::Bytes);
         scenario.groups[0].calls =
             vec![CallPlan::of(Pattern::Reduction { result, reduction: sum(Element::F32) }, 4000)];
-        let found = breach(&scenario, Sabotage::SkipReduce { nth: 0 });
-        assert!(matches!(found, Breach::WrongBytes { .. }), "{found}");
+        let found = violation(&scenario, Sabotage::SkipReduce { nth: 0 });
+        assert!(matches!(found, Violation::WrongBytes { .. }), "{found}");
     }
 }

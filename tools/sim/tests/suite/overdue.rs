@@ -66,7 +66,7 @@ fn sp_9_a_deadline_ends_the_call_on_all_ranks_with_the_names_of_the_missing() {
 }
 
 #[test]
-fn sp_9_nothing_is_reported_and_no_deadline_missed_that_ends_in_time() {
+fn sp_9_call_in_time_is_not_reported_and_misses_no_deadline() {
     let mut scenario = two_late();
     scenario.config.watchdog = Some(LATE * 3);
     scenario.groups[0].calls[1].deadline = Some(LATE * 3);
@@ -77,7 +77,7 @@ fn sp_9_nothing_is_reported_and_no_deadline_missed_that_ends_in_time() {
 
 /// A late leaf of a broadcast holds nobody up, so the other ranks miss no deadline.
 #[test]
-fn sp_9_a_deadline_concerns_those_who_wait() {
+fn sp_9_deadline_applies_to_waiting_ranks() {
     let mut scenario = one_call(4, Pattern::Broadcast { root: 0 }, 10_000);
     let call = &mut scenario.groups[0].calls[0];
     (call.deadline, call.late) = (Some(Duration::from_secs(1)), vec![(2, LATE)]);

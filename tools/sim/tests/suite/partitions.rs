@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use outboard_proto::CollectiveError;
-use outboard_sim::{CallPlan, Cut, Faults, GivenUp, GroupPlan, HostPause, Outcome, Scenario};
+use outboard_sim::{AbandonedConnection, CallPlan, Faults, GroupPlan, HostPause, LinkCut, RunOutcome, Scenario};
 
 use crate::play;
 
@@ -12,7 +12,7 @@ const AT: Duration = Duration::from_millis(1);
 const LASTING: Duration = Duration::from_secs(10);
 
 /// Two collectives of a group that `cuts` break, and one of a group that is requested as soon as the cuts are over.
-fn story(hosts: usize, cuts: Vec<Cut>) -> Scenario {
+fn story(hosts: usize, cuts: Vec<LinkCut>) -> Scenario {
     let mut scenario = Scenario::allgather(hosts, 10_000).with_faults(Faults { cuts, ..Faults::none() });
     let mut second = CallPlan::new(10_000);
     second.at = AT + Duration::from_millis(500);
@@ -31,7 +31,7 @@ fn story(hosts: usize, cuts: Vec<Cut>) -> Scenario {
 #[test]
 fn a_host_that_was_cut_off_is_welcome_again() {
     for seed in 0..30 {
-        let outcome = play(&story(4, Cut::off(2, 0..4, AT, LASTING)), seed);
+        let outcome = play(&story(4, LinkCut::off(2, 0..4, AT, LASTING)), seed);
         assert_eq!(
             (outcome.calls, outcome.errors),
             (12, 4),
@@ -45,8 +45,8 @@ fn a_host_that_was_cut_off_is_welcome_again() {
 fn one_way_and_pairwise_partitions_end_what_crosses_them_and_heal() {
     for seed in 0..30 {
         for (from, to) in [(0, 1), (1, 0), (1, 3), (3, 0)] {
-            let one_way = Cut { from, to, at: AT, lasting: LASTING };
-            let back = Cut { from: to, to: from, ..one_way };
+            let one_way = LinkCut { from, to, at: AT, lasting: LASTING };
+            let back = LinkCut { from: to, to: from, ..one_way };
             for cuts in [vec![one_way], vec![one_way, back]] {
                 assert_eq!(play(&story(4, cuts), seed).calls, 12, "the oracle has judged how each call ended");
             }
@@ -55,8 +55,8 @@ fn one_way_and_pairwise_partitions_end_what_crosses_them_and_heal() {
 }
 
 /// The failure of the first group as reported to its members: the named host, and whether it named itself.
-fn named(outcome: &Outcome) -> BTreeMap<usize, (u32, bool)> {
-    let first = outcome.told.iter().filter(|((group, _), _)| *group == 0);
+fn named(outcome: &RunOutcome) -> BTreeMap<usize, (u32, bool)> {
+    let first = outcome.reported_errors.iter().filter(|((group, _), _)| *group == 0);
     let named = first.map(|((_, member), error)| match error {
         CollectiveError::PeerLost { rank, .. } => (*member, (rank.0, false)),
         CollectiveError::Stalled { rank, .. } => (*member, (rank.0, true)),
@@ -67,14 +67,14 @@ fn named(outcome: &Outcome) -> BTreeMap<usize, (u32, bool)> {
 
 /// The end that receives nothing is the first to report the other end, at any time of the cut.
 #[test]
-fn all_ranks_name_the_end_of_a_one_way_cut_that_is_not_heard() {
+fn all_ranks_name_the_silent_end_of_a_one_way_cut() {
     let mut failed = 0;
     for seed in 0..600 {
         let hosts = 3 + seed as usize % 6;
         let from = seed as usize / 6 % hosts;
         let to = (from + 1 + seed as usize / 40 % (hosts - 1)) % hosts;
         let at = Duration::from_secs(5) + Duration::from_millis(seed * 7 % 1000);
-        let mut scenario = story(hosts, vec![Cut { from, to, at, lasting: LASTING }]).ranks_per_host(1);
+        let mut scenario = story(hosts, vec![LinkCut { from, to, at, lasting: LASTING }]).ranks_per_host(1);
         // The fabric retransmits by itself, so no retransmission of a link serves as a sign of life.
         scenario.config.retransmit_floor = Duration::from_secs(60);
         scenario.groups[0].calls = (0..40).map(|_| CallPlan::new(10_000)).collect();
@@ -93,7 +93,7 @@ fn all_ranks_name_the_end_of_a_one_way_cut_that_is_not_heard() {
 #[test]
 fn two_halves_grow_together() {
     for seed in 0..30 {
-        let cuts = [0, 1].into_iter().flat_map(|host| Cut::off(host, 2..5, AT, LASTING)).collect();
+        let cuts = [0, 1].into_iter().flat_map(|host| LinkCut::off(host, 2..5, AT, LASTING)).collect();
         let outcome = play(&story(5, cuts), seed);
         assert_eq!((outcome.calls, outcome.errors), (15, 5));
     }
@@ -102,7 +102,7 @@ fn two_halves_grow_together() {
 /// A service process that was stopped for long resumes: its groups fail. Groups requested from then on are made, though
 /// the service process does not know how long it was stopped.
 #[test]
-fn a_service_process_that_was_stopped_is_welcome_again() {
+fn stopped_service_process_rejoins() {
     for seed in 0..200 {
         let mut scenario = story(4, Vec::new()).ranks_per_host(1);
         scenario.faults.stalls.push(HostPause { host: 3, at: AT, lasting: LASTING });
@@ -119,11 +119,11 @@ fn a_service_process_that_was_stopped_is_welcome_again() {
 /// A link has been silent nearly for too long when packets flow again, over a connection that resumes later still. The
 /// silence of the cut does not count against groups that are requested after the cut.
 #[test]
-fn a_group_that_is_asked_for_behind_a_cut_is_made() {
+fn group_requested_behind_a_cut_is_made() {
     for seed in 0..400 {
         let hosts = 3 + seed as usize % 4;
         let lasting = Duration::from_millis(3300 + seed * 7);
-        let mut scenario = story(hosts, Cut::off(hosts - 1, 0..hosts, AT, lasting));
+        let mut scenario = story(hosts, LinkCut::off(hosts - 1, 0..hosts, AT, lasting));
         scenario.faults.backoff = Duration::from_millis(seed % 9 * 200);
         scenario.groups[1].create = AT + lasting + Duration::from_millis(seed % 5 * 50);
         scenario.groups[1].create_spread = Duration::from_millis(seed % 7 * 5);
@@ -135,7 +135,7 @@ fn a_group_that_is_asked_for_behind_a_cut_is_made() {
 #[test]
 fn a_group_of_the_partition_ends_somehow() {
     for seed in 0..60 {
-        let mut scenario = story(4, Cut::off(3, 0..4, AT, LASTING));
+        let mut scenario = story(4, LinkCut::off(3, 0..4, AT, LASTING));
         scenario.groups[1].create = AT + Duration::from_secs(seed % 10);
         play(&scenario, seed);
     }
@@ -143,7 +143,7 @@ fn a_group_of_the_partition_ends_somehow() {
 
 /// With three hosts or more, any host's finding names the missing rank to all members. With no late rank all is well.
 #[test]
-fn whoever_asks_too_late_for_a_group_is_named_everywhere() {
+fn too_late_group_request_is_named_on_all_ranks() {
     let mut refused = 0;
     for seed in 0..200 {
         let mut scenario = Scenario::allgather(2 + seed as usize % 11, 1000).ranks_per_host(1 + seed as usize % 3);
@@ -157,11 +157,11 @@ fn whoever_asks_too_late_for_a_group_is_named_everywhere() {
 /// The fabric may finally give up an attempt since a cut, just after a group was requested behind the cut. Then the
 /// host requests a connection once more.
 #[test]
-fn a_connection_that_is_given_up_late_costs_no_group() {
+fn late_connection_loss_costs_no_group() {
     for seed in 0..200 {
         let mut scenario = Scenario::allgather(2 + seed as usize % 5, 1000);
         let (host, at) = (seed as usize % 2, Duration::from_micros(seed * 5));
-        scenario.faults.given_up.push(GivenUp { host, peer: 1 - host, at });
+        scenario.faults.abandoned.push(AbandonedConnection { host, peer: 1 - host, at });
         scenario.groups[0].create_spread = Duration::from_millis(1);
         scenario.groups[0].calls[0].at = Duration::from_millis(2);
         play(&scenario, seed);
@@ -171,14 +171,14 @@ fn a_connection_that_is_given_up_late_costs_no_group() {
 /// A rank that has received all other requests for a group may leave before anybody has received its own. When packets
 /// flow again, ranks that still request are notified that the group was made, and who has left.
 #[test]
-fn who_left_unheard_is_heard_when_packets_flow_again() {
+fn departure_during_a_cut_is_noticed_after_it() {
     for seed in 0..60 {
         let mut scenario = Scenario::allgather(2, 1000);
         scenario.groups[0].calls.clear();
         scenario.groups[0].create_spread = Duration::from_millis(seed % 3);
         let lasting = Duration::from_millis(3000 + seed * 30);
-        let silent = Cut { from: 0, to: 1, at: Duration::ZERO, lasting };
-        let deaf = Cut { from: 1, to: 0, at: Duration::from_millis(5), lasting };
+        let silent = LinkCut { from: 0, to: 1, at: Duration::ZERO, lasting };
+        let deaf = LinkCut { from: 1, to: 0, at: Duration::from_millis(5), lasting };
         scenario.faults.cuts = vec![silent, deaf];
         // A host contacts only peers that it needs again.
         let create = Duration::from_millis(3550).max(lasting + deaf.at);

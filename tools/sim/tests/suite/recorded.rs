@@ -64,7 +64,7 @@ fn messages_without_room_wait_with_their_sources() {
 
 /// SP-5, GP-6: a message too large to request at once is announced instead, in any call of a recording.
 #[test]
-fn large_messages_beyond_what_is_asked_for_at_once_are_announced() {
+fn large_messages_beyond_the_credit_are_announced() {
     let mut large = 0;
     for seed in 0..100 {
         let mut scenario = mixed_recorded(seed);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use outboard_plan::Element;
-use outboard_sim::{Combined, Faults, Pattern, Scenario};
+use outboard_sim::{Faults, Pattern, ReductionKind, Scenario};
 
 use crate::{last_end, one_call, play, sum};
 
@@ -20,18 +20,18 @@ const MOST_ALLREDUCE_TIME: f64 = 1.3;
 /// Time of a reduce along a chain, whose links carry segments one behind the other.
 const MOST_REDUCE_TIME: f64 = 1.15;
 
-fn results() -> [Combined; 6] {
-    Combined::all(1, 5)
+fn results() -> [ReductionKind; 6] {
+    ReductionKind::all(1, 5)
 }
 
-fn reduction(ranks: usize, result: Combined, element: Element, bytes: u64) -> Scenario {
+fn reduction(ranks: usize, result: ReductionKind, element: Element, bytes: u64) -> Scenario {
     one_call(ranks, Pattern::Reduction { result, reduction: sum(element) }, bytes)
 }
 
 /// Members that may call in place.
-fn in_place(result: Combined, ranks: usize) -> Vec<usize> {
+fn in_place(result: ReductionKind, ranks: usize) -> Vec<usize> {
     match result {
-        Combined::Reduce { root } => vec![root],
+        ReductionKind::Reduce { root } => vec![root],
         _ => (0..ranks).filter(|member| member % 3 != 1).collect(),
     }
 }
@@ -51,7 +51,7 @@ fn groups_of_any_size_agree_with_the_reference() {
 
 #[test]
 fn one_rank_alone_and_empty_vectors_end() {
-    for result in Combined::all(0, 5) {
+    for result in ReductionKind::all(0, 5) {
         play(&reduction(1, result, Element::F64, 800), 1);
         play(&reduction(5, result, Element::F64, 0), 1);
     }
@@ -73,13 +73,13 @@ fn th_2_the_bits_of_a_result_are_the_same_from_run_to_run() {
 /// TH-2 where each host reduces first, and where segments pass along chains.
 #[test]
 fn th_2_by_hosts_the_bits_are_the_same_from_run_to_run() {
-    let root = Combined::Reduce { root: 1 };
+    let root = ReductionKind::Reduce { root: 1 };
     let to_root = ["chain:segment=4096", "hierarchical:between=chain,segment=4096", "hierarchical:between=halving"];
     let to_all = ["recursive-doubling", "ring", "rabenseifner"].map(|name| format!("hierarchical:between={name}"));
     let scattered = ["ring", "recursive-halving", "pairwise"].map(|name| format!("hierarchical:between={name}"));
     let reduces = to_root.iter().map(|name| (root, "reduce", (*name).to_owned()));
-    let allreduces = to_all.map(|name| (Combined::Allreduce, "allreduce", name));
-    let scatters = scattered.map(|name| (Combined::ReduceScatter { seed: 5 }, "reduce-scatter", name));
+    let allreduces = to_all.map(|name| (ReductionKind::Allreduce, "allreduce", name));
+    let scatters = scattered.map(|name| (ReductionKind::ReduceScatter { seed: 5 }, "reduce-scatter", name));
     for (result, collective, algorithm) in reduces.chain(allreduces).chain(scatters) {
         let text = format!("[[choice.{collective}]]\nalgorithm = \"{algorithm}\"\n");
         let tuning = Arc::new(text.parse().expect("valid"));
@@ -92,7 +92,7 @@ fn th_2_by_hosts_the_bits_are_the_same_from_run_to_run() {
 }
 
 /// Plays a reduction among 7 ranks again and again, with faults and late ranks.
-fn bits_stay(scenario: &Scenario, result: Combined) {
+fn bits_stay(scenario: &Scenario, result: ReductionKind) {
     let bits = play(scenario, 0).bits;
     for seed in 1..12u64 {
         let jitter = Duration::from_millis(2);
@@ -124,7 +124,7 @@ fn sp_6_a_late_rank_finds_its_result_when_it_comes() {
 /// A rank that needs nothing of the late rank does not wait for it.
 #[test]
 fn sp_6_a_scan_delays_only_those_behind_the_late_rank() {
-    let mut scenario = reduction(8, Combined::Scan, Element::F64, 800).ranks_per_host(2);
+    let mut scenario = reduction(8, ReductionKind::Scan, Element::F64, 800).ranks_per_host(2);
     scenario.groups[0].calls[0].late.push((5, LATE));
     let outcome = play(&scenario, 1);
     for ((_, member, _), end) in &outcome.ends {
@@ -136,7 +136,7 @@ fn sp_6_a_scan_delays_only_those_behind_the_late_rank() {
 /// Calls wait in order for scratch that the quota does not allow at once.
 #[test]
 fn calls_that_do_not_fit_the_staging_together_follow_each_other() {
-    let mut scenario = reduction(6, Combined::Allreduce, Element::F64, 40_000).ranks_per_host(2);
+    let mut scenario = reduction(6, ReductionKind::Allreduce, Element::F64, 40_000).ranks_per_host(2);
     scenario.groups[0].calls = vec![scenario.groups[0].calls[0].clone(); 6];
     scenario.groups[0].window = 6;
     (scenario.config.staging_quota, scenario.config.scratch_quota) = (0, SCRATCH);
@@ -147,14 +147,14 @@ fn calls_that_do_not_fit_the_staging_together_follow_each_other() {
 
 #[test]
 fn a_call_that_can_never_fit_the_staging_fails_on_all_ranks() {
-    let mut scenario = reduction(6, Combined::Allreduce, Element::F64, 400_000).ranks_per_host(2);
+    let mut scenario = reduction(6, ReductionKind::Allreduce, Element::F64, 400_000).ranks_per_host(2);
     scenario.config.scratch_quota = 100_000;
     assert_eq!(play(&scenario, 1).errors, 6);
 }
 
 /// Two groups of all ranks of two hosts. Each host calls another group first.
 fn crossed(bytes: u64) -> Scenario {
-    let mut scenario = reduction(8, Combined::Allreduce, Element::F64, bytes).ranks_per_host(4);
+    let mut scenario = reduction(8, ReductionKind::Allreduce, Element::F64, bytes).ranks_per_host(4);
     scenario.groups.push(scenario.groups[0].clone());
     for (group, late) in scenario.groups.iter_mut().zip([4..8, 0..4]) {
         group.calls[0].late = late.map(|member| (member, Duration::from_millis(1))).collect();
@@ -189,7 +189,7 @@ fn groups_that_do_not_fit_the_scratch_together_fail_and_do_not_hang() {
 
 /// When the last rank has its result, with one rank on each host, and with fabrics that accept no more than their own
 /// queues hold.
-fn ended(hosts: usize, result: Combined, bytes: u64, rate: u64) -> Duration {
+fn ended(hosts: usize, result: ReductionKind, bytes: u64, rate: u64) -> Duration {
     let mut scenario = reduction(hosts, result, Element::U64, bytes).on_links(rate);
     scenario.network.outstanding_frames = 16;
     last_end(&play(&scenario, 1))
@@ -201,10 +201,11 @@ fn ended(hosts: usize, result: Combined, bytes: u64, rate: u64) -> Duration {
 fn links_are_kept_busy() {
     for (hosts, bytes, rate) in [(4, 1 << 20, 250_000_000), (4, 4 << 20, 1_000_000_000), (8, 4 << 20, 1_000_000_000u64)]
     {
-        for (result, crossings, most) in
-            [(Combined::ReduceScatterBlock, 1, MOST_SCATTER_TIME), (Combined::Allreduce, 2, MOST_ALLREDUCE_TIME)]
-        {
-            let block = if result == Combined::Allreduce { bytes } else { bytes / hosts as u64 };
+        for (result, crossings, most) in [
+            (ReductionKind::ReduceScatterBlock, 1, MOST_SCATTER_TIME),
+            (ReductionKind::Allreduce, 2, MOST_ALLREDUCE_TIME),
+        ] {
+            let block = if result == ReductionKind::Allreduce { bytes } else { bytes / hosts as u64 };
             let ended = ended(hosts, result, block, rate);
             let bits = (crossings * (hosts as u64 - 1) * bytes * 8 / hosts as u64) as f64;
             let limit = Duration::from_secs_f64(bits / rate as f64);
@@ -219,7 +220,7 @@ fn a_reduce_takes_every_link_once() {
     const SEGMENT: u64 = 64 << 10;
     let rate = 1_000_000_000;
     for (hosts, bytes) in [(4, 1 << 20), (8, 1 << 20), (4, 4 << 20), (8, 4 << 20u64)] {
-        let ended = ended(hosts, Combined::Reduce { root: 1 }, bytes, rate);
+        let ended = ended(hosts, ReductionKind::Reduce { root: 1 }, bytes, rate);
         let bits = (bytes + (hosts as u64 - 2) * SEGMENT) * 8;
         let limit = Duration::from_secs_f64(bits as f64 / rate as f64);
         assert!(

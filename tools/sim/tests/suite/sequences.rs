@@ -1,7 +1,7 @@
 //! Sequences of recordings, calls and messages made of random bytes (GP-1, GP-2). `fuzz` plays such scripts made by a
 //! fuzzer.
 
-use outboard_sim::sequences::{Tally, play};
+use outboard_sim::sequences::{SequenceCounts, play};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
@@ -19,10 +19,10 @@ fn script(seed: u64) -> Vec<u8> {
 }
 
 #[test]
-fn sequences_come_to_what_their_reference_says() {
-    let mut sum = Tally::default();
+fn sequences_agree_with_their_reference() {
+    let mut sum = SequenceCounts::default();
     for seed in 0..SEEDS {
-        let tally = play(&script(seed)).unwrap_or_else(|breach| panic!("seed {seed}: {breach}"));
+        let tally = play(&script(seed)).unwrap_or_else(|violation| panic!("seed {seed}: {violation}"));
         sum.recorded += tally.recorded;
         sum.refused += tally.refused;
         sum.completed += tally.completed;
@@ -34,10 +34,10 @@ fn sequences_come_to_what_their_reference_says() {
 
 /// Found by fuzzing: empty recordings with more memory than any rank has.
 #[test]
-fn memory_that_no_step_names_is_not_needed() {
+fn unnamed_memory_of_a_recording_is_not_needed() {
     use outboard_sim::sequences::acts::{CALL_ALL, RECORD};
     let record = [RECORD, 0, 0, 0, 0, 0, 0xf4, 0xe0, 0];
     let call = [CALL_ALL, 0, 0, 0];
-    let tally = play(&[&[0; 7][..], &record, &call].concat()).unwrap_or_else(|breach| panic!("{breach}"));
+    let tally = play(&[&[0; 7][..], &record, &call].concat()).unwrap_or_else(|violation| panic!("{violation}"));
     assert_eq!(tally.recorded, 1);
 }

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use outboard_plan::Element;
-use outboard_sim::{CallPlan, Combined, Faults, Pattern, Scenario};
+use outboard_sim::{CallPlan, Faults, Pattern, ReductionKind, Scenario};
 
 use crate::{play, sum};
 
@@ -13,12 +13,17 @@ const LATE: Duration = Duration::from_secs(1);
 /// acknowledged: between two hosts that is one way there and one back, and a barrier adds one way.
 const MOST_TIME: f64 = 0.8;
 
-fn reduction(result: Combined) -> Pattern {
+fn reduction(result: ReductionKind) -> Pattern {
     Pattern::Reduction { result, reduction: sum(Element::F64) }
 }
 
 fn patterns() -> [Pattern; 7] {
-    let combined = [Combined::Reduce { root: 1 }, Combined::Allreduce, Combined::ReduceScatterBlock, Combined::Scan];
+    let combined = [
+        ReductionKind::Reduce { root: 1 },
+        ReductionKind::Allreduce,
+        ReductionKind::ReduceScatterBlock,
+        ReductionKind::Scan,
+    ];
     let [reduce, allreduce, scatter, scan] = combined.map(reduction);
     [Pattern::Allgather, Pattern::Alltoall, Pattern::Broadcast { root: 1 }, reduce, allreduce, scatter, scan]
 }
@@ -50,7 +55,7 @@ fn mc_9_small_calls_are_over_sooner_than_behind_a_barrier() {
 
 /// SP-6: the service process stands in for a rank that only receives, and passes the message on without the rank.
 #[test]
-fn sp_6_whoever_is_late_to_a_small_broadcast_delays_nobody() {
+fn sp_6_late_leaf_of_a_small_broadcast_delays_nobody() {
     for late in [0, 2, 3, 7] {
         let mut scenario = small(8, &[Pattern::Broadcast { root: 1 }], 1000);
         scenario.groups[0].calls[0].late.push((late, LATE));
@@ -62,7 +67,7 @@ fn sp_6_whoever_is_late_to_a_small_broadcast_delays_nobody() {
 
 /// TH-2: the bits do not depend on what comes first, with and without a barrier between the calls of a run.
 #[test]
-fn th_2_small_reductions_have_the_same_bits_whoever_is_late_and_whatever_is_lost() {
+fn th_2_small_reductions_keep_their_bits_under_lateness_and_loss() {
     let bits = |seed: u64, late: usize| {
         let faults = if seed == 0 { Faults::none() } else { Faults { frame_loss: 0.2, ..Faults::none() } };
         let calls: Vec<Pattern> = patterns().into_iter().cycle().take(18).collect();
@@ -93,7 +98,7 @@ fn small_calls_ahead_of_a_late_rank_take_no_more_staging_than_there_is() {
 
 /// A rank that calls something else is notified, even when all others have ended and left meanwhile.
 #[test]
-fn who_calls_another_size_never_waits_for_ever() {
+fn rank_that_calls_another_size_ends() {
     for pattern in patterns() {
         for (bytes, other) in [(0, 1664), (8, 1664), (1664, 0), (64, 128)] {
             for odd in [0, 1, 4] {

@@ -2,18 +2,18 @@
 
 use std::collections::BTreeMap;
 
-use outboard_nic::triggered::{Readiness, Settings};
-use outboard_nic::{Node, Port, host};
+use outboard_nic::triggered::{Readiness, TriggeredSettings};
+use outboard_nic::{NodeId, Port, host};
 use outboard_plan::selection::{Choice, Collective};
 use outboard_plan::{Arguments, Element, Topology};
 use outboard_plan_tools::triggered::Communicator;
-use outboard_sim::nics::Call;
+use outboard_sim::nics::NicCall;
 
 use crate::nics::{one_job, play, prepared, watch};
 use crate::sum;
 
-fn call(collective: Collective, algorithm: &str, bytes: u64) -> Call {
-    Call::new(Choice::read(collective, algorithm).expect("an algorithm"), bytes, None)
+fn call(collective: Collective, algorithm: &str, bytes: u64) -> NicCall {
+    NicCall::new(Choice::read(collective, algorithm).expect("an algorithm"), bytes, None)
 }
 
 /// CD-3: calls of any size are filled into two templates, one for each protocol.
@@ -21,7 +21,7 @@ fn call(collective: Collective, algorithm: &str, bytes: u64) -> Call {
 fn cd_3_a_thousand_calls_have_two_templates() {
     for per_host in [1, 8] {
         let topology = Topology::of_hosts((0..16).map(|rank| rank / per_host)).expect("few ranks");
-        let mut communicator = Communicator::new(&topology, Settings::default());
+        let mut communicator = Communicator::new(&topology, TriggeredSettings::default());
         for algorithm in ["standard-exchange", "bruck", "ring"] {
             let algorithm = match per_host {
                 1 => algorithm.to_owned(),
@@ -47,9 +47,9 @@ fn cd_3_queue_pairs_are_made_by_the_first_call() {
     {
         let made = |sizes: &[u64]| {
             let calls = sizes.iter().map(|bytes| call(Collective::Allgather, algorithm, *bytes)).collect();
-            let plan = one_job(8, per_host, calls, Settings::default());
+            let plan = one_job(8, per_host, calls, TriggeredSettings::default());
             let mut made = BTreeMap::new();
-            watch(&plan, 0, 3..4, |Node(node), engine| {
+            watch(&plan, 0, 3..4, |NodeId(node), engine| {
                 let of_port = |port| (port == 0, engine.queue_pairs(Port(port)));
                 let of_ports: Vec<_> = (0..per_host as u16).map(of_port).collect();
                 made.insert(node, (of_ports, engine.counters().queue_pairs));
@@ -91,13 +91,13 @@ const ALLGATHERS: [(&str, u32, u32); 9] = [
 /// CD-4, CD-5: for any settings, calls of any size in a row end with their bytes.
 #[test]
 fn settings_change_no_byte() {
-    let defaults = Settings::default();
+    let defaults = TriggeredSettings::default();
     let all = [
-        Settings { readiness: Readiness::Retry, ..defaults },
-        Settings { eager_bytes: 0, inline_bytes: 0, ..defaults },
-        Settings { eager_bytes: 4_000, buffer_bytes: 700, ..defaults },
-        Settings { buffer_bytes: 1, eager_bytes: 40, inline_places: 1, ..defaults },
-        Settings { virtual_ports: 3, physical_ports: 2, ..defaults },
+        TriggeredSettings { readiness: Readiness::Retry, ..defaults },
+        TriggeredSettings { eager_bytes: 0, inline_bytes: 0, ..defaults },
+        TriggeredSettings { eager_bytes: 4_000, buffer_bytes: 700, ..defaults },
+        TriggeredSettings { buffer_bytes: 1, eager_bytes: 40, inline_places: 1, ..defaults },
+        TriggeredSettings { virtual_ports: 3, physical_ports: 2, ..defaults },
     ];
     for settings in all {
         for (collective, algorithm) in AHEAD {
@@ -106,7 +106,7 @@ fn settings_change_no_byte() {
         }
         for (algorithm, ranks, per_host) in ALLGATHERS {
             let even = |bytes| call(Collective::Allgather, algorithm, bytes);
-            let uneven = |bytes| Call { uneven: Some(bytes), ..even(bytes) };
+            let uneven = |bytes| NicCall { uneven: Some(bytes), ..even(bytes) };
             let calls = vec![even(3_000), uneven(50), even(1), uneven(9_000), even(39), uneven(7), even(5_000)];
             play(&one_job(ranks, per_host, calls, settings), 0..3);
         }
@@ -119,7 +119,7 @@ fn settings_change_no_byte() {
 fn who_finds_a_receiver_not_ready_sends_again() {
     let refused = |collective, algorithm, bytes, readiness| {
         let calls = vec![call(collective, algorithm, bytes); 6];
-        let plan = one_job(6, 1, calls, Settings { readiness, ..Settings::default() });
+        let plan = one_job(6, 1, calls, TriggeredSettings { readiness, ..TriggeredSettings::default() });
         let mut refused = 0;
         watch(&plan, 0, 0..20, |_, engine| refused += engine.counters().refused);
         refused
@@ -134,31 +134,31 @@ fn who_finds_a_receiver_not_ready_sends_again() {
 /// A NIC without room reports both numbers.
 #[test]
 fn what_a_nic_has_no_room_for_is_refused_with_numbers() {
-    let refused = |settings: Settings, expected: &str| {
+    let refused = |settings: TriggeredSettings, expected: &str| {
         let plan = one_job(8, 1, vec![call(Collective::Allgather, "bruck", 100); 3], settings);
         let said = prepared(&plan).play(0).expect_err("too small").to_string();
         assert!(said.contains(expected), "{said}");
     };
-    let defaults = Settings::default();
-    refused(Settings { queue_pairs: 17, ..defaults }, "18 queue pairs: a NIC has 17");
+    let defaults = TriggeredSettings::default();
+    refused(TriggeredSettings { queue_pairs: 17, ..defaults }, "18 queue pairs: a NIC has 17");
     refused(
-        Settings { registered_bytes: 40_000, ..defaults },
+        TriggeredSettings { registered_bytes: 40_000, ..defaults },
         "131072 B of registered memory, of which 40000 B are left",
     );
     refused(
-        Settings { queue_depth: 10, ..defaults },
+        TriggeredSettings { queue_depth: 10, ..defaults },
         "requests: a queue has room for 10; choose an algorithm with fewer messages",
     );
-    refused(Settings { calls: 2, ..defaults }, "3 calls of job 0 at once: 2 may be in flight");
+    refused(TriggeredSettings { calls: 2, ..defaults }, "3 calls of job 0 at once: 2 may be in flight");
 }
 
 /// Processes that find no staging, or that request everything first, end with the same bytes.
 #[test]
 fn hosts_without_staging_end_right() {
     for (eager_bytes, staging_bytes) in [(0, 0), (16 << 10, 0), (16 << 10, 900)] {
-        let settings = host::Settings { eager_bytes, staging_bytes, ..host::Settings::default() };
+        let settings = host::HostSettings { eager_bytes, staging_bytes, ..host::HostSettings::default() };
         let reduce = Choice::read(Collective::Allreduce, "rabenseifner").expect("an algorithm");
-        let mut calls = vec![Call::new(reduce, 4_000, Some(sum(Element::F64))); 2];
+        let mut calls = vec![NicCall::new(reduce, 4_000, Some(sum(Element::F64))); 2];
         calls.extend(AHEAD.map(|(collective, algorithm)| call(collective, algorithm, 333)));
         play(&one_job(7, 2, calls, settings), 0..10);
     }

@@ -4,22 +4,22 @@
 
 use outboard_plan::{Extents, Rank};
 
-use super::{Group, State};
-use crate::endpoint::turns::Load;
-use crate::endpoint::{Endpoint, Node};
+use super::{Group, GroupState};
+use crate::effects::CallCompletion;
+use crate::endpoint::turns::CallLoad;
+use crate::endpoint::{Endpoint, NodeState};
 use crate::error::CollectiveError;
-use crate::group::lateness::Watch;
+use crate::group::lateness::LatenessWatch;
 use crate::ids::{CallId, GroupHandle, InstanceId, SpId};
 use crate::instance::tagged::TAGGED;
 use crate::instance::{Context, Instance, Unplanned};
-use crate::interface::{Class, Moves, Pairs, PostedCall, Signature, Sizes, Step};
-use crate::outbox::Completion;
-use crate::transfer::{Owner, StepOf};
-use crate::wire::{EarlyCts, Origin, Rts, TransferMessage};
+use crate::interface::{BlockSizes, CallClass, CallMovement, ExchangePairs, Milestone, PostedCall, Signature};
+use crate::transfer::{StepOf, StepOwner};
+use crate::wire::{EarlyCts, OfferOrigin, Rts, TransferMessage};
 
 impl Endpoint {
     pub(in crate::endpoint) fn route_call(&mut self, call: PostedCall) {
-        let completion = Completion { call: call.id, group: call.group, instance: call.instance, rank: call.rank };
+        let completion = CallCompletion { call: call.id, group: call.group, instance: call.instance, rank: call.rank };
         let tried = match self.groups.get_mut(&call.group) {
             Some(g) => g.handle_call(&mut self.node, call),
             None => Err(CollectiveError::Protocol(self.node.id)),
@@ -47,9 +47,9 @@ impl Endpoint {
 
     pub(in crate::endpoint) fn route_fault(&mut self, call: CallId, error: fn(Rank) -> CollectiveError) {
         let found = self.groups.iter().find_map(|(h, g)| {
-            let mut alive = g.instances.iter().filter(|(_, c)| c.alive());
+            let mut is_active = g.instances.iter().filter(|(_, c)| c.is_active());
             let message = || g.tagged.has_call(call).map(|rank| (*h, TAGGED, rank));
-            alive.find_map(|(i, c)| c.has_call(call).map(|rank| (*h, *i, rank))).or_else(message)
+            is_active.find_map(|(i, c)| c.has_call(call).map(|rank| (*h, *i, rank))).or_else(message)
         });
         let ending = || self.node.out.ending(call).map(|ending| (ending.group, ending.instance, ending.rank));
         // A call that has been reported as ended has no buffers any more.
@@ -64,46 +64,48 @@ impl Endpoint {
 
 impl Group {
     /// A local rank calls. An error means that the call cannot succeed.
-    fn handle_call(&mut self, node: &mut Node, call: PostedCall) -> Result<(), CollectiveError> {
+    fn handle_call(&mut self, node: &mut NodeState, call: PostedCall) -> Result<(), CollectiveError> {
         match call.signature.kind.class().moves {
-            Moves::Messages(_) => self.try_tagged_call(node, call),
-            Moves::ToAll | Moves::Blocks(_) | Moves::Combined(_) | Moves::Nothing => self.try_call(node, call),
+            CallMovement::Messages(_) => self.try_tagged_call(node, call),
+            CallMovement::ToAll | CallMovement::Blocks(_) | CallMovement::Combined(_) | CallMovement::Nothing => {
+                self.try_call(node, call)
+            }
         }
     }
 
-    fn try_call(&mut self, node: &mut Node, call: PostedCall) -> Result<(), CollectiveError> {
+    fn try_call(&mut self, node: &mut NodeState, call: PostedCall) -> Result<(), CollectiveError> {
         let protocol = CollectiveError::Protocol(node.id);
         let PostedCall { instance, signature, rank, .. } = call;
         let local = self.members.local(rank).ok_or(protocol.clone())?;
         let ranks = self.members.ranks();
-        let may_call = !matches!(self.state, State::Creating { .. }) && !self.left.contains(&rank);
-        if !may_call || instance.0 != self.calls[local].0 + 1 || !sound(&call, ranks) {
+        let may_call = !matches!(self.state, GroupState::Creating { .. }) && !self.left.contains(&rank);
+        if !may_call || instance.0 != self.calls[local].0 + 1 || !has_valid_blocks(&call, ranks) {
             return Err(protocol);
         }
         self.calls[local] = (instance.0, Some(signature));
-        if let Some(doom) = self.doom(instance) {
-            return Err(doom);
+        if let Some(failure) = self.failure_of(instance) {
+            return Err(failure);
         }
         let sizes = call.blocks.as_ref().and_then(|blocks| signature.kind.extents(blocks));
-        self.know_instance(node, node.id, instance, (signature, rank), sizes)?;
-        node.note_load(self.members.handle, instance, Load::of(&call, ranks));
+        self.find_or_create_instance(node, node.id, instance, (signature, rank), sizes)?;
+        node.note_load(self.members.handle, instance, CallLoad::of(&call, ranks));
         if let (Some(watch), Some(after)) = (self.watches.get_mut(&instance), call.deadline) {
             watch.set_deadline(node.out.now, after);
         }
         // Compare before the call, since it may enter the barrier, and after it, since it may need something.
-        self.compare_with_left(node, instance);
-        if let Some(doom) = self.doom(instance) {
-            return Err(doom);
+        self.check_against_departed(node, instance);
+        if let Some(failure) = self.failure_of(instance) {
+            return Err(failure);
         }
         self.with_instance_or_break(node, instance, |i, cx| i.handle_call(cx, call));
-        self.compare_with_left(node, instance);
+        self.check_against_departed(node, instance);
         Ok(())
     }
 
     /// Runs `f` on an instance, if it still exists.
     pub(in crate::endpoint) fn with_instance<T>(
         &mut self,
-        node: &mut Node,
+        node: &mut NodeState,
         id: InstanceId,
         f: impl FnOnce(&mut Instance, &mut Context<'_>) -> T,
     ) -> Option<T> {
@@ -114,15 +116,15 @@ impl Group {
     }
 
     /// Passes ended messages to the programs of their steps, until no further step follows.
-    pub(in crate::endpoint) fn run_steps(&mut self, node: &mut Node) {
+    pub(in crate::endpoint) fn run_steps(&mut self, node: &mut NodeState) {
         while let Some((StepOf { owner, op }, result)) = self.transfer.poll_ended() {
-            if let Owner::Instance { instance, .. } = owner {
-                node.out.touch(self.members.handle, instance);
+            if let StepOwner::Instance { instance, .. } = owner {
+                node.out.mark_changed(self.members.handle, instance);
             }
             let (mut cx, instances, tagged) = self.all((&node.config, &mut node.out));
             let carried = match owner {
-                Owner::Call(call) => tagged.complete(&mut cx, (call, op), result),
-                Owner::Instance { instance, local } => match instances.get_mut(&instance) {
+                StepOwner::Call(call) => tagged.complete(&mut cx, (call, op), result),
+                StepOwner::Instance { instance, local } => match instances.get_mut(&instance) {
                     Some(i) => result.map(|()| i.complete(&mut cx, local, op)),
                     None => Ok(()),
                 },
@@ -133,15 +135,15 @@ impl Group {
             }
         }
         let (transfer, mut site) = self.transfer(node);
-        transfer.settle(&mut site);
+        transfer.progress(&mut site);
         node.turns.note_transfer(self.members.handle, self.transfer.has_bulk());
-        self.mind_turns(node);
+        self.update_turns(node);
     }
 
     /// Like [`Self::with_instance`]. An error shows that the group cannot go on, and breaks it.
     pub(in crate::endpoint) fn with_instance_or_break(
         &mut self,
-        node: &mut Node,
+        node: &mut NodeState,
         id: InstanceId,
         f: impl FnOnce(&mut Instance, &mut Context<'_>) -> Result<(), CollectiveError>,
     ) {
@@ -150,54 +152,60 @@ impl Group {
         }
     }
 
-    /// Creates the instance, or compares its signature with the known one. `teller` is the source of the news.
-    pub(super) fn know_instance(
+    /// Creates the instance, or compares its signature with the known one. `reporter` is the source of the news.
+    pub(super) fn find_or_create_instance(
         &mut self,
-        node: &mut Node,
-        teller: SpId,
+        node: &mut NodeState,
+        reporter: SpId,
         instance: InstanceId,
         (signature, rank): (Signature, Rank),
         sizes: Option<Extents>,
     ) -> Result<(), CollectiveError> {
         self.compare_with_known(node, instance, signature, rank)?;
         if self.instances.contains_key(&instance) {
-            return sizes.map_or(Ok(()), |sizes| self.size_instance(node, teller, instance, sizes));
+            return sizes.map_or(Ok(()), |sizes| self.size_instance(node, reporter, instance, sizes));
         }
         let (mut cx, _) = self.parts((&node.config, &mut node.out), instance);
         match Instance::new(&mut cx, instance, (rank, signature), sizes) {
             Ok(i) => {
                 self.instances.insert(instance, i);
-                self.watches.insert(instance, Watch::new(node.out.now, node.config.watchdog));
+                self.watches.insert(instance, LatenessWatch::new(node.out.now, node.config.watchdog));
                 let someone_left = !self.lost.is_empty();
                 node.begin(self.members.handle, instance);
-                node.out.step(self.members.handle, instance, Step::Known(signature));
+                node.out.step(self.members.handle, instance, Milestone::Known(signature));
                 if someone_left {
                     // A rank that has left may owe us something for the instance.
-                    self.mind_peers(node);
+                    self.rearm_watches(node);
                 }
                 Ok(())
             }
-            Err(why) => Err(self.refuse_instance(node, teller, why)),
+            Err(why) => Err(self.reject_instance(node, reporter, why)),
         }
     }
 
-    /// `teller` has sent the sizes of an instance. An error has broken the group.
+    /// `reporter` has sent the sizes of an instance. An error has broken the group.
     fn size_instance(
         &mut self,
-        node: &mut Node,
-        teller: SpId,
+        node: &mut NodeState,
+        reporter: SpId,
         id: InstanceId,
         sizes: Extents,
     ) -> Result<(), CollectiveError> {
         let (mut cx, Some(instance)) = self.parts((&node.config, &mut node.out), id) else { return Ok(()) };
         match instance.set_sizes(&mut cx, sizes) {
             Ok(()) => Ok(()),
-            Err(why) => Err(self.refuse_instance(node, teller, why)),
+            Err(why) => Err(self.reject_instance(node, reporter, why)),
         }
     }
 
     /// Handles requested sizes. False when they are invalid.
-    pub(super) fn handle_sizes(&mut self, node: &mut Node, id: InstanceId, from: (SpId, u32), sizes: &[u64]) -> bool {
+    pub(super) fn handle_sizes(
+        &mut self,
+        node: &mut NodeState,
+        id: InstanceId,
+        from: (SpId, u32),
+        sizes: &[u64],
+    ) -> bool {
         let (cx, instance) = self.parts((&node.config, &mut node.out), id);
         // A local rank may have called in the meantime, and ended.
         let Some(instance) = instance else { return true };
@@ -207,12 +215,12 @@ impl Group {
         true
     }
 
-    /// An instance from `teller` cannot be executed: the group breaks.
-    fn refuse_instance(&mut self, node: &mut Node, teller: SpId, why: Unplanned) -> CollectiveError {
+    /// An instance from `reporter` cannot be executed: the group breaks.
+    fn reject_instance(&mut self, node: &mut NodeState, reporter: SpId, why: Unplanned) -> CollectiveError {
         let error = match why {
             Unplanned::Unsound(what) => {
-                node.out.violation(Some(teller), what);
-                CollectiveError::Protocol(teller)
+                node.out.violation(Some(reporter), what);
+                CollectiveError::Protocol(reporter)
             }
             Unplanned::Room(error) => error,
         };
@@ -222,7 +230,7 @@ impl Group {
 
     pub(super) fn handle_ready(
         &mut self,
-        node: &mut Node,
+        node: &mut NodeState,
         instance: InstanceId,
         (from, step): (u32, u8),
         (signature, rank): (Signature, Rank),
@@ -230,7 +238,7 @@ impl Group {
         if !self.members.has_rank(rank) {
             return false;
         }
-        if self.doom(instance).is_some() {
+        if self.failure_of(instance).is_some() {
             return true;
         }
         if self.has_ended(instance) {
@@ -241,32 +249,45 @@ impl Group {
         if !self.may_open(instance) {
             return false;
         }
-        if self.know_instance(node, self.members.sps[from as usize], instance, (signature, rank), None).is_err() {
+        if self
+            .find_or_create_instance(node, self.members.sps[from as usize], instance, (signature, rank), None)
+            .is_err()
+        {
             return true;
         }
         let known = self.with_instance(node, instance, |i, cx| i.handle_ready(cx, from, step)).unwrap_or(true);
-        self.compare_with_left(node, instance);
+        self.check_against_departed(node, instance);
         known
     }
 
     /// Handles a message about messages from rank to rank. False when it cannot come now.
     pub(super) fn handle_transfer(
         &mut self,
-        node: &mut Node,
+        node: &mut NodeState,
         from: SpId,
         message: TransferMessage,
         payload_len: u32,
     ) -> bool {
         match &message {
-            &TransferMessage::Offer { origin: Origin::Instance { instance, signature, signer }, rank, .. } => {
-                return self.handle_offer(node, instance, (from, rank), (signature, signer), (message, payload_len));
+            &TransferMessage::Offer {
+                origin: OfferOrigin::Instance { instance, signature, first_caller },
+                rank,
+                ..
+            } => {
+                return self.handle_offer(
+                    node,
+                    instance,
+                    (from, rank),
+                    (signature, first_caller),
+                    (message, payload_len),
+                );
             }
             TransferMessage::Expected(fragment) => {
-                if self.has_ended(fragment.instance) || self.doom(fragment.instance).is_some() {
+                if self.has_ended(fragment.instance) || self.failure_of(fragment.instance).is_some() {
                     return true;
                 }
                 // No peer passes the barrier before this service process has entered it (MC-4).
-                if self.instance(fragment.instance).is_none_or(|i| i.alive() && !i.has_entered()) {
+                if self.instance(fragment.instance).is_none_or(|i| i.is_active() && !i.has_entered()) {
                     return false;
                 }
             }
@@ -293,23 +314,23 @@ impl Group {
     /// Handles an offer of a collective without a barrier: blocks of `rank` for local ranks, and early CTS for theirs.
     fn handle_offer(
         &mut self,
-        node: &mut Node,
+        node: &mut NodeState,
         instance: InstanceId,
         (from, rank): (SpId, Rank),
-        (signature, signer): (Signature, Rank),
+        (signature, first_caller): (Signature, Rank),
         (offer, payload_len): (TransferMessage, u32),
     ) -> bool {
-        let known = self.members.has_rank(rank) && self.members.has_rank(signer);
+        let known = self.members.has_rank(rank) && self.members.has_rank(first_caller);
         if !known || self.members.sp_of(rank) != from {
             return false;
         }
-        if self.doom(instance).is_some() {
+        if self.failure_of(instance).is_some() {
             return true;
         }
         if self.has_ended(instance) {
             // A mismatch has been sent to all members already.
-            drop(self.compare_with_known(node, instance, signature, signer));
-            if let Some(error) = unmet(&offer) {
+            drop(self.compare_with_known(node, instance, signature, first_caller));
+            if let Some(error) = mismatched_offer(&offer) {
                 self.break_up(node, error, true);
             }
             return true;
@@ -317,7 +338,7 @@ impl Group {
         if !self.may_open(instance) {
             return false;
         }
-        if self.know_instance(node, from, instance, (signature, signer), None).is_err() {
+        if self.find_or_create_instance(node, from, instance, (signature, first_caller), None).is_err() {
             return true;
         }
         let offered = self.with_instance(node, instance, |i, cx| i.handle_offer(cx, from, offer, payload_len));
@@ -330,12 +351,13 @@ impl Group {
     /// Compares a call with a known or ended instance. Only exchanges end without all ranks.
     pub(super) fn compare_with_known(
         &mut self,
-        node: &mut Node,
+        node: &mut NodeState,
         instance: InstanceId,
         b: Signature,
         b_rank: Rank,
     ) -> Result<(), CollectiveError> {
-        let ended = || self.exchanged.iter().find(|(ended, ..)| *ended == instance).map(|(_, rank, a)| (*rank, *a));
+        let ended =
+            || self.ended_exchanges.iter().find(|(ended, ..)| *ended == instance).map(|(_, rank, a)| (*rank, *a));
         let known = self.instances.get(&instance).map(Instance::signature).or_else(ended);
         let Some((a_rank, a)) = known.filter(|(_, a)| *a != b) else { return Ok(()) };
         let error = CollectiveError::Mismatch { a_rank, a, b_rank, b };
@@ -344,41 +366,42 @@ impl Group {
     }
 
     /// Runs `f` on an instance for a message sent behind its barrier. False when no such message can come.
-    pub(super) fn with_known(
+    pub(super) fn with_known_instance(
         &mut self,
-        node: &mut Node,
+        node: &mut NodeState,
         instance: InstanceId,
         f: impl FnOnce(&mut Instance, &mut Context<'_>) -> bool,
     ) -> bool {
         match self.instance(instance) {
-            Some(i) if i.alive() => self.with_instance(node, instance, f).unwrap_or(false),
+            Some(i) if i.is_active() => self.with_instance(node, instance, f).unwrap_or(false),
             // The acknowledgement in the same frame may have ended the instance, which is not removed yet.
             Some(_) => true,
             // Behind the barrier all concerned know the instance, so an unknown one has ended.
-            None => self.has_ended(instance) || self.doom(instance).is_some(),
+            None => self.has_ended(instance) || self.failure_of(instance).is_some(),
         }
     }
 
     /// A rank that has left owes nothing: an instance that still needs something of it contradicts it.
-    pub(super) fn compare_with_left(&mut self, node: &mut Node, id: InstanceId) {
+    pub(super) fn check_against_departed(&mut self, node: &mut NodeState, id: InstanceId) {
         let left = self.lost.iter().filter(|(_, lost)| lost.after >= id).map(|(rank, _)| *rank);
         let left: Vec<Rank> = left.collect();
         if left.is_empty() {
             return;
         }
         let (cx, Some(instance)) = self.parts((&node.config, &mut node.out), id) else { return };
-        let found = left.into_iter().find_map(|rank| Some((rank, instance.contradiction(&cx, rank)?)));
+        let found = left.into_iter().find_map(|rank| Some((rank, instance.mismatch_with_departed(&cx, rank)?)));
         if let Some((rank, error)) = found {
             // The rank may have sent what it owes over a link that was lost.
-            let was_renewed = self.renewed.contains(&self.members.sp_of(rank));
-            let error = if was_renewed { self.members.loss_of(self.members.of_rank[rank.0 as usize]) } else { error };
+            let was_reconnected = self.reconnected.contains(&self.members.sp_of(rank));
+            let error =
+                if was_reconnected { self.members.loss_of(self.members.of_rank[rank.0 as usize]) } else { error };
             self.break_up(node, error, true);
         }
     }
 }
 
 /// The error for an offer to ranks whose calls have ended.
-fn unmet(offer: &TransferMessage) -> Option<CollectiveError> {
+fn mismatched_offer(offer: &TransferMessage) -> Option<CollectiveError> {
     let TransferMessage::Offer { rank, ready, early, .. } = offer else { return None };
     let sent = |rts: &Rts| CollectiveError::Block {
         source_rank: *rank,
@@ -396,40 +419,44 @@ fn unmet(offer: &TransferMessage) -> Option<CollectiveError> {
 }
 
 /// Whether the blocks of a call are valid. Calls without blocks of their own are as even as the signature.
-fn sound(call: &PostedCall, ranks: u32) -> bool {
-    let Class { moves, sizes } = call.signature.kind.class();
+fn has_valid_blocks(call: &PostedCall, ranks: u32) -> bool {
+    let CallClass { moves, sizes } = call.signature.kind.class();
     let bytes = call.signature.bytes;
     match (moves, sizes, &call.blocks) {
         // A message is no instance of a group.
-        (Moves::Messages(_), ..) => false,
-        (_, Sizes::Whole | Sizes::Even, Some(_)) | (_, Sizes::Agreed(_) | Sizes::Paired, None) => false,
-        (Moves::Nothing, _, None) => bytes == 0,
-        (Moves::Blocks(pairs), _, None) => {
+        (CallMovement::Messages(_), ..) => false,
+        (_, BlockSizes::Whole | BlockSizes::Even, Some(_)) | (_, BlockSizes::Agreed(_) | BlockSizes::Paired, None) => {
+            false
+        }
+        (CallMovement::Nothing, _, None) => bytes == 0,
+        (CallMovement::Blocks(pairs), _, None) => {
             let has_root = match pairs {
-                Pairs::All => true,
-                Pairs::To(root) | Pairs::From(root) => root.0 < ranks && (call.rank == root || !call.in_place),
+                ExchangePairs::All => true,
+                ExchangePairs::To(root) | ExchangePairs::From(root) => {
+                    root.0 < ranks && (call.rank == root || !call.in_place)
+                }
             };
             has_root && bytes.checked_mul(ranks.into()).is_some()
         }
-        (Moves::ToAll | Moves::Combined(_), _, None) => true,
-        (Moves::Blocks(pairs), _, Some(blocks)) => {
+        (CallMovement::ToAll | CallMovement::Combined(_), _, None) => true,
+        (CallMovement::Blocks(pairs), _, Some(blocks)) => {
             blocks.check(ranks, call.rank).is_ok()
                 && match pairs {
-                    Pairs::All => true,
-                    Pairs::To(root) => root.0 < ranks && blocks.are_gathered(root, call.rank),
-                    Pairs::From(root) => root.0 < ranks && blocks.are_scattered(root, call.rank),
+                    ExchangePairs::All => true,
+                    ExchangePairs::To(root) => root.0 < ranks && blocks.fit_gather(root, call.rank),
+                    ExchangePairs::From(root) => root.0 < ranks && blocks.fit_scatter(root, call.rank),
                 }
         }
-        (Moves::Combined(_), _, Some(blocks)) => {
-            blocks.send.len() == ranks as usize && call.signature.kind.agreed(blocks) == Some(call.signature)
+        (CallMovement::Combined(_), _, Some(blocks)) => {
+            blocks.send.len() == ranks as usize && call.signature.kind.signature_of(blocks) == Some(call.signature)
         }
-        (Moves::ToAll, _, Some(blocks)) => {
+        (CallMovement::ToAll, _, Some(blocks)) => {
             blocks.receive.len() == ranks as usize
-                && call.signature.kind.agreed(blocks) == Some(call.signature)
+                && call.signature.kind.signature_of(blocks) == Some(call.signature)
                 && blocks.receive.iter().chain(&blocks.send).all(|span| span.end().is_some())
                 && blocks.send.len() == 1
                 && blocks.send[0].len == blocks.receive[call.rank.0 as usize].len
         }
-        (Moves::Nothing, _, Some(_)) => false,
+        (CallMovement::Nothing, _, Some(_)) => false,
     }
 }

@@ -8,8 +8,8 @@
 
 use outboard_plan::Rank;
 
-use super::{Group, State};
-use crate::endpoint::Node;
+use super::{Group, GroupState};
+use crate::endpoint::NodeState;
 use crate::error::CollectiveError;
 use crate::ids::{InstanceId, SpId};
 use crate::interface::Signature;
@@ -25,7 +25,7 @@ pub(super) struct Lost {
 
 impl Group {
     /// A member reports a lost rank, perhaps again over another link. False unless the member serves that rank.
-    pub(super) fn handle_lost(&mut self, node: &mut Node, from: SpId, rank: Rank, lost: Lost) -> bool {
+    pub(super) fn handle_lost(&mut self, node: &mut NodeState, from: SpId, rank: Rank, lost: Lost) -> bool {
         let known = [rank, lost.cause].iter().all(|rank| self.members.has_rank(*rank));
         if !known || self.members.sp_of(rank) != from {
             return false;
@@ -35,48 +35,48 @@ impl Group {
         }
         self.lose_rank(node, rank, lost);
         match self.state {
-            State::Ready => self.mind_lost(node, self.members.of_rank[rank.0 as usize] as usize),
-            State::Creating { .. } | State::Broken(_) => self.mind_peers(node),
+            GroupState::Ready => self.rearm_watches_after_loss(node, self.members.of_rank[rank.0 as usize] as usize),
+            GroupState::Creating { .. } | GroupState::Broken(_) => self.rearm_watches(node),
         }
         true
     }
 
     /// Fails the instances after the last that `rank` took part in: they need the rank.
-    pub(super) fn lose_rank(&mut self, node: &mut Node, rank: Rank, lost: Lost) {
+    pub(super) fn lose_rank(&mut self, node: &mut NodeState, rank: Rank, lost: Lost) {
         let Lost { after, cause } = lost;
         let at = self.members.of_rank[rank.0 as usize] as usize;
         assert!(self.lost.insert(rank, lost).is_none(), "a rank is lost once");
-        self.staying[at] -= 1;
+        self.remaining_ranks[at] -= 1;
         self.last[at] = self.last[at].max(after);
         self.fail_after(node, after, cause);
         let open: Vec<InstanceId> = self.instances.range(..=after).map(|(instance, _)| *instance).collect();
-        open.into_iter().for_each(|instance| self.compare_with_left(node, instance));
-        self.with_tagged(node, |tagged, cx| tagged.lose(cx, rank));
+        open.into_iter().for_each(|instance| self.check_against_departed(node, instance));
+        self.with_tagged(node, |tagged, cx| tagged.cancel_rank(cx, rank));
     }
 
     /// A member waits long. It gets the reason for failures here, since a lost link may have lost the news. Its oldest
     /// call is compared with the call here, since some mismatched calls only wait for each other. False for an invalid
     /// call.
-    pub(super) fn handle_waits(
+    pub(super) fn handle_query_failures(
         &mut self,
-        node: &mut Node,
+        node: &mut NodeState,
         from: SpId,
         newest: InstanceId,
         oldest: Option<(InstanceId, Signature, Rank)>,
     ) -> bool {
         if let Some(error) = self.broken() {
-            self.say_broken(node, from, error);
+            self.report_failure(node, from, error);
             return true;
         }
         if let Some((after, cause)) = self.failing.filter(|(after, _)| *after < newest) {
-            let body = GroupMessage::Fails { fingerprint: self.members.fingerprint, after, cause };
+            let body = GroupMessage::Failures { fingerprint: self.members.fingerprint, after, cause };
             node.out.messages.push_back((from, Message::Group { group: self.members.handle, body }));
         }
         let Some((instance, signature, rank)) = oldest else { return true };
         if !self.members.has_rank(rank) {
             return false;
         }
-        if self.doom(instance).is_none() {
+        if self.failure_of(instance).is_none() {
             // A mismatch has been sent to all members already.
             drop(self.compare_with_known(node, instance, signature, rank));
         }
@@ -85,7 +85,7 @@ impl Group {
 
     /// The answer: an instance that fails at a member fails here, too. Nothing else follows, since the messages that a
     /// lost rank owes come from its own service process. False for an unknown rank.
-    pub(super) fn handle_fails(&mut self, node: &mut Node, after: InstanceId, cause: Rank) -> bool {
+    pub(super) fn handle_failures(&mut self, node: &mut NodeState, after: InstanceId, cause: Rank) -> bool {
         let known = self.members.has_rank(cause);
         if known {
             self.fail_after(node, after, cause);
@@ -94,7 +94,7 @@ impl Group {
     }
 
     /// Fails the instances after this one because of this rank.
-    fn fail_after(&mut self, node: &mut Node, after: InstanceId, cause: Rank) {
+    fn fail_after(&mut self, node: &mut NodeState, after: InstanceId, cause: Rank) {
         self.failing = self.failing.into_iter().chain([(after, cause)]).min();
         self.fail_instances(node, after, &CollectiveError::RankLost(cause));
     }

@@ -7,24 +7,24 @@ use std::time::Duration;
 
 use outboard_plan::Rank;
 
-use super::{Addresses, FailedGroup, Group, State};
-use crate::endpoint::offers::{Asker, Withdrawn};
-use crate::endpoint::{Endpoint, MAX_FAILED, MAX_RETIRED, Node};
-use crate::error::{CollectiveError, GroupError, Refusal};
+use super::{Addresses, FailedGroup, Group, GroupState};
+use crate::effects::Quota;
+use crate::endpoint::offers::{OfferWaiter, Withdrawn};
+use crate::endpoint::{Endpoint, MAX_FAILED, MAX_RETIRED, NodeState};
+use crate::error::{CollectiveError, GroupError, GroupRefusal};
 use crate::group::barrier::Barrier;
 use crate::group::members::Members;
 use crate::ids::{GroupHandle, Instant, OfferId, SpId};
 use crate::instance::tagged::TAGGED;
 use crate::interface::{Event, GroupSpec};
-use crate::outbox::Quota;
-use crate::wire::{GroupMessage, MAX_ASKER, MAX_OFFERS, Message};
+use crate::wire::{GroupMessage, MAX_ADDRESS, MAX_OFFERS, Message};
 
 /// Extra wait for remote ranks, so that the service process of a missing rank reports it first.
 const LOCAL_FIRST: Duration = Duration::from_millis(250);
 /// When a group in the making is first examined: later than ranks that call together are apart.
-const FIRST_LOOK: Duration = Duration::from_millis(50);
+const FIRST_CHECK: Duration = Duration::from_millis(50);
 /// Time between examinations of a group, per service process: an examination sends one message to each.
-const LOOK_PER_PEER: Duration = Duration::from_millis(10);
+const CHECK_PER_PEER: Duration = Duration::from_millis(10);
 
 impl Endpoint {
     pub(in crate::endpoint) fn create_group(&mut self, spec: &GroupSpec, rank: Rank) {
@@ -39,17 +39,17 @@ impl Endpoint {
             return Err(GroupError::Invalid("the rank that asks is not served here"));
         }
         let offer = spec.members[rank.0 as usize].offer;
-        if let Some(why) = self.lacks(spec.handle, &members) {
+        if let Some(why) = self.missing_resource(spec.handle, &members) {
             // Members that request the rank get an answer.
             let why = Withdrawn::Refused(why);
             self.withdraw_offer(offer, why);
             return Err(why.error(rank).into());
         }
-        self.offers.take_up(offer);
+        self.offers.redeem(offer);
         let handle = spec.handle;
         if let Some(g) = self.groups.get_mut(&handle) {
             if g.members.fingerprint == members.fingerprint {
-                self.offers.await_rank(offer, handle, rank, false);
+                self.offers.set_awaited(offer, handle, rank, false);
                 return g.join(&mut self.node, rank);
             }
             let error = CollectiveError::HandleTaken(handle);
@@ -60,7 +60,7 @@ impl Endpoint {
             return Err(GroupError::Failed(failed.error.clone()));
         }
         self.retired.retain(|(retired, _)| *retired != handle);
-        self.introduce(spec);
+        self.connect_members(spec);
         for channel in &members.channels {
             self.node.out.events.push_back(Event::Join { channel: *channel, group: handle, key: members.key });
         }
@@ -68,11 +68,11 @@ impl Endpoint {
         members.others().for_each(|sp| self.node.peers.count_group(now, sp, true));
         assert!(self.node.out.hold(Quota::Tables, members.bytes()), "there was room");
         for local in members.locals.iter().filter(|local| **local != rank) {
-            self.offers.await_rank(spec.members[local.0 as usize].offer, handle, *local, true);
+            self.offers.set_awaited(spec.members[local.0 as usize].offer, handle, *local, true);
         }
         let group = self.groups.entry(handle).or_insert(Group::new(members, spec, now));
-        self.looks.change(handle, None, group.look_next(&self.node));
-        for (from, message) in self.early.take(handle) {
+        self.group_checks.change(handle, None, group.next_check(&self.node));
+        for (from, message) in self.pending_group_messages.take(handle) {
             self.route_message(from, message, 0);
         }
         let Some(group) = self.groups.get_mut(&handle) else { unreachable!("groups go when nothing is left to do") };
@@ -83,12 +83,12 @@ impl Endpoint {
     }
 
     /// The resource that the group lacks.
-    fn lacks(&self, handle: GroupHandle, members: &Members) -> Option<Refusal> {
-        let Node { peers, out, config, .. } = &self.node;
+    fn missing_resource(&self, handle: GroupHandle, members: &Members) -> Option<GroupRefusal> {
+        let NodeState { peers, out, config, .. } = &self.node;
         if !peers.has_room(members.others(), config) {
-            Some(Refusal::Peers)
+            Some(GroupRefusal::Peers)
         } else if !self.groups.contains_key(&handle) && !out.has_room(Quota::Tables, members.bytes()) {
-            Some(Refusal::Tables)
+            Some(GroupRefusal::Tables)
         } else {
             None
         }
@@ -96,21 +96,21 @@ impl Endpoint {
 
     /// A local rank will not request its group any more.
     pub(in crate::endpoint) fn withdraw_offer(&mut self, offer: OfferId, why: Withdrawn) {
-        for Asker { sp, group, fingerprint, rank } in self.offers.withdraw(self.node.out.now, offer, why) {
+        for OfferWaiter { sp, group, fingerprint, rank } in self.offers.withdraw(self.node.out.now, offer, why) {
             let body = GroupMessage::Refuse { fingerprint, error: why.error(rank) };
-            self.node.peers.note_asking(sp, false);
+            self.node.peers.set_awaits_rank(sp, false);
             self.node.push_message(sp, &Message::Group { group, body });
         }
-        for handle in self.offers.awaiting(offer) {
+        for handle in self.offers.groups_awaiting(offer) {
             let Some(g) = self.groups.get_mut(&handle) else { continue };
             g.fail_by_withdrawn(&mut self.node, |one| (one == offer).then_some(why));
         }
     }
 
     /// The driver refuses a group to a local rank. Other local ranks may be members.
-    pub(in crate::endpoint) fn refuse_group(&mut self, spec: &GroupSpec, rank: Rank, why: Refusal) {
+    pub(in crate::endpoint) fn refuse_group(&mut self, spec: &GroupSpec, rank: Rank, why: GroupRefusal) {
         let Ok(members) = Members::new(spec, self.node.id, &self.node.config) else { return };
-        self.offers.take_up(spec.members[rank.0 as usize].offer);
+        self.offers.redeem(spec.members[rank.0 as usize].offer);
         let (handle, fingerprint) = (spec.handle, members.fingerprint);
         let error = CollectiveError::Refused { rank, why };
         match self.groups.get_mut(&handle) {
@@ -133,48 +133,53 @@ impl Endpoint {
     }
 
     /// A service process makes a group that is not known here, and misses these ranks.
-    fn answer_ask(&mut self, (from, address): (SpId, &Arc<[u8]>), ask: Asker, offers: &[(Rank, OfferId)]) {
+    fn answer_step_request(
+        &mut self,
+        (from, address): (SpId, &Arc<[u8]>),
+        waiter: OfferWaiter,
+        offers: &[(Rank, OfferId)],
+    ) {
         let mut ours = false;
         for &(rank, offer) in offers {
-            ours |= self.offers.note_asker(offer, Asker { rank, ..ask });
+            ours |= self.offers.add_waiter(offer, OfferWaiter { rank, ..waiter });
         }
         // The offers may be forgotten here; then nothing is known of their ranks.
         if !ours || address.is_empty() {
             return;
         }
-        self.node.meet_peer(from, address);
-        self.node.peers.note_asking(from, true);
+        self.node.connect_peer(from, address);
+        self.node.peers.set_awaits_rank(from, true);
         let withdrawn = offers.iter().find_map(|(rank, offer)| Some(self.offers.withdrawn(*offer)?.error(*rank)));
         if let Some(error) = withdrawn {
-            let body = GroupMessage::Refuse { fingerprint: ask.fingerprint, error };
-            self.node.push_message(from, &Message::Group { group: ask.group, body });
+            let body = GroupMessage::Refuse { fingerprint: waiter.fingerprint, error };
+            self.node.push_message(from, &Message::Group { group: waiter.group, body });
         }
     }
 
     /// Notes the addresses of a group's service processes.
-    fn introduce(&mut self, spec: &GroupSpec) {
+    fn connect_members(&mut self, spec: &GroupSpec) {
         let mut seen = BTreeSet::from([self.node.id]);
         for m in &spec.members {
             if seen.insert(m.sp) {
-                self.node.meet_peer(m.sp, &m.address);
+                self.node.connect_peer(m.sp, &m.address);
             }
         }
     }
 
     /// The group cannot be made: all its service processes are notified, so that none of them waits.
     fn refuse(&mut self, spec: &GroupSpec, members: &Members, error: &CollectiveError) {
-        self.introduce(spec);
+        self.connect_members(spec);
         let (group, fingerprint) = (members.handle, members.fingerprint);
         let message = Message::abort(group, fingerprint, error.clone());
         self.node.out.messages.extend(members.others().map(|sp| (sp, message.clone())));
     }
 
     /// Examines the groups that are due.
-    pub(in crate::endpoint) fn look_at_groups(&mut self) {
-        while let Some(handle) = self.looks.pop_due(self.node.out.now) {
+    pub(in crate::endpoint) fn check_groups(&mut self) {
+        while let Some(handle) = self.group_checks.pop_due(self.node.out.now) {
             let Some(g) = self.groups.get_mut(&handle) else { continue };
-            g.look(&mut self.node);
-            self.looks.change(handle, None, g.look_next(&self.node));
+            g.check(&mut self.node);
+            self.group_checks.change(handle, None, g.next_check(&self.node));
         }
     }
 
@@ -188,7 +193,7 @@ impl Endpoint {
         let Some(from_index) = g.members.index_of(from).filter(|at| *at != g.members.me) else {
             return self.node.out.violation(Some(from), "a message for a group it is not in");
         };
-        let fits = payload_len == 0 || body.carries();
+        let fits = payload_len == 0 || body.has_payload();
         if !fits || !g.handle_message(&mut self.node, (from, from_index), body, payload_len) {
             self.node.out.violation(Some(from), "a message that cannot come now");
             // The link does not send the message again, and its contents may matter to other members.
@@ -199,29 +204,29 @@ impl Endpoint {
     /// A message about a group that no local rank has requested, or that has ended.
     fn handle_unknown(&mut self, from: SpId, handle: GroupHandle, body: GroupMessage) {
         if let GroupMessage::Create { fingerprint, .. }
-        | GroupMessage::Ask { fingerprint, .. }
-        | GroupMessage::Waits { fingerprint, .. } = body
+        | GroupMessage::RequestStep { fingerprint, .. }
+        | GroupMessage::QueryFailures { fingerprint, .. } = body
             && let Some(failed) = FailedGroup::find(&self.failed_groups, handle, fingerprint)
         {
             let abort = Message::abort(handle, fingerprint, failed.error.clone());
             let Some(address) = failed.addresses.get(&from) else { return };
-            self.node.meet_peer(from, address);
+            self.node.connect_peer(from, address);
             return self.node.push_message(from, &abort);
         }
-        if let GroupMessage::Ask { fingerprint, asker, offers } = body {
+        if let GroupMessage::RequestStep { fingerprint, address, offers } = body {
             if self.retired.contains(&(handle, fingerprint)) {
-                return self.say_unheard((from, &asker), handle);
+                return self.send_undelivered((from, &address), handle);
             }
-            let ask = Asker { sp: from, group: handle, fingerprint, rank: Rank(0) };
-            return self.answer_ask((from, &asker), ask, &offers);
+            let waiter = OfferWaiter { sp: from, group: handle, fingerprint, rank: Rank(0) };
+            return self.answer_step_request((from, &address), waiter, &offers);
         }
         // If another group has the handle, a rank that requests this one gets `HandleTaken`.
         let ended = self.groups.contains_key(&handle) || self.retired.iter().any(|(retired, _)| *retired == handle);
-        if ended || matches!(body, GroupMessage::Refuse { .. } | GroupMessage::Fails { .. }) {
+        if ended || matches!(body, GroupMessage::Refuse { .. } | GroupMessage::Failures { .. }) {
             return;
         }
         // Payload is dropped: no call precedes the barrier that makes the group, so a call's message ends the group.
-        if !self.early.keep(self.node.out.now, from, Message::Group { group: handle, body }) {
+        if !self.pending_group_messages.keep(self.node.out.now, from, Message::Group { group: handle, body }) {
             self.node.out.violation(Some(from), "a message for a group that is not known");
         }
     }
@@ -234,7 +239,7 @@ impl Endpoint {
     pub(in crate::endpoint) fn retire_left(&mut self) {
         while let Some(handle) = self.node.left.pop() {
             if let Entry::Occupied(g) = self.groups.entry(handle)
-                && g.get().is_left()
+                && g.get().may_retire()
             {
                 let group = g.remove();
                 self.retire(handle, group);
@@ -246,21 +251,21 @@ impl Endpoint {
         self.node.turns.note_transfer(handle, false);
         let members = &group.members;
         for rank in &members.locals {
-            self.offers.await_rank(group.offers[rank.0 as usize], handle, *rank, false);
+            self.offers.set_awaited(group.offers[rank.0 as usize], handle, *rank, false);
         }
-        self.node.out.release(Quota::Tables, members.bytes() + group.tagged.kept());
+        self.node.out.release(Quota::Tables, members.bytes() + group.tagged.table_bytes());
         if self.retired.len() >= MAX_RETIRED {
             self.retired.pop_front();
         }
         self.retired.push_back((handle, members.fingerprint));
         let since = (self.node.out.now, self.node.config.heartbeat);
         group.watched.iter().for_each(|sp| self.node.peers.watch(since, *sp, false));
-        let kept = members.others().filter(|sp| !group.cut_off.contains(sp));
+        let kept = members.others().filter(|sp| !group.lost_members.contains(sp));
         kept.for_each(|sp| self.node.peers.count_group(self.node.out.now, sp, false));
         for channel in &members.channels {
             self.node.out.events.push_back(Event::Leave { channel: *channel, group: handle });
         }
-        if let State::Broken(error) = group.state {
+        if let GroupState::Broken(error) = group.state {
             let (fingerprint, addresses) = (group.members.fingerprint, group.addresses);
             self.remember_failed(FailedGroup { handle, fingerprint, error, addresses });
         }
@@ -280,40 +285,40 @@ impl FailedGroup {
 impl Group {
     /// When to examine the group, if that is not known yet. While the group is being made or has something in flight,
     /// this happens regularly, and less often for larger groups.
-    pub(in crate::endpoint) fn look_next(&mut self, node: &Node) -> Option<Instant> {
+    pub(in crate::endpoint) fn next_check(&mut self, node: &NodeState) -> Option<Instant> {
         let waits = match &self.state {
-            State::Creating { .. } => true,
-            State::Ready => self.in_flight() > 0,
-            State::Broken(_) => false,
+            GroupState::Creating { .. } => true,
+            GroupState::Ready => self.in_flight() > 0,
+            GroupState::Broken(_) => false,
         };
-        if !waits || self.look_at.is_some_and(|at| at > node.out.now) {
+        if !waits || self.check_at.is_some_and(|at| at > node.out.now) {
             return None;
         }
-        let period = match (&self.state, self.look_at) {
-            (State::Creating { .. }, None) => FIRST_LOOK,
-            _ => node.config.heartbeat.max(LOOK_PER_PEER * self.members.sps.len() as u32),
+        let period = match (&self.state, self.check_at) {
+            (GroupState::Creating { .. }, None) => FIRST_CHECK,
+            _ => node.config.heartbeat.max(CHECK_PER_PEER * self.members.sps.len() as u32),
         };
-        let at = self.makes_until(node).into_iter().chain([node.out.now + period]).min();
-        self.look_at = at;
+        let at = self.making_deadline(node).into_iter().chain([node.out.now + period]).min();
+        self.check_at = at;
         at
     }
 
     /// Something takes long. Polls the concerned members for failures. The poll also exposes dead links that only this
     /// group needs.
-    fn look(&mut self, node: &mut Node) {
+    fn check(&mut self, node: &mut NodeState) {
         let oldest = (self.instances.keys().next().copied(), self.tagged.oldest_call());
-        let seen = std::mem::replace(&mut self.seen, oldest);
+        let seen = std::mem::replace(&mut self.oldest_at_check, oldest);
         let waits_still = (oldest.0.is_some() && oldest.0 == seen.0) || (oldest.1.is_some() && oldest.1 == seen.1);
         match &self.state {
-            State::Creating { barrier, .. } => {
-                if self.makes_until(node).is_some_and(|until| until <= node.out.now) {
-                    return self.make_no_more(node);
+            GroupState::Creating { barrier, .. } => {
+                if self.making_deadline(node).is_some_and(|until| until <= node.out.now) {
+                    return self.give_up_making(node);
                 }
                 if let Some(awaited) = barrier.awaited() {
-                    self.ask(node, awaited);
+                    self.request_step(node, awaited);
                 }
             }
-            State::Ready => {
+            GroupState::Ready => {
                 if !waits_still {
                     return;
                 }
@@ -324,16 +329,16 @@ impl Group {
                     (*instance, signature, rank)
                 });
                 let fingerprint = self.members.fingerprint;
-                self.tell_others(node, GroupMessage::Waits { fingerprint, newest, oldest });
+                self.send_to_others(node, GroupMessage::QueryFailures { fingerprint, newest, oldest });
             }
-            State::Broken(_) => {}
+            GroupState::Broken(_) => {}
         }
     }
 
     /// When the group is given up. A service process that misses a local rank reports first, then one that misses its
     /// left neighbour. The others cannot know the missing rank and report last: their ranks may be earlier.
-    fn makes_until(&self, node: &Node) -> Option<Instant> {
-        let State::Creating { barrier, .. } = &self.state else { return None };
+    fn making_deadline(&self, node: &NodeState) -> Option<Instant> {
+        let GroupState::Creating { barrier, .. } = &self.state else { return None };
         let timeout = node.config.group_timeout?;
         let grace = match barrier.round() {
             None => Duration::ZERO,
@@ -344,47 +349,48 @@ impl Group {
     }
 
     /// The time limit for making the group is over.
-    fn make_no_more(&mut self, node: &mut Node) {
-        let State::Creating { barrier, .. } = &self.state else { return };
-        let missing = self.members.locals.iter().copied().find(|rank| !self.asked.contains(rank));
+    fn give_up_making(&mut self, node: &mut NodeState) {
+        let GroupState::Creating { barrier, .. } = &self.state else { return };
+        let missing = self.members.locals.iter().copied().find(|rank| !self.requested.contains(rank));
         let rank = match (missing, barrier.awaited()) {
             (Some(rank), _) => rank,
             (None, awaited) => self.members.lowest_rank(awaited.expect("whoever has entered waits for a member")),
         };
         let after = node.config.group_timeout.unwrap_or_default();
-        self.break_up(node, CollectiveError::NotAsked { rank, after_ms: after.as_millis() as u64 }, true);
+        self.break_up(node, CollectiveError::GroupNotRequested { rank, after_ms: after.as_millis() as u64 }, true);
     }
 
     /// Requests a member's ranks: the member's step has not come, or the link with it is new.
-    pub(super) fn ask(&self, node: &mut Node, awaited: u32) {
+    pub(super) fn request_step(&self, node: &mut NodeState, awaited: u32) {
         let (group, fingerprint, to) =
             (self.members.handle, self.members.fingerprint, self.members.sps[awaited as usize]);
         let own = &self.addresses[&node.id];
-        let asker: Arc<[u8]> = if own.len() <= MAX_ASKER { Arc::clone(own) } else { Arc::from([]) };
-        if !asker.is_empty() {
+        let address: Arc<[u8]> = if own.len() <= MAX_ADDRESS { Arc::clone(own) } else { Arc::from([]) };
+        if !address.is_empty() {
             node.peers.expect_answer(node.out.now, to);
         }
         let served = self.members.of_rank.iter().zip(&self.offers).zip(0..).filter(|((at, _), _)| **at == awaited);
         let served: Vec<(Rank, OfferId)> = served.map(|((_, offer), rank)| (Rank(rank), *offer)).collect();
         for offers in served.chunks(MAX_OFFERS) {
-            let body = GroupMessage::Ask { fingerprint, asker: Arc::clone(&asker), offers: offers.to_vec() };
+            let body =
+                GroupMessage::RequestStep { fingerprint, address: Arc::clone(&address), offers: offers.to_vec() };
             node.out.messages.push_back((to, Message::Group { group, body }));
         }
     }
 
     /// The group has broken: sends a member the reason.
-    pub(super) fn say_broken(&self, node: &mut Node, to: SpId, error: &CollectiveError) {
-        node.meet_peer(to, &self.addresses[&to]);
+    pub(super) fn report_failure(&self, node: &mut NodeState, to: SpId, error: &CollectiveError) {
+        node.connect_peer(to, &self.addresses[&to]);
         let (group, fingerprint) = (self.members.handle, self.members.fingerprint);
         node.out.messages.push_back((to, Message::abort(group, fingerprint, error.clone())));
     }
 
     /// Breaks the group if a local rank that has not requested it cannot do so any more.
-    fn fail_by_withdrawn(&mut self, node: &mut Node, withdrawn: impl Fn(OfferId) -> Option<Withdrawn>) {
-        if !matches!(self.state, State::Creating { .. }) {
+    fn fail_by_withdrawn(&mut self, node: &mut NodeState, withdrawn: impl Fn(OfferId) -> Option<Withdrawn>) {
+        if !matches!(self.state, GroupState::Creating { .. }) {
             return;
         }
-        let mut missing = self.members.locals.iter().filter(|rank| !self.asked.contains(rank));
+        let mut missing = self.members.locals.iter().filter(|rank| !self.requested.contains(rank));
         let error = missing.find_map(|rank| Some(withdrawn(self.offers[rank.0 as usize])?.error(*rank)));
         if let Some(error) = error {
             self.break_up(node, error, true);
@@ -392,7 +398,7 @@ impl Group {
     }
 
     /// A member reports that its rank cannot request the group any more. False unless the member serves the rank.
-    pub(super) fn handle_refuse(&mut self, node: &mut Node, from: SpId, error: CollectiveError) -> bool {
+    pub(super) fn handle_refuse(&mut self, node: &mut NodeState, from: SpId, error: CollectiveError) -> bool {
         let (CollectiveError::RankLost(rank) | CollectiveError::Refused { rank, .. }) = error else { return false };
         if !self.members.has_rank(rank) || self.members.sp_of(rank) != from {
             return false;
@@ -403,11 +409,11 @@ impl Group {
 
     /// A member is still making the group. If it does not know that the group has broken, the news was not sent or was
     /// lost with a link. A step that it misses may have been dropped for lack of room.
-    pub(super) fn handle_ask(&mut self, node: &mut Node, from: u32) {
+    pub(super) fn handle_step_request(&mut self, node: &mut NodeState, from: u32) {
         let said = match &self.state {
-            State::Creating { barrier, .. } => barrier.sent_to(from),
-            State::Ready => Barrier::round_between(self.members.sps.len() as u32, self.members.me, from),
-            State::Broken(error) => return self.say_broken(node, self.members.sps[from as usize], error),
+            GroupState::Creating { barrier, .. } => barrier.sent_to(from),
+            GroupState::Ready => Barrier::round_between(self.members.sps.len() as u32, self.members.me, from),
+            GroupState::Broken(error) => return self.report_failure(node, self.members.sps[from as usize], error),
         };
         self.send_create(node, said.map(|round| (from, round)).into_iter().collect());
     }

@@ -5,14 +5,14 @@
 
 use std::collections::BTreeSet;
 
-use super::{Group, State};
-use crate::endpoint::Node;
+use super::{Group, GroupState};
+use crate::endpoint::NodeState;
 use crate::ids::SpId;
 
 impl Group {
     /// The peers that must be alive. These are the nearest service processes on both sides of the ring that still serve
     /// a rank, and members that have left but may owe us something for an open instance, unless they were lost.
-    fn depended_on(&mut self) -> BTreeSet<SpId> {
+    fn required_peers(&mut self) -> BTreeSet<SpId> {
         let me = self.members.me as usize;
         let owing = (0..self.members.sps.len()).filter(|at| *at != me && self.is_awaited(*at));
         let owing: Vec<SpId> = owing.map(|at| self.members.sps[at]).collect();
@@ -25,7 +25,7 @@ impl Group {
         let places = [|me, step, n| (me + step) % n, |me, step, n| (me + n - step) % n];
         let found = std::array::from_fn::<_, 2, _>(|side| {
             let place: fn(usize, usize, usize) -> usize = places[side];
-            let step = (self.nearest[side]..n).find(|step| self.staying[place(me, *step, n)] > 0);
+            let step = (self.nearest[side]..n).find(|step| self.remaining_ranks[place(me, *step, n)] > 0);
             self.nearest[side] = step.unwrap_or(n);
             step.map(|step| self.members.sps[place(me, step, n)])
         });
@@ -34,16 +34,16 @@ impl Group {
 
     /// Whether a member owes something that it may still send.
     fn is_awaited(&self, at: usize) -> bool {
-        self.owes(at) && !self.cut_off.contains(&self.members.sps[at])
+        self.owes(at) && !self.lost_members.contains(&self.members.sps[at])
     }
 
     pub(super) fn owes(&self, at: usize) -> bool {
-        self.staying[at] == 0 && self.instances.keys().next().is_some_and(|open| *open <= self.last[at])
+        self.remaining_ranks[at] == 0 && self.instances.keys().next().is_some_and(|open| *open <= self.last[at])
     }
 
-    /// Like [`Self::mind_peers`], after a loss at one service process alone: the debts of others have not changed.
-    pub(super) fn mind_lost(&mut self, node: &mut Node, at: usize) {
-        if self.staying[at] > 0 {
+    /// Like [`Self::rearm_watches`], after a loss at one service process alone: the debts of others have not changed.
+    pub(super) fn rearm_watches_after_loss(&mut self, node: &mut NodeState, at: usize) {
+        if self.remaining_ranks[at] > 0 {
             return;
         }
         let (sp, since) = (self.members.sps[at], (node.out.now, node.config.heartbeat));
@@ -56,15 +56,17 @@ impl Group {
                 node.peers.watch(since, sp, true);
             }
         }
-        debug_assert_eq!(self.depended_on(), self.watched, "what is kept is what a look at all gives");
+        debug_assert_eq!(self.required_peers(), self.watched, "what is kept is what a look at all gives");
     }
 
     /// Watches the peers that the group depends on, once it is made.
-    pub(super) fn mind_peers(&mut self, node: &mut Node) {
-        let depended_on = self.depended_on();
+    pub(super) fn rearm_watches(&mut self, node: &mut NodeState) {
+        let required_peers = self.required_peers();
         let watched = match self.state {
-            State::Ready => depended_on,
-            State::Creating { .. } | State::Broken(_) => self.watched.intersection(&depended_on).copied().collect(),
+            GroupState::Ready => required_peers,
+            GroupState::Creating { .. } | GroupState::Broken(_) => {
+                self.watched.intersection(&required_peers).copied().collect()
+            }
         };
         let watched_before = std::mem::replace(&mut self.watched, watched.clone());
         let since = (node.out.now, node.config.heartbeat);

@@ -1,13 +1,13 @@
 //! One peer, and its part in the totals over all peers.
 //!
-//! Invariant: [`Peer::stands`] derives that part from the peer alone; it changes nothing.
+//! Invariant: [`Peer::summary`] derives that part from the peer alone; it changes nothing.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::config::Config;
 use crate::ids::{GroupHandle, Instant};
-use crate::link::{Acked, Link, Received};
+use crate::link::{Acked, Link, ReceivedFrame};
 use crate::wire::FrameHeader;
 
 /// A peer that sends for this many silence limits without a new acknowledgement is lost. One limit is too short, because
@@ -34,18 +34,18 @@ pub(in crate::endpoint) struct Peer {
     pub(super) deaf_for: Duration,
     /// The peer knew of us over a link before this one.
     pub(super) knows_us: bool,
-    /// The peer has our address from an `Ask`, or from a group that is made.
+    /// The peer has our address from a `RequestStep`, or from a group that is made.
     pub(super) has_address: bool,
     /// The peer waits for a local rank to request a group.
-    pub(super) asks: bool,
+    pub(super) awaits_rank: bool,
     /// The group whose bulk was queued last for the peer.
     pub(super) served: Option<GroupHandle>,
-    pub(super) standing: Standing,
+    pub(super) summary: PeerSummary,
 }
 
 /// One peer's part in the totals over all peers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) struct Standing {
+pub(super) struct PeerSummary {
     /// Its link has a message to send.
     pub(super) message: bool,
     /// When the link has a separate acknowledgement to send.
@@ -59,9 +59,9 @@ pub(super) struct Standing {
     /// Bytes of payload in these messages.
     pub(super) payload: u64,
     /// The peer's address is known, and frames to it may still be needed.
-    pub(super) met: bool,
+    pub(super) connected: bool,
     /// The peer has no group with us, and nothing is on its way.
-    pub(super) past: bool,
+    pub(super) idle: bool,
     pub(super) retransmissions: u64,
 }
 
@@ -78,22 +78,22 @@ impl Peer {
             deaf_for: Duration::ZERO,
             knows_us: false,
             has_address: false,
-            asks: false,
+            awaits_rank: false,
             served: None,
-            standing: Standing::default(),
+            summary: PeerSummary::default(),
         }
     }
 
     /// Whether silence means that the peer is dead. Until a group is made, a member that has never sent may not know of
     /// it. Without a group nothing waits for the peer.
     fn has_to_answer(&self) -> bool {
-        self.link.heard() || self.watched_by > 0 || self.knows_us || self.has_address || self.groups == 0
+        self.link.has_received() || self.watched_by > 0 || self.knows_us || self.has_address || self.groups == 0
     }
 
     /// When the peer has owed an acknowledgement for too long.
     fn overdue_at(&self) -> Option<Instant> {
         let grace = if self.deaf_for < DEAF_FROM { Duration::ZERO } else { DEAF_SILENCE };
-        (self.link.backlog() > 0 && self.address.is_some()).then(|| self.link.last_owed() + self.dead_after + grace)
+        (self.link.backlog() > 0 && self.address.is_some()).then(|| self.link.silent_since() + self.dead_after + grace)
     }
 
     /// Whether the peer has acknowledged nothing new for too long, although it sends. Partitions make such peers, too.
@@ -103,41 +103,41 @@ impl Peer {
 
     pub(super) fn dies_at(&self) -> Option<Instant> {
         let overdue_at = self.overdue_at().filter(|_| self.has_to_answer());
-        if self.is_deaf() { overdue_at.map(|_| self.link.last_owed()) } else { overdue_at }
+        if self.is_deaf() { overdue_at.map(|_| self.link.silent_since()) } else { overdue_at }
     }
 
     /// Handles a frame of the peer. The silence before counts as deafness up to `dead_after`: we may have been stopped.
-    pub(super) fn hear<'a>(
+    pub(super) fn handle_frame<'a>(
         &mut self,
         (now, config): (Instant, &Config),
         (frame, body): (&FrameHeader, &'a [u8]),
         acked: &mut Vec<Acked>,
-    ) -> Received<'a> {
+    ) -> ReceivedFrame<'a> {
         self.dead_after = config.dead_after;
-        let (silence, before) = (now.since(self.link.last_owed()).min(config.dead_after), acked.len());
+        let (silence, before) = (now.since(self.link.silent_since()).min(config.dead_after), acked.len());
         let owed = self.link.backlog() > 0;
         let received = self.link.handle(now, frame, body, acked);
         self.deaf_for = if owed && acked.len() == before { self.deaf_for + silence } else { Duration::ZERO };
         received
     }
 
-    pub(super) fn stands(&self) -> Standing {
+    pub(super) fn summary(&self) -> PeerSummary {
         let reachable = self.address.is_some();
         let link = &self.link;
         let has_room = reachable && !self.full;
         let ack = link.ack_due().filter(|_| reachable);
-        let needed = self.groups > 0 || self.asks || link.backlog() > 0 || ack.is_some();
-        let met = needed && reachable;
+        let needed = self.groups > 0 || self.awaits_rank || link.backlog() > 0 || ack.is_some();
+        let connected = needed && reachable;
         let timers = [link.poll_timeout().filter(|_| reachable), self.dies_at()];
-        Standing {
+        PeerSummary {
             message: has_room && link.has_message(),
             ack: ack.filter(|_| has_room),
             beat: link.beat_at().filter(|_| has_room),
             timer: timers.into_iter().flatten().min(),
             backlog: link.backlog(),
             payload: link.payload_bytes(),
-            met,
-            past: !needed,
+            connected,
+            idle: !needed,
             retransmissions: link.retransmissions(),
         }
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use outboard_plan::Rank;
 use outboard_proto::wire::{FrameHeader, FrameKind, Message};
 use outboard_proto::{
-    CallId, GroupHandle, GroupSpec, HostId, InstanceId, Member, OfferId, PostedCall, Signature, SpId,
+    CallId, GroupHandle, GroupMember, GroupSpec, HostId, InstanceId, OfferId, PostedCall, Signature, SpId,
 };
 
 /// Handle of the single group that these tests make.
@@ -15,7 +15,7 @@ pub(crate) const KEY: [u64; 2] = [3, 4];
 
 /// The group, with a rank at each of these service processes, each on a host of its own.
 pub(crate) fn spec(at: &[u64]) -> GroupSpec {
-    let member = |sp: &u64| Member {
+    let member = |sp: &u64| GroupMember {
         sp: SpId(*sp),
         host: HostId(*sp),
         address: Arc::from([*sp as u8]),

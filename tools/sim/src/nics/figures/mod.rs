@@ -7,7 +7,7 @@ pub mod tianhe;
 
 use thiserror::Error;
 
-use super::NicBreach;
+use super::NicViolation;
 
 #[derive(Debug, Error)]
 pub enum FigureError {
@@ -16,5 +16,5 @@ pub enum FigureError {
     #[error("{0}")]
     Refused(String),
     #[error(transparent)]
-    Breach(#[from] NicBreach),
+    Violation(#[from] NicViolation),
 }
