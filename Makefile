@@ -56,10 +56,15 @@ build: deps
 # A clean checkout is built without incremental state, which takes a sixth of the time less; others keep what they have.
 test: export CARGO_INCREMENTAL ?= $(if $(wildcard target/debug/incremental/*),1,0)
 # The tests run programs beside the libraries they were built with, so those are built first. With the tests, since a
-# build without them has other features of dependencies, and nearly all would be built again.
+# build without them has other features of dependencies, and nearly all would be built again. Cargo alone ignores tests
+# that need packages, which `deps` installs, or root.
 test: deps
 	$(CARGO) build --workspace --lib --bins --tests --examples
 	$(CARGO) test --workspace
+	$(CARGO) test --workspace --test ucx -- --ignored
+	$(CARGO) test --workspace --lib -- --ignored layouts_equal
+	$(if $(SUDO),,$(CARGO) test --workspace --test daemon -- --ignored --skip soak)
+	$(if $(SUDO),,! command -v slurmctld >/dev/null || $(CARGO) test --workspace --test suite -- --ignored under_srun)
 	bindings/mpi/tests/run.sh --install
 
 lint: deps

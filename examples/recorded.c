@@ -7,7 +7,8 @@
  *
  *   ring      rank 0's buffer goes from rank to rank, as in the broadcast of HPL
  *   alltoall  a block of every rank for every other, destinations scattered: rank r begins with r + 1
- *   stencil   a box of ranks in three dimensions; each rank exchanges its six faces with its neighbours
+ *   stencil   a box of ranks in three dimensions; each rank exchanges its six faces with its
+ *             neighbours, round the sides of the box
  *
  * Every round computes new contents, moves them by both twins, and compares the received bytes. The program prints the
  * median times of a round by recorded group and by MPI; they are meaningful only on an idle machine.
@@ -105,12 +106,12 @@ static void mpi_alltoall(unsigned char *send, unsigned char *receive, size_t byt
     free(requests);
 }
 
-/* The neighbours in a box as cubic as possible, each direction beside its opposite; MPI_PROC_NULL beyond the box. */
+/* The neighbours in a box as cubic as possible, each direction beside its opposite. Opposite sides are neighbours. */
 static void neighbours(int peers[NEIGHBOURS])
 {
     static int known, found[NEIGHBOURS];
     if (!known) {
-        int sides[3] = {0, 0, 0}, periods[3] = {0, 0, 0};
+        int sides[3] = {0, 0, 0}, periods[3] = {1, 1, 1};
         MPI_Comm box;
         MPI_Dims_create(ranks, 3, sides);
         MPI_Cart_create(MPI_COMM_WORLD, 3, sides, periods, 0, &box);
@@ -128,8 +129,6 @@ static void record_stencil(outboard_recorder *recorder, unsigned char *send, uns
     int peers[NEIGHBOURS];
     neighbours(peers);
     for (int face = 0; face < NEIGHBOURS; face++) {
-        if (peers[face] == MPI_PROC_NULL)
-            continue;
         uint32_t peer = (uint32_t)peers[face], out = (uint32_t)face, in = (uint32_t)(face ^ 1);
         check(outboard_record_receive(recorder, peer, in, receive + (size_t)face * bytes, bytes), "record a receive");
         check(outboard_record_send(recorder, peer, out, send + (size_t)face * bytes, bytes), "record a send");

@@ -8,7 +8,42 @@
  * Fork: the child of an attached process owns nothing of the parent's. Every call with a handle of the parent returns
  * OUTBOARD_ERR_FORKED there.
  * Errors: 0 is success; errors are negative and grouped by what failed. outboard_last_error() returns the message.
+ *
+ * The smallest program, examples/allgather.c: every rank contributes one number and receives the numbers of all ranks.
  */
+// #include <outboard.h>
+// #include <stdint.h>
+// #include <stdio.h>
+// #include <stdlib.h>
+//
+// static void check(int code)
+// {
+//     if (code == OUTBOARD_OK)
+//         return;
+//     fprintf(stderr, "%s\n", outboard_last_error());
+//     exit(1);
+// }
+//
+// int main(void)
+// {
+//     outboard_context *context;
+//     outboard_group *world;
+//     outboard_request *request;
+//     uint32_t rank, ranks;
+//
+//     check(outboard_init(&context, &world));
+//     check(outboard_group_rank(world, &rank));
+//     check(outboard_group_size(world, &ranks));
+//     uint64_t mine = rank * rank, *all = calloc(ranks, sizeof mine);
+//     check(outboard_iallgather(world, &mine, all, sizeof mine, &request));
+//     /* The service process gathers; the rank computes here. */
+//     check(outboard_wait(request, -1, NULL));
+//     for (uint32_t i = 0; rank == 0 && i < ranks; i++)
+//         printf("rank %u sent %lu\n", i, (unsigned long)all[i]);
+//     check(outboard_request_free(request));
+//     check(outboard_group_destroy(world));
+//     return outboard_detach(context);
+// }
 #ifndef OUTBOARD_H
 #define OUTBOARD_H
 

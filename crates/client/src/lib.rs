@@ -8,6 +8,10 @@
 //! service process dies, every call returns. A forked child gets [`Error::Forked`] from every inherited handle. No
 //! panic crosses the C interface. This library starts no thread, installs no signal handler and never loads UCX. PMIx,
 //! if the launcher uses it, has a thread of its own while the ranks are connected.
+//!
+//! ```no_run
+#![doc = include_str!("../../../examples/allgather.rs")]
+//! ```
 
 mod adaptive_polling;
 mod blocking;

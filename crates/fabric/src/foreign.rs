@@ -2,7 +2,6 @@
 //!
 //! Invariant: layouts and values equal the installed headers'. A test of each library proves it with the C compiler.
 
-/// Declares structures: `whole` C types, or their first fields (`part`). A field with another name in C gives that
 /// Declares structures: `whole` C types, or their first fields (`part`). A field may give its different name in C.
 macro_rules! structures {
     ($($extent:ident $name:ident = $theirs:literal {
@@ -46,40 +45,13 @@ macro_rules! constants {
 }
 pub(crate) use constants;
 
-/// Declares a structure of the functions of a library and of its dependencies, named as in the headers.
-macro_rules! functions {
-    ($library:ident of $file:literal: $(fn $name:ident($($argument:ty),* $(,)?) $(-> $result:ty)?;)*) => {
-        pub(super) struct $library {
-            $(pub(super) $name: unsafe extern "C" fn($($argument),*) $(-> $result)?,)*
-        }
-
-        impl $library {
-            /// Loads the library for the life of the process: its threads and exit handlers outlive any owner.
-            pub(super) fn load_for_ever() -> Result<Self, libloading::Error> {
-                // SAFETY: the constructors read the environment and set up tables, without other preconditions; the
-                // types match the headers.
-                unsafe {
-                    let library = std::mem::ManuallyDrop::new(libloading::Library::new($file)?);
-                    Ok(Self { $($name: *library.get(stringify!($name).as_bytes())?,)* })
-                }
-            }
-        }
-    };
-}
-pub(crate) use functions;
-
 /// A C expression and the value that it must have.
 #[cfg(test)]
 pub(crate) type Fact = (String, i128);
 
-/// Fails when the headers contradict `facts`. If they are missing, prints that `package` has them and passes.
+/// Fails when the installed headers contradict `facts`.
 #[cfg(test)]
-pub(crate) fn check(headers: &[&str], package: &str, facts: &[Fact]) {
-    let first = format!("/usr/include/{}", headers[0]);
-    if !std::path::Path::new(&first).exists() {
-        eprintln!("skipped: {first} is missing (apt install {package})");
-        return;
-    }
+pub(crate) fn check(headers: &[&str], facts: &[Fact]) {
     let mut source = String::from("#include <stddef.h>\n");
     headers.iter().for_each(|header| source += &format!("#include <{header}>\n"));
     for (expression, value) in facts {

@@ -9,7 +9,7 @@ use std::io::Write;
 use std::os::fd::{AsFd, FromRawFd, OwnedFd};
 use std::process::ExitCode;
 
-use clap::{CommandFactory, FromArgMatches, Parser};
+use clap::{CommandFactory, FromArgMatches};
 use outboard_relay::{Dock, Relay};
 use outboard_service::settings::{self, DockAt};
 use outboard_service::{Settings, attach_socket};
@@ -17,22 +17,6 @@ use rustix::process::{DumpableBehavior, Signal};
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
-
-/// Carries out the collectives of this host's ranks.
-///
-/// Settings come from flags, else from the environment (OUTBOARD_*), else from defaults.
-#[derive(Debug, Parser)]
-#[command(name = "outboardd", version)]
-struct CommandLine {
-    #[command(flatten)]
-    settings: Settings,
-    /// Print every setting that has a value, with its source, and exit
-    #[arg(long)]
-    print_settings: bool,
-    /// Run in the background; return when ranks may attach
-    #[arg(long)]
-    background: bool,
-}
 
 #[derive(Debug, thiserror::Error)]
 enum DaemonError {
@@ -60,14 +44,14 @@ enum DaemonError {
 }
 
 fn main() -> ExitCode {
-    let matches = CommandLine::command().get_matches();
-    let line = CommandLine::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
-    if line.print_settings {
+    let matches = Settings::command().get_matches();
+    let settings = Settings::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+    if settings.print_settings {
         // A reader that closes the pipe early is no failure.
         let _ = writeln!(std::io::stdout(), "{}", settings::print(&matches));
         return ExitCode::SUCCESS;
     }
-    let ended = if line.background { background::start() } else { serve(&line.settings) };
+    let ended = if settings.background { background::start() } else { serve(&settings) };
     let code = match ended {
         Ok(()) => ExitCode::SUCCESS,
         // The daemon itself has printed the reason.

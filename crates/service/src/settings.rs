@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::parser::ValueSource;
-use clap::{ArgMatches, Args, ValueEnum};
+use clap::{ArgMatches, Parser, ValueEnum};
 use outboard_fabric::SharedKey;
 use outboard_fabric::multicast::{DEFAULT_PORT, IP_UDP_HEADERS, Interface, InterfaceError};
 use outboard_plan::selection::{Tuning, TuningError};
@@ -122,8 +122,12 @@ pub enum Auto<T> {
     Given(T),
 }
 
-/// All settings of `outboardd`. The crate's `--help` explains each field to users.
-#[derive(Debug, Clone, Args)]
+/// Carries out the collectives of this host's ranks.
+///
+/// Settings come from flags, else from the environment (OUTBOARD_*), else from defaults.
+// `--help` and docs/guide/settings.md show the comments of the fields; text behind "; by default " is a default.
+#[derive(Debug, Clone, Parser)]
+#[command(name = "outboardd", version)]
 pub struct Settings {
     /// Socket at which ranks of the daemon's own user attach; by default the socket that a service manager passes, else
     /// outboard/outboardd.sock in XDG_RUNTIME_DIR
@@ -132,8 +136,8 @@ pub struct Settings {
     /// Network interface towards the other hosts; without it the daemon serves a single host
     #[arg(long, env = "OUTBOARD_INTERFACE")]
     pub interface: Option<String>,
-    /// Transport of unicast; by default tcp with an interface, else loopback. `ucx` uses the RDMA device of the
-    /// interface and authenticates nobody
+    /// Transport of unicast, where `ucx` uses the RDMA device of the interface and authenticates nobody; by default tcp
+    /// with an interface, else loopback
     #[arg(long, env = "OUTBOARD_FABRIC", value_enum)]
     pub fabric: Option<FabricChoice>,
     /// Key file, the same for all daemons of the cluster and readable by its owner alone; daemons without it are
@@ -148,7 +152,7 @@ pub struct Settings {
     /// with the rates of the other hosts, selects algorithms
     #[arg(long, env = "OUTBOARD_LINK_RATE", default_value = "auto")]
     pub link_rate: Auto<Rate>,
-    /// MTU of the link in bytes, or `auto`
+    /// MTU of the link in bytes, 576 to 65535, or `auto`: the MTU of the interface
     #[arg(long, env = "OUTBOARD_MTU", default_value = "auto")]
     pub mtu: Auto<u32>,
     /// UDP port of multicast datagrams
@@ -165,7 +169,7 @@ pub struct Settings {
     #[arg(long, env = "OUTBOARD_OFI_PROVIDER", default_value = "sockets")]
     pub ofi_provider: String,
     /// Whether hosts multicast to one another where it pays (docs/tuning.md), or never (ring); by default multicast
-    /// with an interface, else ring
+    /// with an interface and without --encrypt, else ring
     #[arg(long, env = "OUTBOARD_ALGORITHM", value_enum)]
     pub algorithm: Option<AlgorithmChoice>,
     /// Roots that multicast at the same time (M of MC-8); 0 means all ranks
@@ -210,8 +214,8 @@ pub struct Settings {
     /// File for a timeline of calls, stand-ins, transfers and waits, in the trace format of Perfetto
     #[arg(long, env = "OUTBOARD_TRACE_FILE")]
     pub trace: Option<PathBuf>,
-    /// Threads that receive multicast (MC-10), beside one that sends; 0: the daemon's own thread does both. By default
-    /// 0 on links of up to 2.5 Gbit/s, where a wake-up costs more than the datagrams, else 1
+    /// Threads that receive multicast (MC-10), 0 to 64, beside one that sends; 0: the daemon's own thread does both; by
+    /// default 0 on links of up to 2.5 Gbit/s, where a wake-up costs more than the datagrams, else 1
     #[arg(long, env = "OUTBOARD_RECEIVERS", value_parser = clap::value_parser!(u16).range(0..=64))]
     pub receivers: Option<u16>,
     /// Most ranks attached at once
@@ -226,7 +230,7 @@ pub struct Settings {
     /// Log level, or a filter such as `outboard_service=debug`
     #[arg(long, env = "OUTBOARD_LOG", default_value = "info")]
     pub log: String,
-    /// Processor of the daemon's threads; any by default
+    /// Processor of the daemon's threads; by default any
     #[arg(long, env = "OUTBOARD_PIN_CORE")]
     pub pin_core: Option<usize>,
     /// Unix socket that answers each connection with the statistics as one line of JSON
@@ -260,6 +264,12 @@ pub struct Settings {
     /// Directory of a job's own daemon, removed at the end with its lock and its log
     #[arg(long, hide = true)]
     pub job_directory: Option<PathBuf>,
+    /// Print every setting that has a value, with its source, and exit
+    #[arg(long)]
+    pub print_settings: bool,
+    /// Run in the background; return when ranks may attach
+    #[arg(long)]
+    pub background: bool,
 }
 
 /// Reason why settings cannot be used.

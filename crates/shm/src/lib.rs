@@ -10,6 +10,7 @@
 //! - [`attach`]: the messages of the attach socket, their codec and their transport.
 //! - [`lock`]: files that processes of one user lock.
 //! - [`closer`]: threads that close large memory.
+//! - [`functions!`]: functions of libraries loaded at run time, for the crates that need them.
 //! - [`status`]: the result codes shared by the C interface, completion words and attach replies.
 //!
 //! This is the only crate with atomics; their protocols are checked by loom (`cfg(loom)`), the rest by unit tests. A
@@ -19,6 +20,7 @@
 #![allow(missing_docs, reason = "names speak for themselves inside; programs are written against the client crate")]
 
 pub mod completion;
+mod foreign;
 pub mod rank_copy;
 pub mod ring;
 pub mod status;

@@ -8,6 +8,7 @@ mod ordered;
 mod plans;
 mod profile;
 mod rounds;
+mod settings;
 mod svg;
 mod views;
 
@@ -53,6 +54,12 @@ enum ExplainCommand {
     Profile {
         /// A built-in profile (bluefield3, cluster-a, cluster-b, tianhe), or a file
         name: String,
+    },
+    /// Show every setting and every variable, with the program that reads it, its default and its meaning
+    Settings {
+        /// Write them between the markers of this page instead
+        #[arg(long)]
+        page: Option<PathBuf>,
     },
 }
 
@@ -139,6 +146,7 @@ pub(crate) fn explain(ExplainArgs { command, plan }: ExplainArgs) -> Result<Exit
         Some(ExplainCommand::Engines(args)) => print(&engines::show(&args)?),
         Some(ExplainCommand::Datapath) => print(&datapath::show()),
         Some(ExplainCommand::Profile { name }) => print(&profile::show(&name)?),
+        Some(ExplainCommand::Settings { page }) => settings::settings(page.as_deref()),
         None => print(&show(&plan)?),
     }
 }

@@ -31,7 +31,6 @@ pub(crate) const HOST_DIRECTORY: &str = "/run/outboard";
 const RENDEZVOUS_PORT: u16 = 4790;
 /// Port at which the first daemon of a DPU accepts relays; further daemons use the next ports.
 const DOCK_PORT: u16 = 4791;
-const RELAY_KEY: &str = "OUTBOARD_RELAY_KEY";
 /// How long ranks may take to reach the rendezvous.
 const RENDEZVOUS_LIMIT: Duration = Duration::from_secs(60);
 const READY_LIMIT: Timespec = Timespec { tv_sec: 20, tv_nsec: 0 };
@@ -146,7 +145,7 @@ impl Daemons {
             lab_flags(&mut command, lab, directory, &name, args);
             let dock = dock_address(host, number);
             if let Some(key) = &key {
-                command.arg("--dock").arg(dock.to_string()).env(RELAY_KEY, key);
+                command.arg("--dock").arg(dock.to_string()).env("OUTBOARD_RELAY_KEY", key);
             }
             daemons.processes.push(LoggedProcess::start(format!("outboardd on {name}"), command, directory)?);
             daemons.stats.push(stats_socket(directory, &name));
@@ -155,7 +154,7 @@ impl Daemons {
                 let node = LabNode::Host(host);
                 let name = daemon_name(&node.to_string(), number, siblings);
                 let mut command = daemon_command(enter(lab, node, None, "/bin/sh")?, socket, directory, &name)?;
-                command.arg("--relay").arg(dock.to_string()).env(RELAY_KEY, key);
+                command.arg("--relay").arg(dock.to_string()).env("OUTBOARD_RELAY_KEY", key);
                 daemons.processes.push(LoggedProcess::start(format!("relay on {name}"), command, directory)?);
                 ready.push(ready_fifo(directory, &name));
             }

@@ -9,14 +9,10 @@
 use super::{Bootstrap, check};
 use crate::bootstrap::tcp_server::{LIMIT, MAX_BLOB_BYTES};
 use crate::error::Error;
-use libloading::Library;
+use outboard_shm::functions;
 use outboard_shm::status::Status;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
-use std::mem::ManuallyDrop;
 use std::sync::{Mutex, PoisonError};
-
-/// File names in Debian, Slurm and Open MPI packages, and in development packages.
-const NAMES: [&str; 2] = ["libpmix.so.2", "libpmix.so"];
 
 /// Longest name of a job, with its terminating NUL.
 const NAMESPACE_BYTES: usize = 256;
@@ -75,15 +71,16 @@ const _: () = assert!(size_of::<PmixProcess>() == 260 && size_of::<PmixValue>() 
 /// Exchanges of this process, so that no key is published twice: the library caches values that it has read.
 static EXCHANGES: Mutex<u32> = Mutex::new(0);
 
-#[derive(Clone, Copy)]
-struct Functions {
-    init: unsafe extern "C" fn(*mut PmixProcess, *mut PmixInfo, usize) -> c_int,
-    finalize: unsafe extern "C" fn(*const PmixInfo, usize) -> c_int,
-    put: unsafe extern "C" fn(u8, *const c_char, *mut PmixValue) -> c_int,
-    commit: unsafe extern "C" fn() -> c_int,
-    fence: unsafe extern "C" fn(*const PmixProcess, usize, *const PmixInfo, usize) -> c_int,
-    get: unsafe extern "C" fn(*const PmixProcess, *const c_char, *const PmixInfo, usize, *mut *mut PmixValue) -> c_int,
-    error_string: unsafe extern "C" fn(c_int) -> *const c_char,
+functions! {
+    #[allow(non_snake_case, reason = "the library's names")]
+    Functions of "libpmix.so.2" or "libpmix.so":
+    fn PMIx_Init(*mut PmixProcess, *mut PmixInfo, usize) -> c_int;
+    fn PMIx_Finalize(*const PmixInfo, usize) -> c_int;
+    fn PMIx_Put(u8, *const c_char, *mut PmixValue) -> c_int;
+    fn PMIx_Commit() -> c_int;
+    fn PMIx_Fence(*const PmixProcess, usize, *const PmixInfo, usize) -> c_int;
+    fn PMIx_Get(*const PmixProcess, *const c_char, *const PmixInfo, usize, *mut *mut PmixValue) -> c_int;
+    fn PMIx_Error_string(c_int) -> *const c_char;
 }
 
 /// Reasons for which PMIx does not connect the ranks.
@@ -129,31 +126,13 @@ impl std::fmt::Debug for PmixBootstrap {
     }
 }
 
-fn load() -> Result<Functions, libloading::Error> {
-    // SAFETY: libpmix has no initialisers that matter; the signatures match its header.
-    unsafe {
-        let library = Library::new(NAMES[0]).or_else(|_| Library::new(NAMES[1]))?;
-        // Never unloaded, as the module's invariant requires.
-        let library = ManuallyDrop::new(library);
-        Ok(Functions {
-            init: *library.get(b"PMIx_Init\0")?,
-            finalize: *library.get(b"PMIx_Finalize\0")?,
-            put: *library.get(b"PMIx_Put\0")?,
-            commit: *library.get(b"PMIx_Commit\0")?,
-            fence: *library.get(b"PMIx_Fence\0")?,
-            get: *library.get(b"PMIx_Get\0")?,
-            error_string: *library.get(b"PMIx_Error_string\0")?,
-        })
-    }
-}
-
 impl Functions {
     fn check(&self, action: impl FnOnce() -> String, code: c_int) -> Result<(), PmixError> {
         if code == SUCCESS {
             return Ok(());
         }
         // SAFETY: every code has a string, which lives as long as the library.
-        let reason = unsafe { CStr::from_ptr((self.error_string)(code)) }.to_string_lossy().into_owned();
+        let reason = unsafe { CStr::from_ptr((self.PMIx_Error_string)(code)) }.to_string_lossy().into_owned();
         Err(PmixError::Call { action: action(), reason, code })
     }
 }
@@ -161,10 +140,10 @@ impl Functions {
 impl PmixBootstrap {
     /// Connects to the launcher's server.
     pub fn new() -> Result<PmixBootstrap, PmixError> {
-        let functions = load().map_err(|error| PmixError::Library(error.to_string()))?;
+        let functions = Functions::load_for_ever().map_err(|error| PmixError::Library(error.to_string()))?;
         let mut own_process = PmixProcess { namespace: [0; NAMESPACE_BYTES], rank: 0 };
         // SAFETY: a valid place for the answer and no options.
-        let code = unsafe { (functions.init)(&raw mut own_process, std::ptr::null_mut(), 0) };
+        let code = unsafe { (functions.PMIx_Init)(&raw mut own_process, std::ptr::null_mut(), 0) };
         functions.check(|| "meet the launcher's server".to_owned(), code)?;
         // From here on, dropping `pmix` finalizes the library.
         let mut pmix = PmixBootstrap { functions, own_process, ranks: 0 };
@@ -186,7 +165,7 @@ impl PmixBootstrap {
         let mut value = std::ptr::null_mut();
         // SAFETY: the process and the key live through the call; no options; a valid place for the answer.
         let code =
-            unsafe { (self.functions.get)(&raw const process, key.as_ptr(), std::ptr::null(), 0, &raw mut value) };
+            unsafe { (self.functions.PMIx_Get)(&raw const process, key.as_ptr(), std::ptr::null(), 0, &raw mut value) };
         self.functions.check(|| action.to_owned(), code)?;
         if value.is_null() { Err(PmixError::InvalidAnswer(action.to_owned())) } else { Ok(OwnedValue(value)) }
     }
@@ -196,10 +175,10 @@ impl PmixBootstrap {
         let mut value = PmixValue { kind: BYTE_OBJECT, data: PmixData { room: [0; 3] } };
         value.data.bytes = bytes;
         // SAFETY: the library copies the value, whose bytes it does not change.
-        let code = unsafe { (self.functions.put)(GLOBAL, key.as_ptr(), &raw mut value) };
+        let code = unsafe { (self.functions.PMIx_Put)(GLOBAL, key.as_ptr(), &raw mut value) };
         self.functions.check(|| "publish this rank's blob".to_owned(), code)?;
         // SAFETY: no arguments.
-        self.functions.check(|| "publish this rank's blob".to_owned(), unsafe { (self.functions.commit)() })
+        self.functions.check(|| "publish this rank's blob".to_owned(), unsafe { (self.functions.PMIx_Commit)() })
     }
 
     /// Waits for all ranks, and transfers their published values to this host.
@@ -210,7 +189,7 @@ impl PmixBootstrap {
         limit.integer = LIMIT.as_secs() as c_int;
         let options = [info(c"pmix.collect", BOOL, collect), info(c"pmix.timeout", INT, limit)];
         // SAFETY: an empty list of processes means the whole job; the options live through the call.
-        let fence = || unsafe { (self.functions.fence)(std::ptr::null(), 0, options.as_ptr(), options.len()) };
+        let fence = || unsafe { (self.functions.PMIx_Fence)(std::ptr::null(), 0, options.as_ptr(), options.len()) };
         // A rank may still be leaving the last exchange, which ends the fence early for the ranks that wait.
         let mut codes = (0..=self.ranks).map(|_| fence());
         let code = codes.find(|code| *code != PARTIAL_SUCCESS).unwrap_or(PARTIAL_SUCCESS);
@@ -268,7 +247,7 @@ impl Bootstrap for PmixBootstrap {
 impl Drop for PmixBootstrap {
     fn drop(&mut self) {
         // SAFETY: matches the initialisation; no options. A failure leaves nothing to do.
-        unsafe { (self.functions.finalize)(std::ptr::null(), 0) };
+        unsafe { (self.functions.PMIx_Finalize)(std::ptr::null(), 0) };
     }
 }
 

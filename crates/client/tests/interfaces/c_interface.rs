@@ -18,6 +18,16 @@ fn include_folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("include")
 }
 
+#[test]
+fn the_header_opens_with_the_smallest_example() {
+    let example = std::fs::read_to_string(include_folder().join("../../../examples/allgather.c")).unwrap();
+    let (_, program) = example.split_once(" */\n").expect("a comment on how to run it");
+    let commented: String = program.lines().map(|line| format!("// {line}").trim_end().to_owned() + "\n").collect();
+    let header = header();
+    let (_, after) = header.split_once(" */\n").expect("a comment on the library");
+    assert!(after.starts_with(&commented), "outboard.h needs these lines behind its first comment:\n{commented}");
+}
+
 /// The folder of the `liboutboard.so` that cargo built for this test.
 fn library_folder() -> PathBuf {
     let test = std::env::current_exe().unwrap();

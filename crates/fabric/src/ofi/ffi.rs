@@ -5,7 +5,9 @@
 
 use std::ffi::{c_char, c_int, c_void};
 
-use crate::foreign::{constants, functions, structures};
+use outboard_shm::functions;
+
+use crate::foreign::{constants, structures};
 
 pub(super) const VERSION: u32 = 1 << 16 | 17;
 
@@ -229,9 +231,10 @@ functions! {
 }
 
 #[test]
+#[ignore = "needs libfabric-dev: make test"]
 fn layouts_equal_the_installed_headers() {
     let headers = ["fi_trigger", "fabric", "fi_domain", "fi_endpoint", "fi_cm", "fi_tagged", "fi_eq", "fi_errno"];
     let headers = headers.map(|name| format!("rdma/{name}.h"));
     let facts = [structures(), constants()].concat();
-    crate::foreign::check(&headers.each_ref().map(String::as_str), "libfabric-dev", &facts);
+    crate::foreign::check(&headers.each_ref().map(String::as_str), &facts);
 }

@@ -7,14 +7,16 @@ use std::path::Path;
 use crate::support::cluster::{Cluster, Layout, Test};
 use crate::support::exchanges::LANDING;
 use crate::support::refusable::Calls;
-use crate::support::{DAEMON, Daemon, Rank, expect_line_from_all, is_root, kill_the_last, let_go};
+use crate::support::{DAEMON, Daemon, Rank, expect_line_from_all, kill_the_last, let_go};
 use outboard::Context;
 use outboard_lab::{LossScope, PacketLoss};
 
+/// Only root may start programs as other users.
+pub(crate) const OF_ROOT: &[Test] =
+    &[("two_users_on_the_same_hosts_multicast_at_once", two_users_on_the_same_hosts_multicast_at_once)];
 pub(crate) const TESTS: &[Test] = &[
     ("a_host_whose_address_is_gone_or_changed_names_it", a_host_whose_address_is_gone_or_changed_names_it),
     ("multicast_moves_each_block_once", multicast_moves_each_block_once),
-    ("two_users_on_the_same_hosts_multicast_at_once", two_users_on_the_same_hosts_multicast_at_once),
     ("hosts_without_multicast_use_none", hosts_without_multicast_use_none),
     ("hosts_that_disagree_on_encryption_make_no_group", hosts_that_disagree_on_encryption_make_no_group),
     ("a_late_leaf_bounds_how_far_small_broadcasts_get_ahead", a_late_leaf_bounds_how_far_small_broadcasts_get_ahead),
@@ -61,9 +63,6 @@ fn multicast_moves_each_block_once() {
 
 /// MC-10: daemons of two users share the multicast port on both hosts, and each receives its own groups.
 fn two_users_on_the_same_hosts_multicast_at_once() {
-    if !is_root() {
-        return;
-    }
     const USERS: [&str; 2] = ["12345", "23456"];
     // Other users may lack access to this user's programs.
     let programs = tempfile::tempdir().expect("a directory");

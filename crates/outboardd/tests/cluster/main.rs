@@ -9,5 +9,6 @@ mod support;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    support::cluster::main(&[("hosts", hosts::TESTS), ("offloaded", offloaded::TESTS), ("strangers", strangers::TESTS)])
+    let modules = [("hosts", hosts::TESTS), ("offloaded", offloaded::TESTS), ("strangers", strangers::TESTS)];
+    support::cluster::main(&modules, &[("hosts", hosts::OF_ROOT)])
 }

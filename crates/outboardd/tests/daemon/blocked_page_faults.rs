@@ -19,8 +19,7 @@ struct Unserved {
 }
 
 impl Unserved {
-    /// None if this user may not use userfaultfd.
-    fn new() -> Option<Unserved> {
+    fn new() -> Unserved {
         const API: libc::c_ulong = 0xc018_aa3f;
         const REGISTER: libc::c_ulong = 0xc020_aa00;
         const MISSING: u64 = 1;
@@ -29,16 +28,13 @@ impl Unserved {
         // as an address, and stays until the process ends.
         unsafe {
             let faults = libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC);
-            if faults < 0 {
-                eprintln!("skipped: no userfaultfd for this user");
-                return None;
-            }
+            assert!(faults >= 0, "this user may use userfaultfd");
             let faults = File::from_raw_fd(faults as i32);
             let start = mmap_anonymous(std::ptr::null_mut(), BYTES, rights, MapFlags::PRIVATE).expect("memory");
             let (mut version, mut range) = ([0xaa_u64, 0, 0], [start as u64, BYTES as u64, MISSING, 0]);
             assert_eq!(libc::ioctl(faults.as_raw_fd(), API, &raw mut version), 0);
             assert_eq!(libc::ioctl(faults.as_raw_fd(), REGISTER, &raw mut range), 0);
-            Some(Unserved { start: start.cast(), faults })
+            Unserved { start: start.cast(), faults }
         }
     }
 
@@ -55,8 +51,9 @@ fn allgather(group: &Group, send: *const u8, receive: &mut [u8], bytes: usize) -
 
 /// The daemon hangs in that memory, and still ends when it is ordered to.
 #[test]
+#[ignore = "needs userfaultfd: make test as root"]
 fn a_daemon_that_hangs_in_memory_of_a_rank_ends_when_it_is_told_to() {
-    let Some(mut unserved) = Unserved::new() else { return };
+    let mut unserved = Unserved::new();
     let daemon = Daemon::start(&["--errand-bytes", "0", "--log", "off"]);
     let (group, mut receive) = (&group(&daemon, 1)[0], vec![0; BYTES]);
     let mut request = allgather(group, unserved.start, &mut receive, BYTES);

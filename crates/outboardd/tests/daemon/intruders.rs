@@ -1,6 +1,5 @@
 //! Another user at a socket that was opened to all. Every message, request or wait of that user ends in a refusal. A
 //! job of the daemon's own user on two hosts makes its calls meanwhile.
-//! Root only; skipped with a printed reason for others.
 //!
 //! Two daemons stand for two hosts. Their ranks are in this process, and the other user is a thread of it.
 
@@ -19,7 +18,7 @@ use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 
 use super::users::open_to_all;
 use crate::support::scenarios::{LIMIT, check, post};
-use crate::support::{Daemon, is_root, make_group};
+use crate::support::{Daemon, make_group};
 
 const OTHER: u32 = 12_345;
 /// Least number of calls of the job while intruders are there.
@@ -148,11 +147,9 @@ fn beside_a_job(flags: &[&str], intrude: impl Fn(&Daemon) -> u64) {
 
 /// Memory whose owner can make an inspection take as long as wanted.
 #[test]
+#[ignore = "only root may start programs as another user: make test as root"]
 fn memory_with_holes_of_another_user_is_not_looked_into() {
     const MEMORY: u64 = 16 << 20;
-    if !is_root() {
-        return;
-    }
     beside_a_job(&[], |daemon| {
         as_user(OTHER, || {
             let punched = |seals: SealFlags| {
@@ -172,12 +169,10 @@ fn memory_with_holes_of_another_user_is_not_looked_into() {
 
 /// Each send to a socket makes the kernel wake every epoll entry that waits for the socket.
 #[test]
+#[ignore = "only root may start programs as another user: make test as root"]
 fn a_refusal_that_many_entries_wait_for_holds_up_nobody() {
     /// Duplicates of one socket, and epoll instances with an entry for each of them: 100,000 entries.
     const EACH: usize = 317;
-    if !is_root() {
-        return;
-    }
     beside_a_job(&[], |daemon| {
         as_user(OTHER, || {
             let kind = (AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC);
@@ -198,11 +193,9 @@ fn a_refusal_that_many_entries_wait_for_holds_up_nobody() {
 
 /// Rings, groups, memory ranges and scratch need an attachment, which another user never gets.
 #[test]
+#[ignore = "only root may start programs as another user: make test as root"]
 fn whatever_another_user_asks_for_is_refused_before_it_is_read() {
     const HUGE: u64 = 1 << 40;
-    if !is_root() {
-        return;
-    }
     let memory = sparse(HUGE);
     let restaged = RestagedBuffers { group: 1, instance: 1, slot: 0, send: 0x5000, receive: 0x6000 };
     let requests = [
@@ -223,12 +216,10 @@ fn whatever_another_user_asks_for_is_refused_before_it_is_read() {
 }
 
 #[test]
+#[ignore = "only root may start programs as another user: make test as root"]
 fn ten_users_take_no_place_of_the_own_ranks() {
     const USERS: u32 = 10;
     const EACH: usize = 20;
-    if !is_root() {
-        return;
-    }
     beside_a_job(&["--max-ranks", "4"], |daemon| {
         let stay = |user| as_user(OTHER + user, || [(); EACH].map(|()| ask_in_vain(daemon, &hello(false), &[])));
         let others: Vec<_> = (0..USERS).map(stay).collect();

@@ -32,29 +32,17 @@ fn apart() -> Command {
     command
 }
 
-fn may_unshare() -> bool {
-    let may = Command::new("unshare").args(["--pid", "--fork", "true"]).status().is_ok_and(|status| status.success());
-    if !may {
-        eprintln!("skipped: no process namespaces for this user");
-    }
-    may
-}
-
 /// SP-4: ranks work and die in process namespaces in which their numbers differ from the daemon's.
 #[test]
+#[ignore = "needs process namespaces: make test as root"]
 fn ranks_of_other_process_namespaces_are_served_until_they_die() {
-    if !may_unshare() {
-        return;
-    }
     one_dies(ranks_by(apart, "survived-one-dies", &Daemon::start(&[]), 3));
 }
 
 /// The daemon is in a process namespace without its ranks, and so has no numbers for their processes.
 #[test]
+#[ignore = "needs process namespaces: make test as root"]
 fn a_daemon_in_a_process_namespace_of_its_own_sees_its_ranks_die() {
-    if !may_unshare() {
-        return;
-    }
     let mut command = Command::new("unshare");
     command.args(["--pid", "--fork", "--kill-child", support::DAEMON]);
     let mut daemon = Daemon::start_by(command, &[]);

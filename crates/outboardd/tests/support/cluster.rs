@@ -14,8 +14,8 @@ const PORT: u16 = 7000;
 
 pub(crate) type Test = (&'static str, fn());
 
-/// Runs the tests of these modules, or the scenario that the environment names.
-pub(crate) fn main(modules: &[(&str, &[Test])]) -> ExitCode {
+/// Runs the tests of these modules, or the scenario that the environment names. Ignores tests of root for other users.
+pub(crate) fn main(modules: &[(&str, &[Test])], of_root: &[(&str, &[Test])]) -> ExitCode {
     outboard_lab::holder_main_if_requested();
     if run_scenario() {
         return ExitCode::SUCCESS;
@@ -29,8 +29,11 @@ pub(crate) fn main(modules: &[(&str, &[Test])]) -> ExitCode {
             Ok(())
         })
     };
-    let trials = modules.iter().flat_map(|(module, tests)| tests.iter().map(|&test| trial(module, test)));
-    libtest_mimic::run(&arguments, trials.collect()).exit_code()
+    let all =
+        |(module, tests): &(&str, &[Test])| -> Vec<Trial> { tests.iter().map(|&test| trial(module, test)).collect() };
+    let ignored = !rustix::process::geteuid().is_root();
+    let of_root = of_root.iter().flat_map(all).map(|trial| trial.with_ignored_flag(ignored));
+    libtest_mimic::run(&arguments, modules.iter().flat_map(all).chain(of_root).collect()).exit_code()
 }
 
 /// A lab whose hosts run daemons.

@@ -46,15 +46,6 @@ pub(crate) fn again() -> Command {
 /// Arguments that make a test program run that test alone.
 pub(crate) const AGAIN: [&str; 5] = ["--exact", "another_process", "--nocapture", "--test-threads", "1"];
 
-/// Whether this user is root, who may start programs as other users; otherwise prints why the test is skipped.
-pub(crate) fn is_root() -> bool {
-    let root = rustix::process::geteuid().is_root();
-    if !root {
-        eprintln!("skipped: only root may start programs as another user");
-    }
-    root
-}
-
 /// Copies a program to `directory`, because root's directories may be closed to another user. Returns a command that
 /// runs it as `user` without privileges.
 pub(crate) fn as_user(user: &str, program: &Path, directory: &Path) -> Command {

@@ -1,16 +1,10 @@
 use super::*;
-use clap::{CommandFactory, FromArgMatches, Parser};
-
-#[derive(Parser)]
-struct Line {
-    #[command(flatten)]
-    settings: Settings,
-}
+use clap::{CommandFactory, FromArgMatches};
 
 /// The settings of a command line, and its matches.
 pub(crate) fn parse(words: &[&str]) -> (Settings, ArgMatches) {
-    let matches = Line::command().try_get_matches_from(words).expect("valid words");
-    (Line::from_arg_matches(&matches).expect("valid words").settings, matches)
+    let matches = Settings::command().try_get_matches_from(words).expect("valid words");
+    (Settings::from_arg_matches(&matches).expect("valid words"), matches)
 }
 
 #[test]
@@ -51,7 +45,7 @@ fn impossible_settings_are_refused_by_name() {
     let refused = |words: &[&str]| parse(words).0.resolve().expect_err("unusable").to_string();
     assert!(refused(&["outboardd", "--algorithm", "multicast"]).contains("--interface"));
     assert!(refused(&["outboardd", "--mtu", "100"]).contains("100"));
-    let line = Line::command().try_get_matches_from(["outboardd", "--link-rate", "0"]);
+    let line = Settings::command().try_get_matches_from(["outboardd", "--link-rate", "0"]);
     assert!(line.expect_err("unusable").to_string().contains("0 bit/s"));
     assert!(refused(&["outboardd", "--interface", "../lo"]).contains("../lo"));
 }

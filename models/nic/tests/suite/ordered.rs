@@ -4,7 +4,7 @@ use outboard_nic::ordered::descriptor::{
     Descriptor, DescriptorAddress, DescriptorPiece, Flags, MAX_INLINE, PULSES, PortAddress,
 };
 use outboard_nic::ordered::{OrderedContent, OrderedEngine, OrderedError, OrderedPacket, OrderedSettings};
-use outboard_nic::{AddressSpace, JobError, JobFailure, NicEngine, NicOrder, NodeId, Output, Port};
+use outboard_nic::{AddressSpace, Executor, JobError, JobFailure, NicEngine, NicOrder, NodeId, Output, Port};
 use outboard_plan::{Element, Operator, Reduction};
 
 const PEER: PortAddress = PortAddress { node: 1, port: 3 };
@@ -188,7 +188,36 @@ fn th_1_point_to_point_chunks_are_written_to_their_named_place() {
     assert!(nic.is_idle() && nic.occupancy() == 0);
 }
 
-/// Exceeded limits are errors with both numbers.
+/// The unit that stores a packet of this job.
+fn unit_of(nic: &mut OrderedEngine, job: u8, chunk: u16) -> u16 {
+    let content = OrderedContent::Data { seq: 0, pulse: 0, chunk, bytes: 8 };
+    nic.handle_packet(0, NodeId(1), OrderedPacket { job, ..from_peer(content) });
+    let seen = outputs(nic);
+    let [Output::Order { by: Executor::Nic(unit), .. }] = seen[..] else { panic!("job {job}: {seen:?}") };
+    unit
+}
+
+/// TH-3: a task goes to the unit with the fewest tasks, then with the fewest packets, and stays there until it is idle.
+/// TH-7: 32 tasks share 8 units.
+#[test]
+fn th_3_units_share_tasks_by_load() {
+    let mut nic = OrderedEngine::new(NodeId(0), OrderedSettings::default());
+    (0..32).for_each(|job| nic.open(job, Port(0), [PEER]).expect("there is room for 32"));
+    (0..8).for_each(|job| assert_eq!(unit_of(&mut nic, job, 0), u16::from(job)));
+    for job in [0, 1, 2, 3, 4, 6, 7] {
+        assert_eq!(unit_of(&mut nic, job, 1), u16::from(job), "a task stays with its unit");
+    }
+    assert_eq!([8, 9].map(|job| unit_of(&mut nic, job, 0)), [5, 0], "unit 5 holds the fewest packets");
+    nic.post(0, Port(0), &[Descriptor { job: 5, ..receives(0) }]).expect("it makes sense");
+    assert_eq!(completions(&outputs(&mut nic)), 1);
+    assert_eq!(unit_of(&mut nic, 10, 0), 5, "job 5 has left its unit");
+    let mut tasks = [2, 1, 1, 1, 1, 2, 1, 1];
+    (11..32).for_each(|job| tasks[usize::from(unit_of(&mut nic, job, 0))] += 1);
+    tasks.sort_unstable();
+    assert_eq!(tasks, [3, 4, 4, 4, 4, 4, 4, 4]);
+}
+
+/// TH-7: exceeded limits are errors with both numbers.
 #[test]
 fn posts_beyond_a_limit_of_the_nic_are_rejected() {
     let mut nic = nic();

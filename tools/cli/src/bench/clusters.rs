@@ -1,7 +1,7 @@
 //! Benches that compare a library natively and below the shim on one cluster after another: collectives and whole
 //! programs. Files hold the results so far after every run. A loss is reported, and is no error.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
@@ -19,14 +19,24 @@ use crate::lab::LinkArgs;
 use crate::launch::DaemonArgs;
 use crate::places::Heap;
 
+/// The files of reports.
+#[derive(Debug, Args)]
+struct Files {
+    /// Write the rows to this JSON file
+    #[arg(long)]
+    json: Option<PathBuf>,
+    /// Write the tables to this Markdown file
+    #[arg(long)]
+    markdown: Option<PathBuf>,
+}
+
 /// The clusters, what the shim learns on them, and the files of reports.
 struct Clusters<'a> {
     labs: &'a [ClusterShape],
     choosing: ShimChoice,
     /// Runs for learning before each measured run.
     learn: u32,
-    json: Option<&'a Path>,
-    markdown: Option<&'a Path>,
+    files: &'a Files,
 }
 
 impl Clusters<'_> {
@@ -59,10 +69,10 @@ impl Clusters<'_> {
         report: &BenchReport<R>,
         markdown: impl Fn(&BenchReport<R>) -> String,
     ) -> Result<(), CliError> {
-        if let Some(path) = self.json {
+        if let Some(path) = &self.files.json {
             report.write_json(path)?;
         }
-        let Some(path) = self.markdown else { return Ok(()) };
+        let Some(path) = &self.files.markdown else { return Ok(()) };
         std::fs::write(path, markdown(report)).map_err(CliError::system(format!("write {}", path.display())))
     }
 }
@@ -104,25 +114,16 @@ pub(crate) struct GridArgs {
     /// Repetitions in each round
     #[arg(long, default_value_t = 10)]
     repetitions: u32,
-    /// Write the cells to this JSON file
-    #[arg(long)]
-    json: Option<PathBuf>,
-    /// Write the tables to this Markdown file
-    #[arg(long)]
-    markdown: Option<PathBuf>,
+    #[command(flatten)]
+    files: Files,
     #[command(flatten)]
     daemons: DaemonArgs,
 }
 
 pub(super) fn grid(args: &GridArgs) -> Result<ExitCode, CliError> {
     let sizes = parse_sizes(&args.sizes).map_err(CliError::failed)?;
-    let clusters = Clusters {
-        labs: &args.labs,
-        choosing: ShimChoice::default(),
-        learn: args.learn,
-        json: args.json.as_deref(),
-        markdown: args.markdown.as_deref(),
-    };
+    let clusters =
+        Clusters { labs: &args.labs, choosing: ShimChoice::default(), learn: args.learn, files: &args.files };
     let runs = |place: &ClusterShape| Ok(grid_runs(&setup_of_grid(args, place)?, &args.collectives, &sizes));
     let measure = |place: &ClusterShape, choosing: &ShimChoice, options: &BenchOptions| {
         let algorithms = Algorithms::of(options.collective, &args.daemons, &place.lab)?;
@@ -174,12 +175,8 @@ pub(crate) struct ProgramsArgs {
     /// Units of work in a run, about half a second each
     #[arg(long, default_value_t = 4)]
     repetitions: u32,
-    /// Write the rows to this JSON file
-    #[arg(long)]
-    json: Option<PathBuf>,
-    /// Write the table to this Markdown file
-    #[arg(long)]
-    markdown: Option<PathBuf>,
+    #[command(flatten)]
+    files: Files,
     #[command(flatten)]
     daemons: DaemonArgs,
 }
@@ -190,8 +187,7 @@ pub(super) fn programs(args: &ProgramsArgs) -> Result<ExitCode, CliError> {
         // The default of a preloaded program.
         choosing: ShimChoice::or("adaptive"),
         learn: args.learn,
-        json: args.json.as_deref(),
-        markdown: args.markdown.as_deref(),
+        files: &args.files,
     };
     let programs = if args.only.is_empty() { BenchProgram::ALL } else { &args.only };
     let measure = |place: &ClusterShape, choosing: &ShimChoice, program: &BenchProgram| {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 
-use crate::job::{Job, Outcome, left_of};
+use crate::job::{Job, Outcome, Process, left_of};
 use crate::program::{compiled, home};
 use crate::timeline;
 
@@ -34,15 +34,24 @@ fn verify(ranks: u32, options: &str) -> Outcome {
     outcome
 }
 
-/// Without multicast, with chains and subgroups (MC-8, MC-10), with unequal numbers of ranks on hosts and with
-/// neighbours in rank on one host (SP-7).
+/// Without multicast, with unequal numbers of ranks on hosts and with neighbours in rank on one host.
 #[test]
 fn ranks_of_several_hosts_verify() {
     verify(2, "--lab 2x1gbit");
     verify(4, "--lab 4x1gbit --algorithm ring");
-    verify(4, "--lab 4x1gbit --chains 2 --subgroups 2");
     verify(6, "--lab 4x1gbit");
     verify(6, "--lab 3x1gbit --layout contiguous");
+}
+
+/// MC-10: every host receives one multicast address for each subgroup.
+#[test]
+fn four_hosts_verify_by_chains_and_subgroups() {
+    const SPREAD: &str = "--lab 4x1gbit --chains 2 --subgroups 2";
+    verify(4, SPREAD);
+    let mut job = Job::start(4, &SPREAD.split(' ').collect::<Vec<_>>(), "idle");
+    (0..4).for_each(|_| job.await_line("@going"));
+    let joined: Vec<usize> = job.processes().iter().filter(|one| one.is_daemon()).map(Process::multicasts).collect();
+    assert_eq!(joined, [2; 4]);
 }
 
 /// SP-8, GP-3.
@@ -322,29 +331,38 @@ fn loss_between_dpus_is_repaired() {
     verify(4, "--lab 4x1gbit+dpu --loss 1% --of all");
 }
 
-/// The smallest programs, in C and in Rust, started as in README.md.
+/// The small programs, in C and in Rust, started as their first lines say.
 #[test]
 fn the_first_examples_print_what_every_rank_sent() {
-    let in_c = compiled("gcc", "../../examples/allgather.c", &["-loutboard"]);
+    let in_c = |name: &str| compiled("gcc", &format!("../../examples/{name}.c"), &["-loutboard"]);
     let in_rust = home().join("examples/allgather");
     assert!(in_rust.exists(), "{} is not built: cargo build --workspace --examples", in_rust.display());
-    for program in [in_c, in_rust] {
+    let sent = |rank: u32| format!("rank {rank} sent {}", rank * rank);
+    let received = |rank: u32| {
+        let from = (rank + 3) % 4;
+        format!("rank {rank} received {from} and {}", from * from)
+    };
+    // Rank r contributes y = 2 x + r.
+    let chained = |rank: u32| format!("rank {rank}: y = 16 x + {}", (0..4).fold(0, |y, rank| 2 * y + rank));
+    let examples: [(_, &dyn Fn(u32) -> String); 4] =
+        [(in_c("allgather"), &sent), (in_rust, &sent), (in_c("messages"), &received), (in_c("operator"), &chained)];
+    for (program, says) in examples {
         for options in [&["-n", "4"][..], &["-n", "4", "--lab", "2x1gbit"]] {
             let outcome = Job::start_command(options, &[program.to_str().expect("a path of text")]).finish();
             outcome.assert_success();
-            let sent = (0..4).map(|rank| format!("rank {rank} sent {}", rank * rank));
-            sent.for_each(|line| assert!(outcome.says(&line), "{line}: {outcome:?}"));
+            (0..4).map(says).for_each(|line| assert!(outcome.says(&line), "{line}: {outcome:?}"));
         }
     }
 }
 
-/// GP-5, GP-9: an MPI program that records its patterns, started as by its user; it compares every byte with MPI's.
+/// GP-5, GP-8, GP-9: an MPI program that records its patterns, started as by its user; it compares every byte with
+/// MPI's. Eight ranks have two in each direction of the stencil, so each rank exchanges all six faces with others.
 #[test]
 fn recorded_groups_of_hosts_with_dpus_move_every_byte() {
     let program = compiled("mpicc.openmpi", "../../examples/recorded.c", &["-loutboard"]);
     for lab in ["2x1gbit", "2x1gbit+dpu"] {
         let command = [program.to_str().expect("a path of text"), "10000", "4"];
-        let outcome = Job::start_command(&["-n", "4", "--lab", lab, "--report"], &command).finish();
+        let outcome = Job::start_command(&["-n", "8", "--lab", lab, "--report"], &command).finish();
         outcome.assert_success();
         assert!(outcome.counted("collectives completed") > 0, "the calls were offloaded: {outcome:?}");
         assert_eq!(outcome.counted("failed"), 0, "{outcome:?}");

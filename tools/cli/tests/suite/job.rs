@@ -3,7 +3,7 @@
 //! Invariant: every process of a job carries the job's mark in its environment, or descends from a process that does. A
 //! dropped job is killed. Every wait is bounded by [`LIMIT`].
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
@@ -249,6 +249,13 @@ impl Process {
 
     pub(crate) fn is_daemon(&self) -> bool {
         self.name == "outboardd"
+    }
+
+    /// Multicast addresses that the host of this process receives, without the one of all hosts.
+    pub(crate) fn multicasts(&self) -> usize {
+        let groups = fs::read_to_string(format!("/proc/{}/net/igmp", self.pid)).expect("procfs");
+        let addresses: BTreeSet<&str> = groups.lines().filter_map(|line| line.strip_prefix("\t\t\t\t")).collect();
+        addresses.iter().filter(|address| !address.starts_with("010000E0")).count()
     }
 }
 

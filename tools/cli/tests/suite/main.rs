@@ -10,6 +10,7 @@ mod lab;
 mod launchers;
 mod program;
 mod requirements;
+mod settings;
 mod sim;
 mod timeline;
 mod tune;

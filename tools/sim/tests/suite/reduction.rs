@@ -198,7 +198,7 @@ fn ended(hosts: usize, result: ReductionKind, bytes: u64, rate: u64) -> Duration
 /// Links wait neither for long turns of a source's other receivers nor for the next message of the plan. Virtual time
 /// makes the bound hold on any machine.
 #[test]
-fn th_6_links_are_kept_busy() {
+fn links_are_kept_busy() {
     for (hosts, bytes, rate) in [(4, 1 << 20, 250_000_000), (4, 4 << 20, 1_000_000_000), (8, 4 << 20, 1_000_000_000u64)]
     {
         for (result, crossings, most) in [
@@ -216,7 +216,7 @@ fn th_6_links_are_kept_busy() {
 
 /// A reduce occupies the root's link once, after a segment's way past the other hosts.
 #[test]
-fn th_6_a_reduce_takes_every_link_once() {
+fn a_reduce_takes_every_link_once() {
     const SEGMENT: u64 = 64 << 10;
     let rate = 1_000_000_000;
     for (hosts, bytes) in [(4, 1 << 20), (8, 1 << 20), (4, 4 << 20), (8, 4 << 20u64)] {

@@ -1,0 +1,95 @@
+//! docs/guide/settings.md has the settings of the code, and every variable in the table of each program that reads it.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+use crate::program::outboard;
+use crate::requirements::files;
+
+const PREFIX: &str = "OUTBOARD_";
+/// The title of the table of variables that tests alone read; tests also read all others.
+const TESTS: &str = "Tests and benches";
+/// Code before a quoted name that reads the variable, or that names it for a later read.
+const READERS: [&str; 7] = ["var(", "var_os(", "getenv(", "variable(", "setting(", "= ", "= c"];
+
+/// The title of the table of variables that a file may read, by its path in the repository.
+fn title(path: &str) -> &'static str {
+    match path.split('/').collect::<Vec<_>>()[..] {
+        ["crates", "service" | "outboardd", "src", ..] => "Daemon",
+        ["crates", "client" | "heap" | "shm", "src", ..] => "Rank",
+        ["bindings", "mpi", "src", ..] => "Shim",
+        ["tools", _, "src", ..] => "The command `outboard`",
+        _ => TESTS,
+    }
+}
+
+/// The variables in `text`, quoted in code or behind `$` in shells, and whether `text` reads them: a name that a child
+/// process gets is not read.
+fn named(text: &str) -> impl Iterator<Item = (&str, bool)> {
+    text.match_indices(PREFIX).filter_map(move |(at, _)| {
+        let before = &text[..at];
+        let rest = &text[at..];
+        let end =
+            rest.find(|c: char| !(c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_')).unwrap_or(rest.len());
+        let (name, after) = rest.split_at(end);
+        let quoted = before.strip_suffix('"').filter(|_| after.starts_with('"') && name != PREFIX);
+        let given = after.starts_with("\".to_owned()");
+        let reads = quoted.is_some_and(|before| !given && READERS.iter().any(|reader| before.ends_with(reader)));
+        let reads = reads || before.ends_with('$') || before.ends_with("${");
+        (reads || quoted.is_some()).then_some((name, reads))
+    })
+}
+
+/// Pairs of a table's title and a variable.
+type Rows = BTreeSet<(String, String)>;
+
+/// The rows of the tables of `page`.
+fn rows(page: &str) -> Rows {
+    let tables = page.split("### ").skip(1).map(|table| table.split_once('\n').expect("a title"));
+    let rows = tables.flat_map(|(title, table)| {
+        let names = table.lines().filter_map(|line| line.strip_prefix("| `")?.split_once('`'));
+        names.map(|(name, _)| (title.to_owned(), name.to_owned()))
+    });
+    rows.collect()
+}
+
+#[test]
+fn the_page_of_settings_is_that_of_the_code() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let page = fs::read_to_string(root.join("docs/guide/settings.md")).expect("the page");
+    let copy = Path::new(env!("CARGO_TARGET_TMPDIR")).join("settings.md");
+    fs::write(&copy, &page).expect("a copy");
+    let written = outboard(&["explain", "settings", "--page", copy.to_str().expect("ASCII")]);
+    assert!(written.status.success(), "{}", String::from_utf8_lossy(&written.stderr));
+    let same = fs::read_to_string(&copy).expect("the copy") == page;
+    assert!(same, "run `outboard explain settings --page docs/guide/settings.md`");
+}
+
+#[test]
+fn every_variable_stands_in_the_table_of_each_program_that_reads_it() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let rows = rows(&String::from_utf8(outboard(&["explain", "settings"]).stdout).expect("text"));
+    let mut paths = Vec::new();
+    for folder in ["crates", "models", "tools", "bindings/mpi"] {
+        files(&root.join(folder), &mut paths);
+    }
+    let mut found = Rows::new();
+    for path in paths {
+        let text = fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        let place = path.strip_prefix(&root).expect("below the root").to_str().expect("ASCII").to_owned();
+        let title = title(&place);
+        for (name, reads) in named(&String::from_utf8_lossy(&text)).filter(|(_, reads)| *reads || title != TESTS) {
+            found.insert((if reads { title } else { TESTS }.to_owned(), name.to_owned()));
+        }
+    }
+    let unread: Vec<_> = rows.difference(&found).collect();
+    assert!(unread.is_empty(), "rows of `outboard explain settings` that no code reads: {unread:?}");
+    let any = |name: &str| rows.iter().any(|(_, row)| row == name);
+    let lacks = |(title, name): &&(String, String)| !(title == TESTS && any(name));
+    let lacking: Vec<_> = found.difference(&rows).filter(lacks).collect();
+    assert!(
+        lacking.is_empty(),
+        "tables of tools/cli/src/explain/settings.rs lack variables that code reads: {lacking:?}"
+    );
+}
