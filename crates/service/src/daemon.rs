@@ -16,14 +16,14 @@ use rustix::net::SocketType;
 
 use crate::conductor::Conductor;
 use crate::conductor::adaptive_polling::AdaptivePolling;
-use crate::conductor::driver::EndpointDriver;
 use crate::conductor::lifetime::{Lifetime, LockedJobDirectory};
 use crate::conductor::offload::OffloadEngine;
-use crate::conductor::poller::Poller;
 use crate::conductor::processor::Processor;
 use crate::conductor::send_queue::SendQueue;
 use crate::datapath::mailbox::Mailbox;
 use crate::datapath::{Datapath, DatapathReport};
+use crate::driver::EndpointDriver;
+use crate::poller::Poller;
 use crate::ranks::Ranks;
 use crate::ranks::attach::{HostProperties, random_words};
 use crate::ranks::docked::DockedRanks;

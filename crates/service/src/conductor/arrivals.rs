@@ -5,7 +5,7 @@ use outboard_proto::SpId;
 use outboard_shm::memory::ScatterList;
 use serde_json::json;
 
-use crate::conductor::driver::EndpointDriver;
+use crate::driver::EndpointDriver;
 use crate::telemetry::statistics::Statistics;
 use crate::telemetry::trace::TimelineFile;
 

@@ -22,10 +22,8 @@
 
 pub(crate) mod adaptive_polling;
 mod arrivals;
-pub(crate) mod driver;
 pub(crate) mod lifetime;
 pub(crate) mod offload;
-pub(crate) mod poller;
 pub(crate) mod processor;
 pub(crate) mod send_queue;
 
@@ -45,16 +43,17 @@ use serde_json::{Value, json};
 
 use crate::conductor::adaptive_polling::AdaptivePolling;
 use crate::conductor::arrivals::FabricArrivals;
-use crate::conductor::driver::EndpointDriver;
 use crate::conductor::lifetime::Lifetime;
 use crate::conductor::offload::OffloadEngine;
-use crate::conductor::poller::{Poller, Trigger, WakeToken};
 use crate::conductor::processor::{Processor, TimeSlice};
 use crate::conductor::send_queue::SendQueue;
 use crate::datapath::mailbox::Mailbox;
 use crate::datapath::{DatagramBatch, Datapath, DatapathReport, split};
+use crate::driver::EndpointDriver;
+use crate::poller::{Poller, Trigger, WakeToken};
 use crate::ranks::Ranks;
 use crate::ranks::attach::{HostProperties, MORE_DESCRIPTORS, RequestHandler};
+use crate::rejection::send_error;
 use crate::socket::NamedSocket;
 use crate::telemetry::overdue;
 use crate::telemetry::statistics::{Statistics, send_report};
@@ -556,18 +555,6 @@ impl Conductor {
 fn reject_rank(channel: AttachChannel, errno: Errno) {
     let text = format!("the service process of this host cannot take another rank: {errno}{MORE_DESCRIPTORS}");
     send_error(&channel, Status::Resource, text);
-}
-
-pub fn send_error(channel: &AttachChannel, status: Status, text: String) {
-    if let Err(error) = channel.send(0, &AttachReply::Error { status, text }, &[]) {
-        tracing::debug!(%error, "a process does not hear why it is turned away");
-    }
-}
-
-/// Reports to a process of another user why it cannot attach. A thread beside this one sends the reply: before it, the
-/// kernel wakes all waiters at the other end, and there may be millions.
-pub fn reject_process(channel: AttachChannel, text: String) {
-    REFUSAL_CLOSER.submit(move || send_error(&channel, Status::NoService, text));
 }
 
 fn received((Datagram { from, bytes }, payload): (Datagram<'_>, PayloadHash)) -> ReceivedDatagram<'_> {

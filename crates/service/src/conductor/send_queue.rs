@@ -12,8 +12,8 @@ use outboard_proto::{FrameBytes, MemRef, SpId, Transmit};
 use outboard_shm::memory::{MappedBytes, ScatterList};
 use serde_json::json;
 
-use crate::conductor::driver::EndpointDriver;
 use crate::datapath::{Datapath, SendJob};
+use crate::driver::EndpointDriver;
 use crate::memory::{MemoryFault, MemoryLocation};
 use crate::telemetry::trace::TimelineFile;
 

@@ -27,9 +27,9 @@ use outboard_shm::memory::{Tier, TieredMemory};
 use outboard_shm::rank_copy::{CopyOutcome, RANK_COPIES, RankCopy};
 use rustix::process::Pid;
 
+use crate::ConnectionId;
 use crate::memory::deferred_ops::{DeferredEntry, DeferredOps, MemoryOwner, MemoryWork};
 use crate::memory::{EndpointMemory, FaultCause, MemoryFault, MemoryLocation, PostedBuffers};
-use crate::ranks::ConnectionId;
 use crate::telemetry::statistics::CopyCounters;
 
 #[cfg(test)]

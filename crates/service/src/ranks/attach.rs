@@ -20,12 +20,13 @@ use outboard_shm::status::Status;
 use rustix::io::Errno;
 use rustix::process::Pid;
 
-use crate::conductor::driver::EndpointDriver;
-use crate::conductor::poller::{Poller, Trigger, WakeToken};
+use crate::ConnectionId;
+use crate::driver::EndpointDriver;
 use crate::memory::rank_copies::CopyAgent;
+use crate::poller::{Poller, Trigger, WakeToken};
 use crate::ranks::docked::{DockedRank, DockedRanks};
 use crate::ranks::offers::Offer;
-use crate::ranks::{AttachedRank, ConnectionId, Membership, MembershipStage, RankConnection, Ranks};
+use crate::ranks::{AttachedRank, Membership, MembershipStage, RankConnection, Ranks};
 use crate::settings::Settings;
 use crate::telemetry::trace::TimelineFile;
 use crate::topology::{CpuTopology, Seat};

@@ -14,10 +14,11 @@ use outboard_proto::wire::RecordedMemory;
 use outboard_shm::attach::{AttachReply, AttachRequest, OFFER_BYTES, RestagedBuffers};
 use outboard_shm::status::Status;
 
+use crate::ConnectionId;
 use crate::memory::MemoryPieces;
 use crate::ranks::attach::{RefusedRequest, RequestHandler, no_group, read_sealed, read_sealed_recording, refuse};
 use crate::ranks::offers::{Offer, OfferError, group_spec};
-use crate::ranks::{ConnectionId, Membership, MembershipStage, failure};
+use crate::ranks::{Membership, MembershipStage, failure};
 
 /// Bytes of requests that a turn handles: less than a millisecond.
 const TURN_BYTES: usize = 256 << 10;

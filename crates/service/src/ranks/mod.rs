@@ -30,14 +30,15 @@ use outboard_shm::status::Status;
 use rustix::io::Errno;
 use rustix::process::Pid;
 
-use crate::conductor::driver::EndpointDriver;
-use crate::conductor::poller::{Poller, Trigger, WakeToken};
-use crate::conductor::reject_process;
+use crate::ConnectionId;
+use crate::driver::EndpointDriver;
 use crate::memory::MemoryPieces;
 use crate::memory::rank_copies::CopyAgent;
+use crate::poller::{Poller, Trigger, WakeToken};
 use crate::ranks::admission::admit;
 use crate::ranks::attach::PinnedProcess;
 use crate::ranks::large_requests::RequestQueue;
+use crate::rejection::reject_process;
 use crate::telemetry::statistics::{EndedRankCall, TierBytes, TierCounts};
 use crate::topology::{CpuBinding, CpuTopology, Seat};
 
@@ -53,9 +54,6 @@ pub(crate) mod submission;
 
 /// Time for which a rank that runs another program may delay others. A check takes a system call for each rank.
 pub const MEMORY_CHECK_INTERVAL: Duration = Duration::from_secs(1);
-
-/// Number of a connection.
-pub(crate) type ConnectionId = u64;
 
 /// Recordings of a rank on a group, by number.
 pub(crate) type Recordings = BTreeMap<u32, Arc<MemoryPieces>>;

@@ -9,8 +9,9 @@ use outboard_shm::control::RING_CAPACITY;
 use outboard_shm::entry::SubmissionEntry;
 
 use super::submission::AdmittedCall;
-use super::{AttachedRank, CallInFlight, ConnectionId, Membership, MembershipStage, RankConnection, Ranks};
-use crate::conductor::driver::EndpointDriver;
+use super::{AttachedRank, CallInFlight, Membership, MembershipStage, RankConnection, Ranks};
+use crate::ConnectionId;
+use crate::driver::EndpointDriver;
 use crate::telemetry::trace::TimelineFile;
 
 /// Submissions taken from one rank per turn, so that no rank starves the others.

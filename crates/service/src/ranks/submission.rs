@@ -13,7 +13,7 @@ use outboard_shm::memory::{AccessError, RankMemory};
 use outboard_shm::status::Status;
 
 use super::{AttachedRank, Membership, MembershipStage};
-use crate::conductor::driver::EndpointDriver;
+use crate::driver::EndpointDriver;
 use crate::memory::PostedBuffers;
 
 /// A submission that is refused.

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
-use crate::conductor::poller::WakeToken;
+use crate::poller::WakeToken;
 
 /// Classes of lengths; the last begins at 4.2 s.
 const CLASSES: usize = 24;

@@ -1,9 +1,12 @@
 //! Crates depend on each other only as the architecture allows: arrows go down its table, and never up a floor.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 use std::process::Command;
 
 use serde_json::Value;
+
+use crate::requirements::files;
 
 /// Crates of this workspace on which each package may depend, by directory. Dependencies of tests are free.
 const ALLOWED: [(&str, &[&str]); 19] = [
@@ -115,4 +118,47 @@ fn arrows_go_to_the_same_floor_or_a_lower_one() {
     let all = arrows.iter().flat_map(|(from, to)| to.iter().map(move |to| (from, to)));
     let up: Vec<_> = all.filter(|(from, to)| floors[*to] > floors[*from]).collect();
     assert!(up.is_empty(), "arrows to a higher floor: {up:?}");
+}
+
+/// Modules of the service process from the ground: each imports modules before it alone.
+const SERVICE: [&str; 13] = [
+    "settings",
+    "rejection",
+    "poller",
+    "topology",
+    "telemetry",
+    "socket",
+    "attach_socket",
+    "memory",
+    "datapath",
+    "driver",
+    "ranks",
+    "conductor",
+    "daemon",
+];
+
+#[test]
+fn modules_of_the_service_process_import_no_module_above_them() {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../crates/service/src");
+    let mut paths = Vec::new();
+    files(&source, &mut paths);
+    let mut wrong = Vec::new();
+    for path in &paths {
+        let module = path.strip_prefix(&source).expect("below the crate").components().next().expect("a file");
+        let module = module.as_os_str().to_str().expect("UTF-8").trim_end_matches(".rs");
+        if module == "lib" {
+            continue;
+        }
+        let at = SERVICE.iter().position(|name| *name == module);
+        let at = at.unwrap_or_else(|| panic!("{module} is not in the table of modules"));
+        let text = std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        for import in text.split("crate::").skip(1) {
+            let name =
+                import.split(|letter: char| !letter.is_alphanumeric() && letter != '_').next().unwrap_or_default();
+            if SERVICE[at + 1..].contains(&name) {
+                wrong.push(format!("{} imports {name}", path.display()));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
 }

@@ -15,9 +15,9 @@ use outboard_proto::{
 };
 use outboard_shm::memory::{MappedBytes, ScatterList};
 
+use crate::ConnectionId;
 use crate::memory::deferred_ops::DeferredOps;
 use crate::memory::{EndpointMemory, FaultCause, MemoryFault, MemoryLocation, PostedBuffers, ReceivedPayloads};
-use crate::ranks::ConnectionId;
 use crate::telemetry::statistics::CopyCounters;
 use crate::telemetry::turns::TurnLength;
 
