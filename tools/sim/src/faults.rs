@@ -39,7 +39,7 @@ pub struct Faults {
     pub drop: Vec<u64>,
     /// Times in which nothing reaches a host.
     pub blackouts: Vec<HostPause>,
-    /// Times in which nothing that one host sends reaches another.
+    /// Times in which nothing that one host sends reaches another host.
     pub cuts: Vec<LinkCut>,
     /// Delay from the end of a cut until a connection resumes: the kernel retries less and less often. Frames sent
     /// until then arrive together, in order. A frame that would wait for 4 s is lost. Zero: all frames of the cut are
@@ -77,7 +77,7 @@ pub struct HostPause {
     pub lasting: Duration,
 }
 
-/// A span of time in which nothing from one host reaches another.
+/// A span of time in which nothing from one host reaches another host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LinkCut {
     pub from: usize,

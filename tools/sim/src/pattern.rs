@@ -71,7 +71,7 @@ pub enum Pattern {
 pub(crate) enum DataMovement {
     /// All members receive the contributions of all members.
     FromEach,
-    /// All members receive the contribution of this one.
+    /// All members receive the contribution of this member.
     FromOne(usize),
     /// Members receive a different block from each other member.
     Blocks(BlockPairs),
@@ -79,7 +79,7 @@ pub(crate) enum DataMovement {
     Reduction(ReductionKind, Reduction),
     /// Members exchange the messages of a recording drawn by this seed.
     Recorded(u64),
-    /// One member receives the message of another.
+    /// One member receives a message from another member.
     Message {
         from: usize,
         to: usize,

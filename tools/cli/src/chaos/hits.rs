@@ -31,7 +31,7 @@ pub(super) enum FaultTarget {
         user: User,
     },
     Host(u16),
-    /// The way from one host to another.
+    /// The network path from one host to another host.
     Way {
         from: u16,
         to: u16,

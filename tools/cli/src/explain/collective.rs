@@ -36,7 +36,7 @@ pub(super) enum Counts {
     Nothing,
     /// The bytes of each block.
     Block,
-    /// All bytes.
+    /// All bytes of the call.
     Whole,
 }
 

@@ -15,7 +15,7 @@ const LONG: u64 = 1_000_000;
 const MOST_TIME: f64 = 1.15;
 /// More than half of the 80 draws must be long enough. A quarter of all blocks is empty, so some draws are too short.
 const LEAST_TRIED: usize = 40;
-/// Of each kind, early and late, more than this many among 120 runs. In a quarter of the runs the late block is empty.
+/// More than this many of 120 runs must end early, and as many late. In a quarter of the runs the late block is empty.
 const LEAST_SEEN: usize = 10;
 
 /// MC-8 for blocks of any size: the fullest receive link determines the time, not the slowest even share.

@@ -10,8 +10,7 @@ use rand_chacha::ChaCha8Rng;
 use crate::{last_end, one_call, play};
 
 const LATE: Duration = Duration::from_millis(50);
-/// Of each kind, early and late, more than this many among 240 ends. A quarter of the ends needs nothing of the late
-/// rank.
+/// More than this many of 240 ends must be early, and as many late. A quarter needs nothing of the late rank.
 const LEAST_SEEN: usize = 20;
 /// Time relative to the link time of the late rank's own blocks: announcements and requests precede these blocks.
 const MOST_TIMES_OF_LATE_BLOCKS: u32 = 2;
