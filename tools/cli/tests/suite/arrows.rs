@@ -31,7 +31,7 @@ const ALLOWED: [(&str, &[&str]); 19] = [
         "cli",
         &["units", "plan", "nic", "plan-tools", "proto", "sim", "shm", "fabric", "service", "client", "lab", "bench"],
     ),
-    // A tool of tests, which lies beside `crates`; no crate depends on it.
+    // Fuzz targets, a tool of tests, lie beside `crates`; no crate depends on them.
     ("fuzz", &["call", "plan", "nic", "plan-tools", "proto", "sim", "shm", "fabric", "service"]),
 ];
 
