@@ -21,7 +21,7 @@ struct user_buffer {
     MPI_Datatype type;
 };
 
-/* The same buffer in bytes and offsets by block. Offsets begin at `memory`: plain memory of the program, or part of the
+/* A buffer in bytes and offsets by block. Offsets begin at `memory`: plain memory of the program, or part of the
  * bounce buffer. */
 struct buffer {
     struct user_buffer user;

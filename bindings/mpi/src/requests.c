@@ -84,7 +84,7 @@ static int fill_status(void *extra, MPI_Status *status)
     for (int i = 0; call != NULL && i < call->count; i++) {
         if (call->handles_before[i] != op->request)
             continue;
-        /* The interposed function reports the failure on the right communicator; MPI would report it on MPI_COMM_WORLD. */
+        /* The interposed function reports the failure on the right communicator; MPI would use MPI_COMM_WORLD. */
         if (call->failures++ == 0) {
             call->first = code;
             call->comm = op->comm;

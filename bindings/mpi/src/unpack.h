@@ -28,7 +28,8 @@ struct unpack {
 };
 
 /* Takes a bounce buffer of `bytes` bytes for `count` pieces, perhaps none, and takes over the list of pieces.
- * unpack_finish() unpacks the pieces into `receive`. The program may free its datatype before that. Returns an MPI error code. */
+ * unpack_finish() unpacks the pieces into `receive`. The program may free its datatype before that. Returns an MPI
+ * error code. */
 int unpack_prepare(struct unpack *unpack, void *receive, struct piece *pieces, int count, MPI_Datatype type,
                    const struct shape *shape, uint64_t bytes);
 /* Moves the bytes if `arrived`, then releases the bounce buffer. */
