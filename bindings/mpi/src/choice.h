@@ -13,7 +13,7 @@
 
 struct call;
 
-/* Reads OUTBOARD_CHOICE of rank 0 if choosing is `enabled` there. Collective over MPI_COMM_WORLD. True if every rank
+/* Reads OUTBOARD_CHOICE of rank 0 if the shim is `enabled` there. Collective over MPI_COMM_WORLD. True if every rank
  * should run natively. Sets whether rank 0 has a shim of the same sources. */
 bool choice_agree_mode(bool enabled, bool *same_build);
 /* choice_start() is called once all ranks are attached, choice_stop() before communicators go. Both are collective over

@@ -1,7 +1,7 @@
 //! Costs of completions for hardware threads, and the contention of threads on one core.
 //!
-//! A thread spends few cycles on the instructions of a completion. Most of the time it waits for loads and
-//! stores outside its core: it stalls (MC Table I). Threads of one core stall each other: with `n` threads at work, each stalls
+//! A thread spends few cycles on the instructions of a completion. Most of the time it stalls: it waits for loads and
+//! stores outside its core (MC Table I). Threads of one core stall each other: with `n` threads at work, each stalls
 //! `n ^ contention` times as long. That exponent is the one parameter of the model, fitted to one measurement.
 
 use crate::profile::{Profile, ProfileError, ProfileTable};
