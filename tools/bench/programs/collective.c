@@ -29,7 +29,7 @@ struct options {
     const struct collective *what;
     int late_rank;               /* -1: none */
     int64_t late_ns;
-    int late_times;              /* 0: late by late_ns; else late by this multiple of the pure time with the rank on time */
+    int late_times;              /* 0: late by late_ns; else by this multiple of the pure time with the rank on time */
     int late_silent;             /* not 0: the late rank exchanges no blocks (alltoallv) */
 };
 

@@ -301,8 +301,8 @@ static void free_transform(struct transform *t)
 
 enum copying { PACK, UNPACK };
 
-/* Copies between an array and packed blocks. Copies in tiles, so that accesses across the lines of one of them stay in
- * the cache. */
+/* Copies between an array and packed blocks, in tiles. Cells that lie across the lines of the array or of a block then
+ * stay in the cache. */
 static void copy_side(const struct exchange *exchange, int which, cell *array, cell *packed, enum copying copying)
 {
     const struct side *side = &exchange->sides[which];

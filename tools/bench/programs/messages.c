@@ -88,7 +88,8 @@ static struct sample repeat(const struct pattern *pattern, int64_t refill_ns)
     const int64_t end = clock_now_ns();
     const int64_t thread_end = thread_cpu_ns();
     const int64_t cpu_end = process_cpu_ns();
-    /* Checking the result takes a core for milliseconds. Another rank may still need this core to notice its own end. */
+    /* Checking the result takes a core for milliseconds. Another rank may still need this core to notice its own
+     * end. */
     if (refill_ns > 0)
         transport_barrier();
     return (struct sample){

@@ -178,8 +178,8 @@ static void factor_all(struct system *s)
     }
 }
 
-/* Solves the upper triangle; x is the right side at first. After its block, each owner broadcasts the solved part of
- * the block and the updated right side of the rows above. */
+/* Solves the upper triangle; x is the right side at first. The owner of each block solves it, and broadcasts
+ * the solution of the block and the updated right side of the rows above. */
 static void solve_upper(const struct system *s, double *x)
 {
     MPI_Bcast(x, (int)s->n, MPI_DOUBLE, owner(s->blocks), MPI_COMM_WORLD);

@@ -20,7 +20,7 @@ use std::time::Duration;
 use traffic::FftTraffic;
 
 const SOURCES: [&str; 6] = ["fft3d.c", "control.o", "repetitions.o", "transport_mpi.c", "-lfftw3", "-lm"];
-/// Grids for which the measuring program has room.
+/// Number of grids for which the measuring program has room.
 const MAX_GRIDS: u64 = 16;
 const MAX_VARIABLES: u64 = 64;
 const GRID_SIZES: std::ops::RangeInclusive<u32> = 8..=4096;

@@ -55,7 +55,8 @@ impl BenchCall {
         self.hosts * self.ranks_per_host
     }
 
-    /// Bytes of a rank's result to which other ranks contribute. They have to reach the rank when it calls late.
+    /// Bytes of a rank's result to which other ranks contribute. These bytes have to
+    /// reach a rank that calls late.
     pub(crate) fn result_of_others_bytes(&self, rank: u32) -> u64 {
         self.traffic(rank).missed
     }

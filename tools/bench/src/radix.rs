@@ -18,7 +18,7 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 const SOURCES: [&str; 5] = ["radix.c", "control.o", "repetitions.o", "transport_mpi.c", "-lm"];
-/// Sizes for which the program has room.
+/// Number of sizes for which the program has room.
 const MAX_SIZES: u64 = 64;
 /// The most keys that a rank can have.
 const MAX_KEYS: u64 = 1 << 20;

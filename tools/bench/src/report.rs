@@ -279,9 +279,9 @@ impl ThreadCpu {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Overlap {
     /// Time of the compute loop without any communication. If all ranks share a core, this is the processor time of
-    /// their loops in the repetitions with communication, because communication uses another core. A time from before
-    /// would not do: a shared machine may be slower by half in one second than in the next. Otherwise this is the
-    /// slowest rank's time, taken before and after the launch.
+    /// their loops in the repetitions with communication; communication does no other work on that core. A time from
+    /// before would not do: a shared machine may be slower by half in one second than in the next. If ranks do not
+    /// share a core, this is the slowest rank's time, taken before and after the launch.
     pub compute_ms: f64,
     /// Post, compute loop and wait of the slowest rank: median.
     pub overall_ms: f64,

@@ -85,8 +85,8 @@ pub(crate) fn set(place: &str, setting: &str, value: &str) -> Result<(), SetupFa
     }
 }
 
-/// Gives the calling process's mount namespace an empty `/run` with the lab's directory. The user's session directory
-/// is kept if it lies in `/run`.
+/// Gives the calling process's mount namespace an empty `/run` with the lab's directory, and with the user's session
+/// directory if `/run` contained it.
 pub(crate) fn private_run(place: &str) -> Result<(), SetupFailure> {
     // Some distributions find their programs through links in /run.
     let links: Vec<_> = fs::read_dir("/run")

@@ -9,8 +9,7 @@
 //! | receive from another host | `latency` after the first byte left: way in `bytes / bandwidth`, processor `message` |
 //! | send to a rank of the host | processor `message` and `bytes / copy`; then both ends are complete |
 //! | multicast | processor `message`, way out at the multicast rate |
-//! | receives of a multicast | all at once, `latency` later: way in, processor `message`, a copy for each rank but one
-//! (MC-2) |
+//! | multicast receives | all at once, `latency` later: way in, processor `message`, a copy per rank but one (MC-2) |
 //! | copy, reduce | processor, `bytes / copy` or `bytes / reduce` |
 //!
 //! The ready barrier (MC-4) comes first unless the call pulls, and the handshake (MC-7) follows multicasts. This module

@@ -243,8 +243,8 @@ impl<G: Fn(Span) -> Vec<Span>> SequenceWriter<'_, G> {
         self.unread.remove(&arrival.step);
         let (operand, packet_left) = if arrival.span == into { (from, !from_left) } else { (into, from_left) };
         let (operand, result) = ((self.gather)(operand), (self.gather)(into));
-        // A result that no later step reads is not written to memory: the NIC combines the next packet with it
-        // directly.
+        // A result that no later step reads is not written to memory: the NIC combines the next packet with the
+        // result directly.
         let rest = &self.program.steps[id.0 as usize + 1..];
         let read_later = |span: &Span| rest.iter().filter_map(|step| step.op.reads()).any(|read| overlap(read, *span));
         let goes_on = |step: &&mut SequenceStep| {

@@ -4,7 +4,7 @@
 //! | step of a plan | becomes |
 //! |---|---|
 //! | receive | awaited by the next descriptor, which stores the message if the message itself is needed |
-//! | reduce of a received message | a descriptor with ReduceFlag; several in a row with one SeqID become one: CPCount |
+//! | reduce of a received message | a descriptor with ReduceFlag; several in a row with one SeqID share one (CPCount) |
 //! | copy | a descriptor with operand and result |
 //! | send | CP of the descriptor that produces the message, else a descriptor of its own |
 //!

@@ -9,8 +9,8 @@
 //! | start of a send -> completion of its receive | data cannot arrive before it is sent |
 //! | start of a receive -> completion of its send | only if the transport makes a send wait for its receive |
 //!
-//! The last edge counts for deadlock alone, because deadlock must not depend on the transport. It never orders
-//! accesses.
+//! The last edge counts for deadlock alone, because deadlock must not depend on the transport. This edge never
+//! orders accesses.
 //! Invariant: the graph is built from well-formed programs (see `check`), so every index here is in range.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
