@@ -185,8 +185,8 @@ impl ReductionDraft {
             return;
         }
         let to = Span::output(to, part.span.len);
-        // A result made of bytes that a step reads follows that step anyway. A piece of a cut plan is not made of the
-        // bytes of `Input` that it replaces, so it must follow their readers.
+        // A result made of bytes that a step reads follows that step anyway. A piece of a cut plan replaces bytes of
+        // `Input` of which the piece is not made, so the copy must follow the readers of these bytes.
         let after = self.latest(part.after.clone()).into_iter().chain(self.readers(to)).collect::<BTreeSet<OpId>>();
         self.copy(&PendingSpan { span: part.span, after: after.into_iter().collect() }, to);
     }

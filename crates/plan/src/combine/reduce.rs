@@ -69,7 +69,7 @@ fn hierarchical(
     draft.among(leaders, parts, |draft| steps(draft, hosts, Rank(topology.host_of(root)), Rank(host)));
 }
 
-/// Counted from the root, rank `v` combines its own segment, on the left, with the one from `v + 1` and sends the
+/// Counted from the root, rank `v` combines its own segment, on the left, with the segment from `v + 1` and sends the
 /// result to `v - 1`. Contributions are combined in the order of the ranks, host by host, from the root round to the
 /// rank before it.
 ///
@@ -140,7 +140,8 @@ fn halving(draft: &mut ReductionDraft, ranks: u32, root: Rank, rank: Rank, vecto
 
 fn gather(draft: &mut ReductionDraft, vector: Vector, pairing: Pairing, halves: Halves, root: Rank) {
     let differing = halves.place ^ pairing.place_of(root);
-    // The last round that parts this place from the root's: its partner gets all that later rounds gathered.
+    // In the last round in which this place and the root's place differ, the partner gets all that later rounds
+    // gathered.
     let gives = differing.checked_ilog2();
     let first = gives.map_or(0, |round| round + 1);
     let all = halves.ranges[first as usize].clone();

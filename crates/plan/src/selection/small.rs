@@ -6,7 +6,7 @@ use super::choice::all;
 use super::{Candidate, Case, Choice, ChoiceReason, Chosen, Collective, Cost, Links, Tuning};
 use crate::algorithm::Algorithm;
 
-/// The tunings of groups that have none.
+/// The tunings for groups that have no tuning.
 struct Untuned {
     large: Tuning,
     /// The tuning for small calls.
@@ -41,7 +41,8 @@ pub fn chosen(tuning: Option<&Tuning>, case: &Case, eager_bytes: u64, uneven: bo
         | Collective::ReduceScatter
         | Collective::Scan => Some(case.bytes),
         Collective::Allgather | Collective::Alltoall => of_all,
-        // If ranks wait only for the root, blocks are pulled without a barrier, too; a barrier is itself one.
+        // Gather and scatter: ranks wait only for the root, and blocks are pulled without a barrier anyway. A barrier
+        // is itself one.
         Collective::Gather | Collective::Scatter | Collective::Barrier => None,
     };
     // A call that moves nothing would complete without noticing that other ranks called something else.
