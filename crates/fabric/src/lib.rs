@@ -81,7 +81,7 @@ pub enum SendPayload<'a> {
     Empty,
     /// Bytes that [`Fabric::send`] copies before it returns: for small control messages.
     Bytes(&'a [u8]),
-    /// A buffer from [`Fabric::payload_buffer`]. It is sent without a copy and returns to its pool on completion.
+    /// A buffer from [`Fabric::payload_buffer`], which is sent without a copy and returns to its pool on completion.
     Buffer(SendBuffer),
     /// Bytes that are read before [`Fabric::flush`] returns and must not change until then. A fabric that [reads in
     /// place](Fabric::reads_in_place) lets the kernel read them without a copy.

@@ -162,8 +162,8 @@ pub enum Algorithm {
     /// sends all blocks but one. Allreduce: a reduce-scatter, then an allgather round the same ring. For long vectors.
     /// (P. Patarasuk and X. Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", 2009.)
     Ring {
-        /// Bytes of a segment of a block, at least 1. Segments are whole elements. They are longer if a vector would
-        /// have more than [`crate::combine::MAX_SEGMENTS`]. [`WHOLE`] if blocks are not cut.
+        /// Bytes of a segment of a block, at least 1. Segments are whole elements. Segments are longer if a vector
+        /// would have more than [`crate::combine::MAX_SEGMENTS`]. [`WHOLE`] if blocks are not cut.
         segment: u64,
     },
     /// `rotated-bruck`: as `bruck`, but with the rotation of the paper (CD-2). Scratch holds the blocks in order, from

@@ -78,7 +78,7 @@ fn k_nomial(builder: &mut ProgramBuilder, place: TreePosition, bytes: u64, radix
         let digit = u64::from(rank) / lowest % radix;
         vec![builder.recv(place.at((u64::from(rank) - digit * lowest) as u32), 0, all, &[])]
     };
-    // The largest subtree first: it takes longest.
+    // The largest subtree comes first, because it takes longest.
     let mut weight = lowest / radix;
     while weight > 0 {
         let children = (1..radix).map(|digit| u64::from(rank) + digit * weight).take_while(|child| *child < ranks_wide);

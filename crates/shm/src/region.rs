@@ -1,8 +1,8 @@
 //! Shared memory regions: sealed memfds, so that no process can remove pages under a mapping.
 //!
 //! Invariants: a [`MemfdRegion`] maps exactly `len` bytes of a file that can neither shrink nor grow and that lies in
-//! the kernel's own tmpfs. So no access to the mapping raises SIGBUS. Another process may change its bytes at any
-//! moment: they are accessed through raw pointers, never as references, except for atomics.
+//! the kernel's own tmpfs. So no access to the mapping raises SIGBUS. Another process may change the bytes of a region
+//! at any moment: the bytes are accessed through raw pointers, never as references, except for atomics.
 
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::io::Errno;

@@ -16,9 +16,9 @@
 //! - Disconnecting a peer keeps the connection for late messages of the peer. The oldest such connection makes way for
 //!   another. Messages queued for the connection are dropped when the peer is connected again.
 //!
-//! Invariants: the connection of a peer's path exists. Unproven connections number at most [`MOST_PENDING`] or two for
-//! each connected peer, whichever is more, plus one new connection. One further connection of each peer may be giving
-//! way. The queue of a peer that reads nothing is bounded. Never blocks except, for a bounded time, on drop.
+//! Invariants: the connection that a peer's path names exists. Unproven connections number at most [`MOST_PENDING`] or
+//! two for each connected peer, whichever is more, plus one new connection. One further connection of each peer may be
+//! giving way. The queue of a peer that reads nothing is bounded. Never blocks except, for a bounded time, on drop.
 
 mod address;
 mod connection;

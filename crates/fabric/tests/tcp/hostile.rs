@@ -87,7 +87,7 @@ fn unauthenticated_connections_are_closed_and_peers_go_on() {
     assert!(b.refused() > 9000, "{} are counted", b.refused());
 }
 
-/// Waits until the first fabric has counted `count` refusals; it must receive no message meanwhile.
+/// Waits until the first fabric has counted `count` refusals; the first fabric must receive no message meanwhile.
 fn until_refused(fabrics: &mut [&mut Tcp], count: u64) {
     while fabrics[0].refused() < count {
         let mut moved =

@@ -77,8 +77,8 @@ pub(super) fn standard(builder: &mut ProgramBuilder, blocks: GatheredBlocks<'_>,
     }
 }
 
-/// A message of Bruck's algorithm to the rank `distance` to the left. It holds `count` blocks round the group, from the
-/// sender's own block on.
+/// A message of Bruck's algorithm to the rank `distance` to the left. The message holds `count` blocks round the group,
+/// from the sender's own block on.
 struct Shift {
     distance: u32,
     count: u32,
@@ -172,7 +172,7 @@ fn shifts(ranks: u32, ports: u32) -> Vec<Shift> {
 }
 
 impl GatheredBlocks<'_> {
-    /// The span of `count` adjoining blocks from block `first` on. They must not extend beyond the last block.
+    /// The span of `count` adjoining blocks from block `first` on. The blocks must not extend beyond the last block.
     pub(super) fn run(self, first: u32, count: u32) -> Span {
         let (first, last) = (self.of(first), self.of(first + count - 1));
         Span::output(first.offset, last.offset + last.len - first.offset)

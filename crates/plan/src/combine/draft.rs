@@ -50,7 +50,7 @@ impl ReductionDraft {
         Self { builder, input, output, scratch: Some(0), readers: Vec::new(), among: None }
     }
 
-    /// As [`ProgramBuilder::multicast_layout`].
+    /// Calls [`ProgramBuilder::multicast_layout`].
     pub(super) fn multicast_layout(&mut self, chains: u32, subgroups: u16) {
         self.builder.multicast_layout(chains, subgroups);
     }

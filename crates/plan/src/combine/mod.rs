@@ -41,7 +41,7 @@ pub struct Vector {
 }
 
 impl Vector {
-    /// Bytes of all elements. They must fit 64 bits.
+    /// Bytes of all elements; the number must fit 64 bits.
     pub const fn bytes(self) -> u64 {
         self.count * self.element_bytes
     }

@@ -29,7 +29,7 @@ pub(super) enum PairingRole {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Pairing {
     ranks: u32,
-    /// This rank takes part in the rounds. In all other pairs the odd rank does.
+    /// In its pair, this rank takes part in the rounds. In all other pairs the odd rank takes part.
     always: Option<Rank>,
 }
 

@@ -73,10 +73,10 @@ fn hierarchical(
 /// result to `v - 1`. Contributions are combined in the order of the ranks, host by host, from the root round to the
 /// rank before it.
 ///
-/// For root 0 and ranks placed host after host this is MPI's canonical order. For another root that order would need
-/// two arms that both end in the root's link, or one more transfer over that link: twice the time. The order may differ
-/// because the operators of plans commute ([`crate::Operator`]). Operators of the program, which need not commute,
-/// never run in plans.
+/// For root 0 and ranks placed host after host, this order is MPI's canonical order. For another root, the canonical
+/// order would need two arms that both end in the root's link, or one more transfer over that link: twice the time. The
+/// order may differ because the operators of plans commute ([`crate::Operator`]). Operators of the program, which need
+/// not commute, never run in plans.
 fn chain(draft: &mut ReductionDraft, ranks: u32, root: Rank, rank: Rank, segments: &[Span]) {
     let place = TreePosition::new((ranks, root), rank);
     for (index, segment) in (0..).zip(segments) {
@@ -96,8 +96,8 @@ fn chain(draft: &mut ReductionDraft, ranks: u32, root: Rank, rank: Rank, segment
 }
 
 /// A binomial tree. Counted from the root, rank `v` combines its own vector with the results of its children `v + 1`,
-/// `v + 2`, `v + 4`, ..., in this order. It sends the result to `v` without its lowest set bit. So contributions are
-/// combined in the order of the ranks from the root round to the rank before it.
+/// `v + 2`, `v + 4`, ..., in this order. Rank `v` sends the result to `v` without its lowest set bit. So contributions
+/// are combined in the order of the ranks from the root round to the rank before it.
 ///
 /// Returns the result on the root. With `aside`, nothing is sent from `Input`, because the result may arrive there.
 pub(super) fn binomial(

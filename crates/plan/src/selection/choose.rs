@@ -112,8 +112,8 @@ impl Tuning {
         Tuning { rules, cost: Cost::on(links) }
     }
 
-    /// The candidate for a call and a choice. `None` if the choice cannot carry out the call: it needs multicast and
-    /// there is none, or it has too many segments.
+    /// The candidate for a call and a choice. `None` if the choice cannot carry out the call: the choice needs
+    /// multicast and there is none, or the choice has too many segments.
     pub fn candidate(&self, case: &Case, choice: Choice) -> Option<Candidate> {
         if choice.multicasts() && !case.multicast || !fits(choice, case) {
             return None;

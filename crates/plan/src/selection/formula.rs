@@ -29,7 +29,7 @@
 //! | allreduce | reduce-scatter, multicast | `(P-1) (a + n/P b + n/P c) + L + P o + (P-1)/P n b` |
 //! | reduce-scatter | recursive halving | `log2 P a + (P-1)/P n b + (P-1)/P n c` |
 //! | reduce-scatter | ring, pairwise | `(P-1) a` or `a + 2 (P-2) o`, `+ (P-1)/P n b + (P-1)/P n c` |
-//! | reduce-scatter | both, `s` segments a block | `(P-1)/s a` or `a + 2 (P-2) o`, `+ (P-1)/P n max(b, c) + n/(P s) c` |
+//! | reduce-scatter | ring, pairwise, `s` segments | `(P-1)/s a` or unchanged, `+ (P-1)/P n max(b, c) + n/(P s) c` |
 //! | reduce-scatter | hierarchical | as among the hosts, and copies and reductions of a host |
 //! | scan | recursive doubling | `log2 P (a + n b + 2 n c)` |
 //! | scan | chain of `s` pieces | `(P-1) (a + n/s b + n/s c) + (s-1) (2 o + n/s b + n/s c)` |
@@ -40,10 +40,10 @@
 //! | gather, scatter | binomial | `log2 P a + (P-1) n b` |
 //! | barrier | dissemination | nothing but the ready barrier |
 //!
-//! Logarithms are rounded up. Collectives that do not pull add the ready barrier of `log2 hosts` rounds (MC-4);
-//! multicasts add the handshake (MC-7). The ranks of a host, `ceil(P / hosts)` with adjoining numbers, share its link
-//! and its processor. In a round in which each rank sends to the rank `d` further, `min(d, ceil(P / hosts))` messages
-//! of a host leave the host; the other messages are copies.
+//! Logarithms are rounded up. In a reduce-scatter each block has `s` segments. Collectives that do not pull add the
+//! ready barrier of `log2 hosts` rounds (MC-4); multicasts add the handshake (MC-7). The ranks of a host, `ceil(P /
+//! hosts)` with adjoining numbers, share its link and its processor. In a round in which each rank sends to the rank
+//! `d` further, `min(d, ceil(P / hosts))` messages of a host leave the host; the other messages are copies.
 
 use super::choice::Choice;
 use super::collective::Collective;
@@ -250,9 +250,9 @@ impl<'a> RankSpread<'a> {
         }
     }
 
-    /// From rank to rank, `pieces` pieces of `bytes` one behind the other, each reduced on the way. A processor handles
-    /// arrivals in turn: the last rank of a host gets its pieces after the other ranks have theirs, so hosts wait for
-    /// each other.
+    /// `pieces` pieces of `bytes` bytes go from rank to rank, one behind the other. Each piece is reduced on the way. A
+    /// processor handles arrivals in turn: the last rank of a host gets its pieces after the other ranks have theirs,
+    /// so hosts wait for each other.
     fn chain(self, pieces: u64, bytes: u64, reduced: u64) -> CostTerms {
         if self.ranks == 1 || pieces == 0 {
             return CostTerms::default();

@@ -29,9 +29,10 @@ impl Untuned {
 }
 
 /// The algorithm of a call, and whether the call is small (MC-9). A small call moves between 1 and `eager_bytes` bytes
-/// in all. It is not multicast and its blocks are not pulled, so its messages can carry their bytes and no rank waits
-/// for a barrier. A tuning that multicasts small calls is followed. Blocks of different sizes (`uneven`) go one by one,
-/// and such a call is never small: messages before the peer's call would need sizes that the peer does not know yet.
+/// in all. A small call is not multicast and its blocks are not pulled, so its messages can carry their bytes and no
+/// rank waits for a barrier. A tuning that multicasts small calls is followed. Blocks of different sizes (`uneven`) go
+/// one by one, and such a call is never small: messages before the peer's call would need sizes that the peer does not
+/// know yet.
 pub fn chosen(tuning: Option<&Tuning>, case: &Case, eager_bytes: u64, uneven: bool) -> (Choice, bool) {
     let of_all = case.bytes.checked_mul(case.ranks.into());
     let moved = match case.collective {

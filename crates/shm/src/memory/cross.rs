@@ -95,7 +95,7 @@ impl CrossMemory {
                 _ => remote.push(iovec(*address as *mut u8, local.len())),
             }
         }
-        // SAFETY: the local pieces are slices, which the kernel only reads; it checks the remote ones.
+        // SAFETY: the local pieces are slices, which the kernel only reads; the kernel checks the remote pieces.
         let moved = unsafe {
             let pid = self.pid.as_raw_nonzero().get();
             let [locals, remotes] = [&local, &remote].map(|pieces| pieces.len() as libc::c_ulong);

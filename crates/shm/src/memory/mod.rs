@@ -3,8 +3,8 @@
 //! | tier | how | when |
 //! |---|---|---|
 //! | [`Tier::Memfd`] | the range lies in a memfd that is mapped here too ([`MemfdRanges`]) | the rank registered it |
-//! | [`Tier::CrossMemory`] | [`CrossMemory`] for large accesses, else the memory descriptor | we may trace it |
-//! | [`Tier::MemoryDescriptor`] | the rank's `/proc/self/mem`, passed ([`MemoryDescriptor`]) | it could open it |
+//! | [`Tier::CrossMemory`] | [`CrossMemory`] for large accesses, else the memory descriptor | we may trace the rank |
+//! | [`Tier::MemoryDescriptor`] | the rank's `/proc/self/mem`, passed ([`MemoryDescriptor`]) | the rank could open it |
 //! | [`Tier::Staging`] | the rank copies through a memfd while it is inside our library (GP-9) | everything else |
 //!
 //! [`TieredMemory`] picks a tier per range, and falls to the next tier for good when the kernel withdraws the present
@@ -13,8 +13,8 @@
 //! in the service process. Addresses come from the rank and are not trusted: an access that fails is a typed
 //! [`AccessError`] and harms the rank alone.
 //!
-//! Invariant: every byte read or written lies in the address space that the rank had when it attached. Changes of its
-//! process or process number do not matter.
+//! Invariant: every byte read or written lies in the address space that the rank had when it attached. Changes of the
+//! rank's process or process number do not matter.
 
 mod cross;
 mod descriptor;
