@@ -184,7 +184,7 @@ impl EndpointDriver {
 
     /// Reports that the memory of a multicast batch has been read, or that the read has failed.
     pub(crate) fn multicast_done(&mut self, token: u64, read: Result<(), MemoryFault>) {
-        // The fault comes first: the batch may be the last that its collective waits for.
+        // The fault is reported first, because the batch may be the last that its collective waits for.
         if let Err(fault) = read {
             self.report_fault(fault);
         }

@@ -31,7 +31,7 @@ const DELAY_INTERVAL: Duration = Duration::from_micros(20);
 const WIN: Duration = Duration::from_micros(25);
 /// Limit of losses beyond wins.
 const ALLOWANCE: Duration = Duration::from_millis(1);
-/// One part in this many of the time that passes is subtracted from the losses.
+/// The elapsed time divided by this number is subtracted from the losses.
 const LOSS_DECAY: u32 = 256;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -30,8 +30,8 @@ pub(super) struct InlineDatapath {
     intake: MulticastIntake,
     /// `None` while the conductor holds the batch.
     batch: Option<DatagramBatch>,
-    /// Time from which waiting datagrams may be read; `None` if no datagram is known to wait. A refusal by the kernel postpones
-    /// the time.
+    /// Time from which waiting datagrams may be read; `None` if no datagram is known to wait. A refusal by the kernel
+    /// postpones the time.
     readable: Option<Instant>,
 }
 

@@ -28,7 +28,7 @@ pub(crate) struct OrderedReduction {
     pub(crate) from_left: bool,
 }
 
-/// Buffers for a piece of each operand. Each buffer is allocated once.
+/// Buffers for a piece of each operand. The buffers grow only once, to the size of a piece.
 #[derive(Debug, Default)]
 pub(crate) struct BounceBuffers {
     from: Vec<u8>,

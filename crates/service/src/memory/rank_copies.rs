@@ -151,7 +151,7 @@ impl CopyOffers {
         }
     }
 
-    /// Writes a planned rank copy into the rank's table. Does nothing if the rank does not wait, may not read the
+    /// Writes a planned rank copy into the rank's table. Does nothing if the rank does not wait, cannot read the
     /// source, or has no free slot.
     pub(super) fn write(&mut self, state: &mut WorkState, new_offers: &mut NewOffers) {
         let WorkState::Planned(Some(task)) = state else { return };

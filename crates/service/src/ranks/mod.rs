@@ -325,7 +325,7 @@ impl Ranks {
         self.connections.remove(&id);
     }
 
-    /// Sends a reply. If it fails, the caller removes the rank.
+    /// Sends a reply. If the send fails, the caller removes the rank.
     pub(crate) fn reply(&mut self, id: ConnectionId, token: u64, reply: &AttachReply) -> Result<(), ChannelError> {
         match self.connections.get(&id) {
             None => Ok(()),
