@@ -12,8 +12,8 @@
 //! On slow links there are no datapath threads: the conductor sends and receives multicast itself.
 //!
 //! Control goes by small messages (SP-2). Payload moves directly between rank memory and the network, without the
-//! rank's CPU (SP-4). Input of ranks and peers is checked before it is used: it may cost that rank its connection,
-//! never the daemon. An idle service process sleeps.
+//! rank's CPU (SP-4). Input of ranks and peers is checked before use: bad input may cost a rank its connection, but
+//! never ends the daemon. An idle service process sleeps.
 //!
 //! `outboard-proto` decides what a collective does, not this crate. Modules import no module above them; from the top:
 //! conductor, ranks, driver, memory.

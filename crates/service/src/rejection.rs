@@ -1,4 +1,4 @@
-//! Replies to processes that cannot attach. Such a reply is sent once; nothing waits for its receipt.
+//! Replies to processes that cannot attach. A reply is sent once, and no thread waits for its receipt.
 
 use outboard_shm::attach::{AttachChannel, AttachReply};
 use outboard_shm::closer::REFUSAL_CLOSER;
@@ -10,8 +10,8 @@ pub fn send_error(channel: &AttachChannel, status: Status, text: String) {
     }
 }
 
-/// Reports to a process of another user why it cannot attach. A thread beside this one sends the reply: before it, the
-/// kernel wakes all waiters at the other end, and there may be millions.
+/// Reports to a process of another user why it cannot attach. A separate thread sends the reply, because the send may
+/// take long: the kernel first wakes all waiters at the other end, and there may be millions.
 pub fn reject_process(channel: AttachChannel, text: String) {
     REFUSAL_CLOSER.submit(move || send_error(&channel, Status::NoService, text));
 }

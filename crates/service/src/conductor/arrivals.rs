@@ -1,4 +1,4 @@
-//! Arrivals of the unicast fabric: frames go to the machine, payloads to the memory that the machine names.
+//! Arrivals of the unicast fabric: frames go to the protocol machine, payloads to the memory that the machine names.
 
 use outboard_fabric::{FabricEvent, MessageReceiver, PeerId, PeerLoss};
 use outboard_proto::SpId;
