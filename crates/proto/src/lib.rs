@@ -6,7 +6,7 @@
 //! ([`Endpoint::poll_order`], [`Endpoint::poll_transmit`], [`Endpoint::poll_event`]) and calls
 //! [`Endpoint::handle_timeout`] at [`Endpoint::poll_timeout`].
 //!
-//! Other engines carry out plans with parts of it: [`Barrier`], [`Block`], [`ProgramRun`], [`Deadlines`].
+//! Other engines carry out plans with parts of this crate: [`Barrier`], [`Block`], [`ProgramRun`], [`Deadlines`].
 //!
 //! Invariants: the machine sees headers and (region, offset, length), never payload; its only clock is the
 //! [`Instant`] it is given; its only randomness is the seed it is given; every queue is bounded. A peer that

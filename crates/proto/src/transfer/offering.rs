@@ -1,5 +1,5 @@
-//! The offers of a rank that calls a collective without a barrier (SP-5). They carry all its messages at once, in as
-//! few offers as possible, and clear the first bytes of its receives early.
+//! The offers of a rank that calls a collective without a barrier (SP-5). The offers carry all messages of the call at
+//! once, in as few offers as possible, and clear the first bytes of the call's receives early.
 
 use std::collections::BTreeMap;
 
@@ -107,7 +107,8 @@ impl Transfer {
         }
     }
 
-    /// A message of a collective that `rank` sends or receives and that its other end, `gone`, does not know.
+    /// The error for a message of a collective that one end sends or expects, and that its other end, `gone`, does not
+    /// know.
     pub(crate) fn unanswered(&self, instance: InstanceId, gone: Rank) -> Option<CollectiveError> {
         let scope = Scope::Instance(instance);
         let offered = self.outgoing.offered(scope).find(|(name, _)| name.destination == gone);
