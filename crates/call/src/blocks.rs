@@ -190,7 +190,7 @@ impl Blocks {
     }
 
     /// The blocks of `rank` in a gather at `root`. Each rank contributes `bytes`. The root holds the blocks in the
-    /// order of ranks; its own block moves only with `own`. `None` if the blocks exceed 64 bits together.
+    /// order of ranks; the root's own block moves only with `own`. `None` if the blocks exceed 64 bits together.
     #[must_use]
     pub fn gather((ranks, root): (u32, Rank), rank: Rank, bytes: u64, own: bool) -> Option<Blocks> {
         let (many, one) = rooted((ranks, root), rank, bytes, own)?;

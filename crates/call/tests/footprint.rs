@@ -254,7 +254,7 @@ fn words() -> impl Strategy<Value = [u64; CALL_WORDS]> {
 }
 
 proptest! {
-    /// Decoded words encode to the same words. Their footprint lies in the address space or is rejected.
+    /// Decoded words encode to the same words. A footprint of decoded words lies in the address space or is rejected.
     #[test]
     fn arbitrary_words_never_panic(
         words in words(),

@@ -73,8 +73,8 @@ pub struct Config {
     pub watchdog: Option<Duration>,
     /// Report every step of every collective ([`crate::Event::Milestone`]).
     pub narrate: bool,
-    /// Bytes that every switch port can queue for certain. They bound the batches, and how much a sender may catch up
-    /// at once.
+    /// Bytes that every switch port can queue for certain. This size bounds the batches, and how much a sender may
+    /// catch up at once.
     pub switch_queue: u64,
     /// Most datagrams of one multicast batch.
     pub batch_chunks: u32,

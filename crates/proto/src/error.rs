@@ -1,4 +1,4 @@
-//! Why a collective or the making of a group failed, on whichever rank it is reported.
+//! Why a collective, or the making of a group, failed.
 //!
 //! Service processes send these values to each other, so that every rank names the same culprit.
 

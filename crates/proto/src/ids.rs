@@ -64,7 +64,7 @@ pub struct OfferId(pub u64);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct InstanceId(pub u64);
 
-/// One rank's call of a collective, named by the driver. It stands for the buffers that the rank passed.
+/// One rank's call of a collective, named by the driver. The ID stands for the buffers that the rank passed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CallId(pub u64);
 

@@ -135,7 +135,7 @@ pub(crate) struct Instance {
     extents: Option<Extents>,
     multicast: Multicasts,
     stand_in_at: Option<Instant>,
-    /// Without a barrier: absent ranks have a stand-in from now on.
+    /// Without a barrier: absent ranks have a stand-in, also ranks whose first block comes later.
     has_stand_ins: bool,
     /// When to retry to take scratch. Other instances of the group come first.
     scratch_retry_at: Option<Instant>,

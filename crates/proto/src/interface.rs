@@ -109,16 +109,17 @@ pub struct MemRef {
 /// Smallest allocation of staging.
 const MIN_STAGING: u64 = 256;
 
-/// The size of an allocation for `bytes` of staging, which counts to quotas. It exceeds `bytes` by an eighth at most:
-/// there are eight sizes from one power of two to the next, so that freed memory can be reused for similar sizes.
+/// The size of an allocation for `bytes` of staging, which counts to quotas. The size exceeds `bytes` by an eighth at
+/// most: there are eight sizes from one power of two to the next, so that freed memory can be reused for similar sizes.
 /// `None` when the size overflows.
 pub fn staging_size(bytes: u64) -> Option<u64> {
     let bytes = bytes.max(MIN_STAGING);
     bytes.checked_next_multiple_of(bytes.checked_next_power_of_two()? / 16)
 }
 
-/// Work on memory. The driver drains [`crate::Endpoint::poll_order`] after every `handle_*`. It completes each order
-/// before it polls the next order, and before it releases the input (the payload of a frame, the batch of datagrams).
+/// Work on memory. The driver drains [`crate::Endpoint::poll_order`] after every `handle_*`. The driver completes each
+/// order before it polls the next order, and before it releases the input (the payload of a frame, the batch of
+/// datagrams).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Order {
     /// Provide [`staging_size`] of `bytes` of memory under this ID. The contents are undefined, so the driver clears
@@ -267,7 +268,7 @@ pub enum Event {
     Leave { channel: MulticastChannel, group: GroupHandle },
     /// The group that a local rank requested is made, or cannot be made. On an error the rank is no member.
     GroupReady { group: GroupHandle, rank: Rank, result: Result<(), GroupError> },
-    /// A call has ended; its buffers belong to the rank again and the machine names them no more.
+    /// A call has ended. The buffers of the call belong to the rank again, and the machine names them no more.
     Completed { call: CallId, result: Result<(), CollectiveError> },
     /// A local rank called `by_ns` after the first news of the instance here. The delay exceeds
     /// [`crate::Config::stand_in_after`] (SP-9).

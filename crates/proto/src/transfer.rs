@@ -238,7 +238,7 @@ impl Transfer {
         }
     }
 
-    /// The message has no receiver any more: its source is done with it.
+    /// The message has no receiver any more: the source is done with the message.
     fn discard(&mut self, site: &mut Site<'_>, name: &MessageName, message: Unexpected) {
         match message {
             Unexpected::Local(message) => self.end(message.step, Ok(())),

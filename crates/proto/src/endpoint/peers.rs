@@ -448,7 +448,7 @@ impl Endpoint {
     }
 
     /// Moves bulk (fragments, repairs) of the collectives in flight to links that have room. Each link gets one piece,
-    /// from the groups in turn (MC-13). So new bulk waits behind this piece only while the fabric is full. No bulk goes
+    /// from the groups in turn (MC-13). So while the fabric is full, new bulk waits behind a single piece. No bulk goes
     /// to other hosts while this host's link has enough to send. Called when all links have sent their messages.
     pub(super) fn fill_links(&mut self) {
         let quantum = Quantum::new(&self.node.config, self.node.out.contention);

@@ -10,7 +10,7 @@ use std::time::Duration;
 use super::{Endpoint, NodeState};
 use crate::ids::Instant;
 
-/// Others may take this many times their silence limit to show that they gave this service process up.
+/// Other service processes may take this many silence limits to show that they gave up this service process.
 const SHOWN_WITHIN: u32 = 2;
 
 #[derive(Debug, Clone, Copy)]

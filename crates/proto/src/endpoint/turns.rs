@@ -319,7 +319,7 @@ impl TurnScheduler {
         !self.multicasting.is_empty()
     }
 
-    /// The next collective that may multicast; it gets the turn.
+    /// The next collective that may multicast. This collective gets the turn.
     pub(super) fn next_multicast(&mut self) -> Option<(GroupHandle, InstanceId)> {
         let (group, _, instance) = after(&self.multicasting, self.last).next()?;
         self.last = Some(group);

@@ -1,11 +1,11 @@
 //! Estimates the bulk that the fabric has accepted but the host's link has not sent yet.
 //!
 //! Later frames wait behind bulk in the fabric. A request that waits there is late, and so are the bytes that answer
-//! the request. So a host whose link sends at full rate would receive at a lower rate, and late callers would stay
-//! behind. So bulk waits in the machine, behind requests, while the link has enough to send (SP-5).
+//! the request. A host whose link sends at full rate would receive at a lower rate, and late callers would stay behind.
+//! So bulk waits in the machine, behind requests, while the link has enough to send (SP-5).
 //!
-//! This is only an estimate, from the configured rate of the link and from acknowledgements. A link that turns out to
-//! be faster, like links of virtual machines, counts as faster from then on. Never does IO, never sees payload.
+//! The result is only an estimate, from the configured rate of the link and from acknowledgements. A link that turns
+//! out to be faster, like links of virtual machines, counts as faster from then on. Never does IO, never sees payload.
 
 use std::time::Duration;
 

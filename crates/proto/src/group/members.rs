@@ -3,7 +3,7 @@
 //! Service processes are numbered host by host. Hosts, and siblings on one host, are in the order of their lowest
 //! ranks; the ring of recovery and the barriers use these numbers. So a loss on a host's link is repaired over that
 //! link once: the first sibling requests from the host before, the other siblings request from one another (MC-6,
-//! SP-8). Invariant: all members agree on the numbers and the ranks. Only fields about the member itself differ.
+//! SP-8). Invariant: all members agree, except on `me`, `reach` and other local state.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::Hasher;

@@ -17,7 +17,7 @@ use crate::interface::{BlockSizes, CallClass, CallMovement, ExchangePairs, Miles
 use crate::transfer::MessageName;
 use crate::wire::{EarlyCts, Rts, Scope, TransferMessage};
 
-/// The caller's program. Its blocks have been checked; they are even, or as the call describes them.
+/// The caller's program. The blocks of the call have been checked. Blocks are even unless the call describes them.
 pub(super) fn program(call: &PostedCall, ranks: u32) -> Program {
     let blocks = call.blocks.clone().or_else(|| even_blocks(call, ranks).map(Arc::new));
     let program = blocks.and_then(|blocks| alltoall(Algorithm::Pull, ranks, call.rank, &blocks).ok());

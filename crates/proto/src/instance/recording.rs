@@ -14,7 +14,7 @@ use super::run;
 
 /// Most steps that one rank may have recorded on one group at once, in all recordings together.
 pub(crate) const MAX_HELD_STEPS: usize = 1 << 20;
-/// Most steps of one recording. It is decoded, called and freed at once, while others wait.
+/// Most steps of one recording. A recording is decoded, called and freed at once, while others wait.
 pub const MAX_STEPS: usize = 1 << 16;
 /// Most recordings that one rank may have on one group at once.
 pub(crate) const MAX_RECORDINGS: usize = 4096;

@@ -110,7 +110,7 @@ impl ProgramRun {
         !self.ready.is_empty()
     }
 
-    /// Removes and returns a step that may start. It counts as started.
+    /// Removes and returns a step that may start. The step counts as started.
     pub fn next_ready(&mut self) -> Option<OpId> {
         self.ready.pop_front()
     }

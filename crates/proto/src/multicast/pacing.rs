@@ -130,8 +130,7 @@ const MAX_ROUND_TRIP: Duration = Duration::from_micros(250);
 const MIN_PIECE: u64 = 8 << 10;
 /// Smaller batches of datagrams cost more in bookkeeping than in bytes.
 const MIN_BATCH: u64 = 4;
-/// A longer piece blocks the last caller, which waits behind several pieces on each link. The time is 64 KiB at 1
-/// Gbit/s.
+/// A longer piece blocks the last caller, which waits behind several pieces on each link. At 1 Gbit/s this is 64 KiB.
 const MAX_PIECE_TIME: Duration = Duration::from_nanos(524_288);
 /// Most bytes of a long message's piece, which takes at most twice `MAX_PIECE_TIME`. Pieces of 256 KiB slow 10 Gbit/s
 /// by a tenth.

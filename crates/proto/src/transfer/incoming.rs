@@ -470,8 +470,8 @@ impl IncomingMessages {
         Some(inbound)
     }
 
-    /// The RTS of this number is settled. Its source is notified only when the window has reached its collective. This
-    /// bounds how far the source gets ahead of local ranks that have not called.
+    /// The RTS of this number is settled. The source is notified only when the window has reached the collective. So
+    /// the window bounds how far the source gets ahead of local ranks that have not called.
     pub(super) fn finish_rts(&mut self, site: &Site<'_>, scope: Scope, key: InboundKey) {
         match (key.number, scope) {
             (MessageNumber::Rts(number), Scope::Instance(instance)) if instance.0 > site.members.window_end => {

@@ -20,9 +20,9 @@ struct CallOffers {
 
 impl Transfer {
     /// A local rank calls a collective whose messages are offered as its ranks come (SP-5), with all its sends and
-    /// receives. The offers carry the signature, since they may be the first news of the call. They also carry early
-    /// CTS for the first bytes of unannounced messages: ranks are never quite together, and the last caller finds its
-    /// messages already requested.
+    /// receives. The offers carry the signature, since they may be the first news of the call. The offers also carry
+    /// early CTS for the first bytes of unannounced messages: ranks are never quite together, and the last caller finds
+    /// its messages already requested.
     pub(crate) fn exchange(
         &mut self,
         site: &mut Site<'_>,

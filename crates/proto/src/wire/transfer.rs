@@ -2,7 +2,7 @@
 //!
 //! A message is named (scope, source, destination, tag, occurrence). Behind a ready barrier the receive of a message is
 //! posted, so its bytes travel under that name ([`TransferMessage::Expected`]). All other messages travel by
-//! [`MessageNumber`]. The end that sends first, an RTS or an early CTS, assigns the number.
+//! [`MessageNumber`]. The end that is first to send an RTS or an early CTS assigns the number.
 
 use outboard_call::codec::{DecodeError, Reader, Writer};
 use outboard_call::{CallKind, Rank, Signature};

@@ -115,7 +115,7 @@ impl Endpoint {
         let error = CollectiveError::Refused { rank, why };
         match self.groups.get_mut(&handle) {
             Some(g) if g.members.fingerprint == fingerprint => g.break_up(&mut self.node, error, true),
-            // Another group has the handle, so this group could not be made anyway.
+            // Another group has the handle, so the requested group could not be made anyway.
             Some(_) => self.refuse(spec, &members, &error),
             None if FailedGroup::find(&self.failed_groups, handle, fingerprint).is_some() => {}
             None => {
