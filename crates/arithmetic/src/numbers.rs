@@ -33,8 +33,8 @@ pub(crate) trait Ordered: Copy + PartialOrd {
 pub(crate) trait Float<const N: usize>:
     Lane<N> + Ordered + Add<Output = Self> + Sub<Output = Self> + Mul<Output = Self>
 {
-    /// Replaces every NaN by one fixed NaN. Sign and payload of a computed NaN differ between machines and even within
-    /// one loop.
+    /// Replaces every NaN by one fixed NaN. Sign and payload of computed NaNs differ between machines, even within one
+    /// loop.
     fn canonical(self) -> Self;
 }
 

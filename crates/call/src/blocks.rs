@@ -211,8 +211,7 @@ impl Blocks {
         empty_except(&self.send, root) && (rank == root || self.receive.iter().all(|span| span.is_empty()))
     }
 
-    /// Whether these blocks fit `rank` in a scatter from `root`: only the root sends, and all receive from the root
-    /// alone.
+    /// Whether these blocks fit `rank` in a scatter from `root`: only the root sends, all receive from the root alone.
     #[must_use]
     pub fn fit_scatter(&self, root: Rank, rank: Rank) -> bool {
         empty_except(&self.receive, root) && (rank == root || self.send.iter().all(|span| span.is_empty()))

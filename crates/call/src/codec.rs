@@ -30,8 +30,7 @@ impl<'a> Reader<'a> {
     /// The next `count` bytes.
     ///
     /// # Errors
-    /// [`DecodeError::Truncated`] when fewer bytes are left. All other methods that read a field return this error,
-    /// too.
+    /// [`DecodeError::Truncated`] when fewer bytes are left. All other methods that read fields return this error, too.
     pub fn bytes(&mut self, count: usize) -> Result<&'a [u8], DecodeError> {
         let (head, rest) = self.rest.split_at_checked(count).ok_or(DecodeError::Truncated)?;
         self.rest = rest;

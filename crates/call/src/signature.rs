@@ -28,7 +28,7 @@ pub struct Signature {
 }
 
 impl Signature {
-    /// Appends the signature to a message. Only collectives send a signature: tagged messages are no instances of a
+    /// Appends the signature to a message. Only collectives send signatures: tagged messages are no instances of a
     /// group.
     pub fn encode(&self, w: &mut Writer<'_>) {
         let codes = self.kind.codes();

@@ -15,8 +15,7 @@ use siphasher::sip::SipHasher13;
 
 use crate::instance::ALIGN;
 
-/// Positions in a digest, from the top: hash of the settings, engine bit, bit for authenticated multicast, tuning
-/// digest.
+/// Positions in a digest, from the top: settings hash, engine bit, bit for authenticated multicast, tuning digest.
 const SETTINGS_SHIFT: u32 = 34;
 const ENGINE_SHIFT: u32 = 33;
 const AUTH_SHIFT: u32 = 32;
@@ -39,8 +38,8 @@ pub struct Config {
     pub multicast_auth: bool,
     /// Smallest block (bytes per rank) that is offloaded. Agreed.
     pub offload_from: u64,
-    /// Calls that move at most this many bytes, all ranks together, skip the barrier (MC-9). With 0 no call skips it.
-    /// Agreed.
+    /// Calls that move at most this many bytes, all ranks together, skip the barrier (MC-9). 0: every call has a
+    /// barrier. Agreed.
     pub eager_bytes: u64,
     /// The tuning that selects algorithms; `None` without a tuning file. Agreed.
     pub tuning: Option<Arc<Tuning>>,

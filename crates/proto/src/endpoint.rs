@@ -280,8 +280,7 @@ impl Endpoint {
     }
 
     /// A frame over a link that this end has given up but the peer has not. Only a `RequestStep` is handled: it carries
-    /// the address for its answer, and may be received twice. The frame with the answer announces the new link to the
-    /// peer.
+    /// the address for its answer, and may be received twice. The frame with the answer announces the new link.
     fn handle_stale_request(&mut self, from: SpId, body: &[u8]) {
         if let Ok(message @ Message::Group { body: GroupMessage::RequestStep { .. }, .. }) = Message::decode(body) {
             self.route_message(from, message, 0);
@@ -350,8 +349,7 @@ impl Endpoint {
         self.input(now, |sp| sp.lose_peer(peer, LossCause::Reported));
     }
 
-    /// The driver has no descriptor for this peer. The groups with the peer fail, and the error names this service
-    /// process.
+    /// The driver has no descriptor for this peer. Groups with the peer fail; the error names this service process.
     pub fn handle_no_descriptors(&mut self, now: Instant, peer: SpId) {
         self.advance(now);
         for g in self.groups.values_mut().filter(|g| g.members.index_of(peer).is_some()) {
@@ -418,8 +416,8 @@ impl Endpoint {
         transmit
     }
 
-    /// The next event. Drain events after the orders and before [`Self::poll_transmit`]: a connection precedes its
-    /// first frame.
+    /// The next event. Drain events after orders, before [`Self::poll_transmit`]: a connection precedes its first
+    /// frame.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.poll_event_unless_deferred(|_, _| false)
     }

@@ -284,8 +284,8 @@ impl Instance {
     pub(crate) fn mismatch_with_departed(&self, cx: &Context<'_>, gone: Rank) -> Option<CollectiveError> {
         match self.policy {
             _ if !self.is_active() => None,
-            // No peer passes a barrier that this service process has not entered. `gone` sent all its steps before it
-            // left.
+            // No peer passes a barrier that this service process has not entered. `gone` sent all its steps before
+            // leaving.
             Policy::Barrier => {
                 let owes = self.barrier.awaited() == Some(cx.members.of_rank[gone.0 as usize]);
                 (owes || matches!(self.phase, InstancePhase::Gathering)).then_some(CollectiveError::RankLost(gone))
@@ -419,8 +419,8 @@ impl Instance {
         }
     }
 
-    /// Whether other ranks need nothing of local ranks whose programs are done. Without a barrier other ranks never
-    /// need more.
+    /// Whether other ranks need nothing of local ranks whose programs are done. Without a barrier nothing is ever
+    /// needed.
     fn may_complete(&self) -> bool {
         self.may_end_alone() || self.running() && !self.multicast.right_lacks && !self.multicast.owes_complete
     }

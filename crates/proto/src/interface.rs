@@ -59,8 +59,7 @@ pub struct GroupMember {
     pub link_rate: u64,
     /// Address of the engine beside the service process, opaque; empty without an engine.
     pub engine: Arc<[u8]>,
-    /// The rank's own offer. The rank's service process knows by the offer whether the rank can still request the
-    /// group.
+    /// The rank's own offer, by which its service process knows whether the rank can still request the group.
     pub offer: OfferId,
 }
 

@@ -185,8 +185,7 @@ impl Link {
         }
     }
 
-    /// Sets how many bytes of payload may be queued and in flight. A later message waits behind no more bytes than
-    /// these.
+    /// Sets how many bytes of payload may be queued and in flight. A later message waits behind no more bytes.
     pub fn set_window(&mut self, bytes: u64) {
         self.window = bytes;
     }
@@ -316,8 +315,8 @@ impl Link {
         self.frame_age(header) == FrameAge::Current && header.kind == FrameKind::Message && expected
     }
 
-    /// The other end is new. If no frame has named this end, this end stays and sends everything again. Returns whether
-    /// it stays.
+    /// The other end is new. If no frame has named this end, it stays and sends everything again. Returns whether it
+    /// stays.
     pub(crate) fn adopt_new_end(&mut self) -> bool {
         if !self.is_named {
             (self.expected, self.unacked_frames, self.ack_due) = (0, 0, None);

@@ -516,8 +516,7 @@ impl Transfer {
         self.outgoing.targets()
     }
 
-    /// The next frame for the service process `to.0`, if `to.1` service processes have bulk. Called while its link has
-    /// room.
+    /// The next frame for the service process `to.0`, if `to.1` peers have bulk. Called while the link has room.
     pub(crate) fn next_bulk(&mut self, site: &Site<'_>, to: (SpId, usize)) -> Option<Bulk> {
         let (bulk, signal) = self.outgoing.next(site.members.handle, to, site.quantum())?;
         signal.into_iter().for_each(|step| self.end(step, Ok(())));

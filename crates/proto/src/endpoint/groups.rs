@@ -501,7 +501,7 @@ impl Group {
         self.state = GroupState::Broken(error.clone());
         for rank in requesters {
             let result = if error.is_from_call() {
-                // A rank has called, so the group is made, though this is not known here yet: the local calls will
+                // A rank has called, so the group is made, even if this is not known here yet: the local calls will
                 // fail.
                 Ok(())
             } else {

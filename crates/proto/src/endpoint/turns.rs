@@ -245,7 +245,7 @@ impl TurnScheduler {
         self.deadlines.first()
     }
 
-    /// The next instance whose timer is due. The caller must [note](Self::note) the instance's next deadline
+    /// The next instance whose timer is due. The caller must [note](Self::note) the next deadline of the instance
     /// afterwards.
     pub(super) fn pop_due(&mut self, now: Instant) -> Option<(GroupHandle, InstanceId)> {
         let due = self.deadlines.pop_due(now)?;

@@ -122,8 +122,8 @@ fn case(signature: Signature, terrain: Terrain<'_>, multicast: bool) -> Case {
     Case { collective, ranks: terrain.ranks, hosts: terrain.hosts, bytes, multicast, links: terrain.links }
 }
 
-/// The choice with the subgroups of the settings. If the choice leaves the chains open, the settings give them (MC-8,
-/// MC-10).
+/// The choice with the subgroups of the settings, and with the chains of the settings if the choice leaves the chains
+/// open (MC-8, MC-10).
 fn with_settings(choice: Choice, terrain: Terrain<'_>, config: &Config) -> Choice {
     let asked = match choice.algorithm() {
         Algorithm::Multicast { chains, .. } if chains > 0 => chains,

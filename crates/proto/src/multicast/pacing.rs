@@ -115,8 +115,8 @@ impl Pace {
     }
 }
 
-/// Time for which one piece of a group blocks the link of another group. Bytes queued beside the piece block it once
-/// more.
+/// Time for which one piece of a group blocks the link of another group. Bytes queued beside the piece take as long
+/// again.
 const TURN_TIME: Duration = Duration::from_micros(64);
 /// Queued bytes, as time, when no small call waits. The time covers a suspension of the service process by the machine.
 /// But requests for blocks wait behind the queue, and must not come too late. With 4 ms, hosts whose links sent at full
@@ -132,8 +132,7 @@ const MIN_PIECE: u64 = 8 << 10;
 const MIN_BATCH: u64 = 4;
 /// A longer piece blocks the last caller, which waits behind several pieces on each link. At 1 Gbit/s this is 64 KiB.
 const MAX_PIECE_TIME: Duration = Duration::from_nanos(524_288);
-/// Most bytes of a long message's piece, which takes at most twice `MAX_PIECE_TIME`. Pieces of 256 KiB slow 10 Gbit/s
-/// by a tenth.
+/// Most bytes of a long message's piece; it takes at most twice `MAX_PIECE_TIME`. 256 KiB slow 10 Gbit/s by a tenth.
 const LONG_PIECE: u64 = 128 << 10;
 /// A long message has at least this many long pieces, so that the delay by the first pieces evens out.
 const LONG_PIECES: u64 = 8;
@@ -232,8 +231,7 @@ impl Quantum {
             Contention::None | Contention::Large => {
                 let queued = bytes_in(UNCONTENDED_QUEUE, config.link_rate).max(fragment * 4);
                 let pulled = config.pull_bytes;
-                // A request names a whole large piece, or several small pieces: otherwise requests would queue by the
-                // hundred.
+                // A request names a whole large piece, or several small pieces: otherwise hundreds of requests queue.
                 let pull = fragment.max(MIN_PIECE);
                 Quantum {
                     piece: fragment,
@@ -259,8 +257,7 @@ impl Quantum {
         self.piece_of(self.share(self.under_way(true), links), bytes)
     }
 
-    /// Bytes of a fragment if `share` bytes may be outstanding: two fragments fit, so that one is requested while the
-    /// other comes.
+    /// Bytes of a fragment if `share` bytes may be outstanding: two fit, so that one is requested while one comes.
     fn piece_of(&self, share: u64, bytes: u64) -> u64 {
         let most = self.long_piece.min(share / 2).min(bytes / LONG_PIECES);
         let mut piece = self.piece;

@@ -233,8 +233,7 @@ impl IncomingMessages {
         sound.then(|| MemRef { offset: to.offset + offset, len, ..*to })
     }
 
-    /// A fragment of an expected message. A fragment behind a gap is dropped. `None` when such a fragment cannot come
-    /// now.
+    /// A fragment of an expected message, dropped behind a gap. `None` when such a fragment cannot come now.
     pub(super) fn handle_fragment(
         &mut self,
         site: &mut Site<'_>,
@@ -295,8 +294,7 @@ impl IncomingMessages {
         }
     }
 
-    /// Clears the message of this receive up to byte `up_to`, before its RTS comes. Returns the number of the early
-    /// CTS.
+    /// Clears the message of this receive up to byte `up_to`, before its RTS. Returns the number of the early CTS.
     pub(super) fn clear(&mut self, from: SpId, name: MessageName, receive: PostedReceive, up_to: u64) -> u64 {
         self.last_early += 1;
         let key = InboundKey { from, number: MessageNumber::Early(self.last_early) };

@@ -107,8 +107,7 @@ impl Transfer {
         }
     }
 
-    /// The error for a message of a collective that one end sends or expects, and that its other end, `gone`, does not
-    /// know.
+    /// The error for a message of a collective that a local rank sends or expects, and that `gone` does not know.
     pub(crate) fn unanswered(&self, instance: InstanceId, gone: Rank) -> Option<CollectiveError> {
         let scope = Scope::Instance(instance);
         let offered = self.outgoing.offered(scope).find(|(name, _)| name.destination == gone);

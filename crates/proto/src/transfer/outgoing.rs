@@ -344,8 +344,7 @@ impl OutgoingMessages {
         }))
     }
 
-    /// The next frame for `to`, if `links` peers have bulk. Also the step of a signal, if the step is done with the
-    /// frame.
+    /// The next frame for `to`, if `links` peers have bulk. Also the step of a signal that this frame completes.
     pub(super) fn next(
         &mut self,
         group: GroupHandle,
@@ -396,8 +395,7 @@ impl OutgoingMessages {
         })
     }
 
-    /// Fills a frame with pieces of one owner's messages. Tagged messages are cut into equal frames, so that no small
-    /// rest remains.
+    /// Pieces of the messages of one owner. Tagged messages are cut into equal frames, so that no small rest remains.
     fn next_data(&mut self, group: GroupHandle, to: SpId, head: &Outbound, most: u64) -> Bulk {
         let (owner, instance) = (head.step.owner, head.name.instance());
         let of_owner = |flow: &&MessageFlow| flow.message.step.owner == owner && flow.number.is_some();

@@ -49,8 +49,7 @@ impl<K: Copy + Ord, T> Queues<K, T> {
         self.insert(key, entry, |_| false);
     }
 
-    /// Like [`Self::push`], but inserts the entry before the last entries that are `later`, at most [`MAX_PASSED`]
-    /// entries.
+    /// Like [`Self::push`], but before the last entries that are `later`, at most [`MAX_PASSED`] entries.
     pub(super) fn insert(&mut self, key: K, entry: T, later: impl Fn(&T) -> bool) {
         let queue = self.queues.entry(key).or_insert_with(|| self.spare.pop().unwrap_or_default());
         let passed = queue.iter().rev().take(MAX_PASSED).take_while(|other| later(other)).count();

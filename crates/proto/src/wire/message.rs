@@ -129,8 +129,7 @@ pub enum InstanceMessage {
 pub enum MulticastMessage {
     /// From right to left neighbour: chunks of `source`'s block that are missing (MC-6).
     Nak { source: Rank, ranges: Vec<(u32, u32)> },
-    /// To the root: these chunks are missing here and at the right neighbour, so another multicast of these chunks may
-    /// be cheaper.
+    /// To the root: these chunks are missing here and at the right neighbour, so another multicast may be cheaper.
     NakRoot { source: Rank, ranges: Vec<(u32, u32)> },
     /// From left to right neighbour: chunks that a NAK named (MC-6). Payload follows, run after run.
     Repair { source: Rank, ranges: Vec<(u32, u32)> },

@@ -49,7 +49,7 @@ pub enum OfferOrigin {
         instance: InstanceId,
         signature: Signature,
         /// A rank that called with this signature. The offering rank may have a stand-in, which forwards the signature
-        /// of others.
+        /// of another rank.
         first_caller: Rank,
     },
 }

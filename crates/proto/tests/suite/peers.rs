@@ -377,8 +377,7 @@ fn failure_query_is_answered_with_the_lost_rank() {
     assert_eq!(told(ended.clone(), &[(ours, messages)]), [ended]);
 }
 
-/// A faulty member sends an invalid message. The link does not send the message again, and a call may wait for a valid
-/// one.
+/// A faulty member sends an invalid message. The link does not repeat the message, and a call may wait for a valid one.
 #[test]
 fn invalid_message_breaks_the_group_and_names_its_sender() {
     let lost = |after| GroupMessage::Lost { rank: Rank(1), after: InstanceId(after), cause: Rank(1) };

@@ -93,8 +93,7 @@ impl Group {
         if let (Some(watch), Some(after)) = (self.watches.get_mut(&instance), call.deadline) {
             watch.set_deadline(node.out.now, after);
         }
-        // Compare twice: before the call, which may enter the barrier, and after the call, which may need a departed
-        // rank.
+        // Compare before the call, which may enter the barrier, and after the call, which may need a departed rank.
         self.check_against_departed(node, instance);
         if let Some(failure) = self.failure_of(instance) {
             return Err(failure);

@@ -22,8 +22,7 @@ pub(super) const UNKNOWN_RANK: &str = "a rank that is not in the group";
 pub(super) struct Lost {
     /// The rank's calls up to this one ended well.
     pub(super) after: InstanceId,
-    /// The rank whose loss fails later instances: the lost rank itself, unless its service process knew of another
-    /// loss.
+    /// The rank whose loss fails later instances: the lost rank, unless its service process knew of another loss.
     pub(super) cause: Rank,
 }
 

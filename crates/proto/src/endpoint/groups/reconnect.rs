@@ -118,8 +118,7 @@ impl Endpoint {
         }
     }
 
-    /// A peer requests a group that all local ranks have left. Sends the kept messages that the peer may not have
-    /// received.
+    /// A peer requests a group that all local ranks have left. Sends the kept messages that the peer may lack.
     pub(super) fn send_undelivered(&mut self, (peer, address): (SpId, &Arc<[u8]>), handle: GroupHandle) {
         let about = |(to, message): &(SpId, Message)| {
             *to == peer && matches!(message, Message::Group { group, .. } if *group == handle)
@@ -186,8 +185,7 @@ impl Group {
         }
     }
 
-    /// A member is lost, or gave the group up. The group breaks, unless the member's ranks have left and the member
-    /// owes nothing.
+    /// A member is lost, or gave the group up. The group breaks, unless the member has no rank left and owes nothing.
     fn handle_member_loss(&mut self, node: &mut NodeState, peer: SpId) {
         let Some(at) = self.members.index_of(peer) else { return };
         if !self.is_active_member(at as usize) {
@@ -197,8 +195,7 @@ impl Group {
         self.break_up(node, error, true);
     }
 
-    /// The error for a lost member. After a stall this service process names itself, because the other members name it,
-    /// too.
+    /// The error for a lost member. After a stall this service process names itself, as all other members do.
     fn loss_of(&self, node: &NodeState, at: u32) -> CollectiveError {
         match node.stalled(self.since) {
             Some(lasted) => {
@@ -217,8 +214,7 @@ impl Group {
         self.break_up(node, error, false);
     }
 
-    /// The reporter could not notify the service process that it lost. The lost service process may be alive, with a
-    /// link to us.
+    /// The reporter could not notify the peer that it lost. The lost peer may be alive, with a link to us.
     fn notify_lost_peer(&self, node: &mut NodeState, error: &CollectiveError) {
         if let CollectiveError::PeerLost { sp, .. } = error
             && *sp != node.id
