@@ -44,7 +44,7 @@ use super::turns::InstanceSummary;
 use super::{NodeState, SentBatch};
 
 /// Most open instances at a service process, counted from the first instance that has not ended at its own ranks.
-/// Remote ranks may be this far ahead of a late local rank.
+/// Other ranks may be this far ahead of a late rank.
 const WINDOW: u64 = 512;
 /// Most instances that a rank can have open at another service process. A rank has no more requests in flight, and the
 /// instances that the rank has ended lie within the window of the other service process. Instance numbers may be far
