@@ -35,7 +35,7 @@ use outboard_fabric::multicast::Datagram;
 use outboard_fabric::{Armed, ConnectError};
 use outboard_proto::wire::PayloadHash;
 use outboard_proto::{Event, ReceivedDatagram};
-use outboard_shm::attach::{AttachChannel, AttachReply};
+use outboard_shm::attach::AttachChannel;
 use outboard_shm::closer::REFUSAL_CLOSER;
 use outboard_shm::status::Status;
 use rustix::io::Errno;
