@@ -31,9 +31,10 @@ use rustix::process::Resource;
 /// such numbers.
 const LEAST_DESCRIPTOR: RawFd = 512;
 
-/// Limits on the range, each with the multiple of the range's size that it must allow and its name for users. Growing a
-/// file beyond its limit would end the program. The limit on addresses must suffice for the range, a fork's copy and
-/// plain memory; the limit on data, for the copy.
+/// Limits of the process that the range must respect: each with the multiple of the range's size that the limit must
+/// allow, and with the limit's name for users. A program that grows a file beyond `RLIMIT_FSIZE` would be killed. The
+/// limit on addresses must allow the range, the copy in a forked child and plain memory. The limit on data must allow the
+/// copy.
 const LIMITS: [(Resource, u64, &str); 3] = [
     (Resource::Fsize, 1, "the size of files (`ulimit -f`)"),
     (Resource::As, 3, "addresses (`ulimit -v`)"),

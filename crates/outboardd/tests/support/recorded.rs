@@ -10,7 +10,7 @@ use super::scenarios::{LIMIT, block, is_lost, me, pause, print_line, wait_for_de
 
 /// Sizes below and above the limit up to which a payload is sent with its announcement.
 const SIZES: [usize; 4] = [0, 100, 8 << 10, 300_000];
-/// Number of calls of a recording that the tests count.
+/// Number of calls of a recording, in the tests that count calls.
 pub(crate) const CALLS: usize = 10;
 
 fn end(mut request: Request) {

@@ -70,7 +70,8 @@ fn counters_are_bounded_by_the_ranks() {
     }
 }
 
-/// A step in several sets of awaited steps is joined to these sets by add tasks. A step in no set adds to the end.
+/// Add tasks connect a step to each set of steps that awaits the step. A step that no set awaits counts towards the end
+/// of the list.
 #[test]
 fn steps_of_several_waits_are_joined_by_add_tasks() {
     let mut builder = ProgramBuilder::new(Rank(0), 3);

@@ -217,7 +217,7 @@ impl<'a, S: EngineSettings, C: EngineCosts<S::Engine>> TimedRun<'a, S, C> {
         span
     }
 
-    /// All ranks of a job call. Each rank posts when its processor has spent the cost of posting.
+    /// Begins the call of a job on all its ranks. Each rank posts when its processor has spent the cost of posting.
     fn begin(&mut self, job: usize, now: f64, cause: Option<WaitCause>) {
         self.began[job] = now;
         let prepared = &self.prepared.jobs[job];
