@@ -4,9 +4,10 @@
 //! the calling thread. Handles are boxes that C holds by pointer, and a NULL handle is an argument error.
 #![allow(clippy::missing_safety_doc, reason = "the contract of each function is in outboard.h")]
 
-use crate::context::{Context, lock};
+use crate::context::Context;
 use crate::error::Error;
 use crate::group::{BlockList, Contribution, Destination, Group, deadline};
+use crate::lock::lock;
 use crate::request::{Request, wait_some};
 use outboard_shm::attach::OFFER_BYTES;
 use outboard_shm::fork::ForkGuard;

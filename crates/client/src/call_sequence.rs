@@ -3,8 +3,9 @@
 //! Never blocks on other ranks (MC-9). Invariant: calls that share a count reach the service process in the order of
 //! their numbers.
 
-use crate::context::{Attachment, AttachmentParts, lock};
+use crate::attachment::{Attachment, AttachmentParts};
 use crate::error::Error;
+use crate::lock::lock;
 use crate::request::Request;
 use crate::slots::BufferPlacement;
 use crate::staging::{RankStaging, RequestBuffers};

@@ -1,9 +1,10 @@
 //! Groups of ranks, and posting collectives on them.
 
+use crate::attachment::Attachment;
 use crate::bootstrap::environment;
 use crate::call_sequence::CallSequence;
-use crate::context::{Attachment, lock};
 use crate::error::Error;
+use crate::lock::lock;
 use crate::request::Request;
 use crate::staging::RequestBuffers;
 use crate::tagged::TaggedMessages;
@@ -14,6 +15,7 @@ use std::time::Duration;
 
 mod reductions;
 mod rooted;
+mod tagged;
 
 pub use reductions::ReductionOutcome;
 pub use rooted::Destination;
@@ -30,7 +32,7 @@ pub struct Group {
     rank: u32,
     /// Counts the offloaded calls: equal on all ranks, since all ranks post in the same order.
     collectives: CallSequence,
-    pub(crate) tagged: Arc<TaggedMessages>,
+    tagged: Arc<TaggedMessages>,
     destroyed: bool,
 }
 

@@ -9,8 +9,8 @@
 //! in flight together share one segment: the first copies in, the last copies out.
 
 use crate::connection::ServiceConnection;
-use crate::context::lock;
 use crate::error::Error;
+use crate::lock::lock;
 use crate::segment_cache::SegmentCache;
 use outboard_call::{Blocks, Footprint, Span};
 use outboard_shm::region::MemfdRegion;

@@ -5,10 +5,10 @@
 //! goes to the service process once, as a program with dependencies. Each call of it is one small entry in the ring
 //! (GP-5). Invariant: a recording keeps only addresses; the program lends the memory with each call.
 
+use crate::attachment::AttachmentParts;
 use crate::call_sequence::{CallSequence, PostedRequest};
-use crate::context::{AttachmentParts, lock};
 use crate::error::Error;
-use crate::group::Group;
+use crate::lock::lock;
 use crate::request::Request;
 use crate::staging::{BufferPieces, RecordedPieces, RequestBuffers};
 use outboard_call::{Call, CallKind, Rank, Reduction, Span, TaggedCall};
@@ -35,7 +35,7 @@ impl TaggedMessages {
         TaggedMessages { call_sequence, ranks, rank, recordings: Mutex::default() }
     }
 
-    fn peer(&self, rank: u32, argument: &'static str) -> Result<Rank, Error> {
+    pub(crate) fn peer(&self, rank: u32, argument: &'static str) -> Result<Rank, Error> {
         if rank < self.ranks {
             return Ok(Rank(rank));
         }
@@ -43,8 +43,13 @@ impl TaggedMessages {
     }
 
     /// # Safety
-    /// As for [`Group::isend`].
-    unsafe fn message(&self, call: TaggedCall, buffers: &RequestBuffers, bytes: u64) -> Result<Request, Error> {
+    /// As for [`crate::Group::isend`].
+    pub(crate) unsafe fn message(
+        &self,
+        call: TaggedCall,
+        buffers: &RequestBuffers,
+        bytes: u64,
+    ) -> Result<Request, Error> {
         let call = Call { bytes, ..Call::new(CallKind::Tagged(call)) };
         // SAFETY: the caller's promise about the buffer.
         unsafe { self.call_sequence.post(buffers, call, &[]) }.map(|posted| posted.request)
@@ -54,7 +59,7 @@ impl TaggedMessages {
 type MemoryPiece = (usize, usize);
 
 /// Checks a buffer and exposes its address to the code that copies it.
-fn piece(start: *const u8, bytes: u64, argument: &'static str) -> Result<MemoryPiece, Error> {
+pub(crate) fn piece(start: *const u8, bytes: u64, argument: &'static str) -> Result<MemoryPiece, Error> {
     let Ok(length) = isize::try_from(bytes).map(isize::unsigned_abs) else {
         return Err(Error::argument("bytes", format!("is {bytes}, more than the address space")));
     };
@@ -75,48 +80,6 @@ fn disjoint_pieces(from: *const u8, into: *mut u8, bytes: u64) -> Result<(Memory
         return Err(Error::argument("into", "overlaps `from`"));
     }
     Ok((from, into))
-}
-
-impl Group {
-    /// Posts a message of `bytes` bytes at `buffer` to rank `to`, which receives it by naming this rank and `tag`. The
-    /// request ends when the buffer may be used again, before or after the message is received (GP-1).
-    ///
-    /// # Safety
-    /// The buffer is valid and left alone until the request has completed, also when it is dropped before.
-    pub unsafe fn isend(&self, to: u32, tag: u32, buffer: *const u8, bytes: u64) -> Result<Request, Error> {
-        let peer = self.tagged.peer(to, "to")?;
-        let (_, length) = piece(buffer, bytes, "buffer")?;
-        let buffers = RequestBuffers { contribution: buffer, bytes_per_rank: length, ..RequestBuffers::NONE };
-        // SAFETY: the caller's promise about the buffer.
-        unsafe { self.tagged.message(TaggedCall::Send { to: peer, tag }, &buffers, bytes) }
-    }
-
-    /// Posts the receive of the next message that rank `from` sends to this rank with `tag`, of at most `bytes` bytes,
-    /// into `buffer`. A longer message fails only this request, with an error that names both lengths. A shorter
-    /// message leaves the rest of the buffer unchanged (GP-1).
-    ///
-    /// # Safety
-    /// As for [`Group::isend`].
-    pub unsafe fn ireceive(&self, from: u32, tag: u32, buffer: *mut u8, bytes: u64) -> Result<Request, Error> {
-        let peer = self.tagged.peer(from, "from")?;
-        let (_, length) = piece(buffer, bytes, "buffer")?;
-        // A staged buffer is copied as a whole, so bytes beyond a shorter message are copied back unchanged.
-        let buffers = RequestBuffers {
-            contribution: buffer,
-            bytes_per_rank: length,
-            receive: buffer,
-            receive_bytes: length,
-            in_place_at: Some(0),
-            ..RequestBuffers::NONE
-        };
-        // SAFETY: the caller's promise about the buffer.
-        unsafe { self.tagged.message(TaggedCall::Receive { from: peer, tag }, &buffers, bytes) }
-    }
-
-    /// Begins to record. Nothing is done or sent before [`Recorder::end`].
-    pub fn record(&self) -> Recorder {
-        Recorder { tagged: Arc::clone(&self.tagged), steps: Vec::new() }
-    }
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -157,6 +120,10 @@ pub struct Recorder {
 }
 
 impl Recorder {
+    pub(crate) fn new(tagged: &Arc<TaggedMessages>) -> Recorder {
+        Recorder { tagged: Arc::clone(tagged), steps: Vec::new() }
+    }
+
     /// Whether this process is the one that records.
     pub(crate) fn check_not_forked(&self) -> Result<(), Error> {
         self.tagged.call_sequence.attachment.parts().map(drop)

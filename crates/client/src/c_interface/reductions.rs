@@ -1,9 +1,9 @@
 //! The functions of `outboard.h` that post reductions, and the operators that they use.
 
 use super::{contribution, enter, list, place, store};
-use crate::context::lock;
 use crate::error::Error;
 use crate::group::{Group, ReductionOutcome};
+use crate::lock::lock;
 use crate::operator::{ReductionOperator, UserOperator};
 use crate::request::Request;
 use outboard_call::Reduction;
