@@ -7,7 +7,7 @@ use crate::error::Error;
 use crate::heap;
 use crate::lock::lock;
 use crate::segment_cache::SegmentCache;
-use crate::slots::{BufferPlacement, DeliveryState, DirectRequest, Slots};
+use crate::slots::{BufferPlacement, DeliveryState, PostedCall, Slots};
 use crate::staging::{RankStaging, RequestBuffers, Tables};
 use crate::wait_trace::WaitTrace;
 use outboard_shm::attach::{AttachReply, AttachRequest, Hello, RestagedBuffers};
@@ -140,7 +140,7 @@ impl AttachmentParts {
             return Ok(0);
         }
         let region = |bytes| lock(&self.staging).segments.acquire(&self.connection, bytes, bytes);
-        lock(&self.tables).put(region, (slot, self.control.slots()), table)
+        lock(&self.tables).put(region, slot, self.control.slots(), table)
     }
 
     /// The way in which the service process now accesses memory that is not shared.
@@ -269,27 +269,27 @@ impl AttachmentParts {
     /// Ends a request whose result has been seen, by [`Self::deliver`], and frees its word.
     pub(crate) fn finish(&self, slot: u32, well: bool) -> Result<(), Error> {
         let call = lock(&self.slots).call(slot);
-        let outcome = self.deliver(slot, call, well);
+        let outcome = self.deliver(call, well);
         lock(&self.slots).release(slot);
         outcome
     }
 
     /// Ends the use of the program's buffers by calls of a group, which have ended or never will. Their results stay.
-    pub(crate) fn drain(&self, group: u64, calls: &[(u32, u64)]) {
-        for &(slot, instance) in calls {
-            if let Some(status) = self.control.result(slot) {
+    pub(crate) fn drain(&self, calls: &[PostedCall]) {
+        for &call in calls {
+            if let Some(status) = self.control.result(call.slot) {
                 // The holder of the request gets the error.
-                let _ = self.deliver(slot, (group, instance), status == Status::Ok);
+                let _ = self.deliver(call, status == Status::Ok);
             }
         }
     }
 
     /// Does this rank's part of a completed call: copies received bytes to the program's buffer, or combines them by
     /// the program's operator, which may fail. Runs once; other threads wait for the first.
-    fn deliver(&self, slot: u32, call: (u64, u64), well: bool) -> Result<(), Error> {
+    fn deliver(&self, call: PostedCall, well: bool) -> Result<(), Error> {
         let mut slots = lock(&self.slots);
         loop {
-            match slots.delivery(slot, call) {
+            match slots.delivery(call) {
                 Some(delivery @ DeliveryState::Due) => {
                     *delivery = DeliveryState::UnderWay;
                     break;
@@ -305,9 +305,9 @@ impl AttachmentParts {
             }
         }
         drop(slots);
-        let outcome = self.return_buffers((slot, call.1), well);
+        let outcome = self.return_buffers(call, well);
         let mut slots = lock(&self.slots);
-        if let Some(delivery) = slots.delivery(slot, call) {
+        if let Some(delivery) = slots.delivery(call) {
             *delivery = DeliveryState::Done(outcome.clone());
         }
         // Notifying costs a system call, so it is done only for waiting threads.
@@ -317,7 +317,7 @@ impl AttachmentParts {
         outcome
     }
 
-    fn return_buffers(&self, (slot, instance): (u32, u64), delivered: bool) -> Result<(), Error> {
+    fn return_buffers(&self, PostedCall { slot, instance, .. }: PostedCall, delivered: bool) -> Result<(), Error> {
         if !delivered {
             self.copy_agent.wait_for_copies();
         }
@@ -368,16 +368,16 @@ impl AttachmentParts {
         let mut staging = lock(&self.staging);
         loop {
             let Some(request) = lock(&self.slots).first_direct() else { return true };
-            let DirectRequest { slot, group, instance, ref buffers } = request;
-            if self.shares(buffers) {
+            if self.shares(&request.buffers) {
                 // A request that another thread has ended meanwhile needs nothing here.
                 let _ = lock(&self.slots).replace_placement(&request, BufferPlacement::Shared);
                 continue;
             }
             // SAFETY: the program lends the buffers until the request ends, for which `finish` waits for this lock. The
             // service process announced the withdrawal after its last access.
-            let Ok(staged) = (unsafe { staging.restage(&self.connection, buffers) }) else { return false };
+            let Ok(staged) = (unsafe { staging.restage(&self.connection, &request.buffers) }) else { return false };
             let (send, receive) = (staged.send_address(), staged.receive_address());
+            let PostedCall { slot, group, instance } = request.call;
             let restaged = RestagedBuffers { group, instance, slot, send, receive };
             let placement = match self.connection.execute(&AttachRequest::Restage(restaged), &[]) {
                 Ok(()) => BufferPlacement::Staged(staged),

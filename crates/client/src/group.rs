@@ -273,13 +273,13 @@ impl Group {
         }
         let parts = self.attachment.parts()?;
         let ended = || {
-            let in_flight = lock(&parts.slots).slots_of_group(self.ready.group);
-            in_flight.iter().all(|&(slot, _)| parts.control.result(slot).is_some())
+            let in_flight = lock(&parts.slots).calls_of_group(self.ready.group);
+            in_flight.iter().all(|call| parts.control.result(call.slot).is_some())
         };
         let waited = parts.wait_until(None, None, ended).map(drop);
         parts.progress();
-        let calls = lock(&parts.slots).slots_of_group(self.ready.group);
-        parts.drain(self.ready.group, &calls);
+        let calls = lock(&parts.slots).calls_of_group(self.ready.group);
+        parts.drain(&calls);
         *lock(&parts.groups) -= 1;
         waited?;
         parts.connection.execute(&attach::AttachRequest::DestroyGroup { group: self.ready.group }, &[])

@@ -94,7 +94,8 @@ impl Tables {
     pub(crate) fn put(
         &mut self,
         region: impl FnOnce(usize) -> Result<MemfdRegion, Error>,
-        (slot, slots): (u32, u32),
+        slot: u32,
+        slots: u32,
         table: &[u64],
     ) -> Result<u64, Error> {
         let bytes: Vec<u8> = table.iter().flat_map(|number| number.to_le_bytes()).collect();

@@ -10,6 +10,7 @@ use crate::call_sequence::{CallSequence, PostedRequest};
 use crate::error::Error;
 use crate::lock::lock;
 use crate::request::Request;
+use crate::slots::PostedCall;
 use crate::staging::{BufferPieces, RecordedPieces, RequestBuffers};
 use outboard_call::{Call, CallKind, Rank, Reduction, Span, TaggedCall};
 use outboard_plan::{Op, ProgramBuilder};
@@ -281,8 +282,8 @@ pub struct Recorded {
     tagged: Arc<TaggedMessages>,
     number: u32,
     buffers: RequestBuffers,
-    /// Word and number of calls that may be in flight.
-    calls: Mutex<Vec<(u32, u64)>>,
+    /// Calls that may be in flight.
+    calls: Mutex<Vec<PostedCall>>,
     freed: bool,
 }
 
@@ -303,19 +304,13 @@ impl Recorded {
         // The entry carries only the number of the recording.
         let call = Call::new(CallKind::Tagged(TaggedCall::Recorded { recording: self.number }));
         // SAFETY: the caller's promise.
-        let PostedRequest { request, slot, instance } =
-            unsafe { self.tagged.call_sequence.post(&self.buffers, call, &[]) }?;
+        let PostedRequest { request, call } = unsafe { self.tagged.call_sequence.post(&self.buffers, call, &[]) }?;
         let mut calls = lock(&self.calls);
         if let Ok(parts) = self.tagged.call_sequence.attachment.parts() {
-            calls.retain(|call| self.in_flight(parts, *call));
+            calls.retain(|call| in_flight(parts, *call));
         }
-        calls.push((slot, instance));
+        calls.push(call);
         Ok(request)
-    }
-
-    fn in_flight(&self, parts: &AttachmentParts, (slot, instance): (u32, u64)) -> bool {
-        lock(&parts.slots).holds(slot, self.tagged.call_sequence.group, instance)
-            && parts.control.result(slot).is_none()
     }
 
     /// Forgets the recording, after waiting for its calls in flight. Local.
@@ -332,16 +327,20 @@ impl Recorded {
         }
         let parts = self.tagged.call_sequence.attachment.parts()?;
         let calls = std::mem::take(&mut *lock(&self.calls));
-        parts.wait_until(None, None, || !calls.iter().any(|call| self.in_flight(parts, *call)))?;
+        parts.wait_until(None, None, || !calls.iter().any(|call| in_flight(parts, *call)))?;
         parts.progress();
         let (group, recording) = (self.tagged.call_sequence.group, self.number);
-        parts.drain(group, &calls);
+        parts.drain(&calls);
         match parts.connection.execute(&attach::AttachRequest::FreeRecording { group, recording }, &[]) {
             // The recording went with its group.
             Err(Error::Service { status: outboard_shm::status::Status::Argument, .. }) => Ok(()),
             other => other,
         }
     }
+}
+
+fn in_flight(parts: &AttachmentParts, call: PostedCall) -> bool {
+    lock(&parts.slots).holds(call) && parts.control.result(call.slot).is_none()
 }
 
 impl Drop for Recorded {
