@@ -11,7 +11,7 @@ use crate::error::Error;
 use crate::lock::lock;
 use crate::request::Request;
 use crate::slots::PostedCall;
-use crate::staging::{BufferPieces, RecordedPieces, RequestBuffers};
+use crate::staging::{BufferPieces, MemoryPiece, RecordedPieces, RequestBuffers};
 use outboard_call::{Call, CallKind, Rank, Reduction, Span, TaggedCall};
 use outboard_plan::{Op, ProgramBuilder};
 use outboard_proto::Recording;
@@ -57,8 +57,6 @@ impl TaggedMessages {
     }
 }
 
-type MemoryPiece = (usize, usize);
-
 /// Checks a buffer and exposes its address to the code that copies it.
 pub(crate) fn piece(start: *const u8, bytes: u64, argument: &'static str) -> Result<MemoryPiece, Error> {
     let Ok(length) = isize::try_from(bytes).map(isize::unsigned_abs) else {
@@ -71,13 +69,13 @@ pub(crate) fn piece(start: *const u8, bytes: u64, argument: &'static str) -> Res
     if address.checked_add(length).is_none() {
         return Err(Error::argument(argument, format!("with {bytes} bytes exceeds the address space")));
     }
-    Ok((address, length))
+    Ok(MemoryPiece { address, length })
 }
 
 /// Two pieces of `bytes` bytes that do not overlap.
 fn disjoint_pieces(from: *const u8, into: *mut u8, bytes: u64) -> Result<(MemoryPiece, MemoryPiece), Error> {
     let (from, into) = (piece(from, bytes, "from")?, piece(into, bytes, "into")?);
-    if bytes > 0 && from.0 < into.0 + into.1 && into.0 < from.0 + from.1 {
+    if bytes > 0 && from.address < into.address + into.length && into.address < from.address + from.length {
         return Err(Error::argument("into", "overlaps `from`"));
     }
     Ok((from, into))
@@ -188,7 +186,7 @@ impl Recorder {
         };
         let reductions = steps.iter().filter_map(reduction).collect();
         let recording = Recording { program: Arc::new(program), reductions };
-        let pieces = memory.pieces.iter().map(|&(address, length)| (address as u64, length as u64)).collect();
+        let pieces = memory.pieces.iter().map(|piece| (piece.address as u64, piece.length as u64)).collect();
         let encoded = RecordedMemory { recording, pieces }.encode();
         let number = {
             let mut last = lock(&tagged.recordings);
@@ -201,8 +199,8 @@ impl Recorder {
             parts.connection.execute(&request, &[sealed.as_fd()])?;
             recording
         };
-        let written = steps.iter().filter_map(RecordedStep::writes).filter(|(_, length)| *length > 0);
-        let written = written.map(|(address, length)| (memory.offset(address), address, length)).collect();
+        let written = steps.iter().filter_map(RecordedStep::writes).filter(|piece| piece.length > 0);
+        let written = written.map(|piece| (memory.offset(piece.address), piece)).collect();
         let pieces = Arc::new(BufferPieces::Recorded(RecordedPieces { all: memory.pieces, written }));
         Ok(Recorded {
             tagged,
@@ -224,19 +222,21 @@ struct StepMemory {
 impl StepMemory {
     fn of(steps: &[RecordedStep]) -> StepMemory {
         let named = steps.iter().flat_map(|step| [step.reads(), step.writes()]).flatten();
-        let mut named: Vec<MemoryPiece> = named.filter(|(_, length)| *length > 0).collect();
+        let mut named: Vec<MemoryPiece> = named.filter(|piece| piece.length > 0).collect();
         named.sort_unstable();
         let mut pieces: Vec<MemoryPiece> = Vec::new();
-        for (address, length) in named {
+        for piece in named {
             match pieces.last_mut() {
-                Some((start, held)) if address <= *start + *held => *held = (*held).max(address + length - *start),
-                _ => pieces.push((address, length)),
+                Some(last) if piece.address <= last.address + last.length => {
+                    last.length = last.length.max(piece.address + piece.length - last.address);
+                }
+                _ => pieces.push(piece),
             }
         }
         let mut end = 0;
-        let offset = |(_, length): &MemoryPiece| {
-            end += length;
-            end - length
+        let offset = |piece: &MemoryPiece| {
+            end += piece.length;
+            end - piece.length
         };
         let offsets = pieces.iter().map(offset).collect();
         StepMemory { pieces, offsets }
@@ -244,11 +244,11 @@ impl StepMemory {
 
     /// Offset in the buffer of the byte at `address`.
     fn offset(&self, address: usize) -> usize {
-        let at = self.pieces.partition_point(|(start, _)| *start <= address) - 1;
-        self.offsets[at] + (address - self.pieces[at].0)
+        let at = self.pieces.partition_point(|piece| piece.address <= address) - 1;
+        self.offsets[at] + (address - self.pieces[at].address)
     }
 
-    fn span(&self, (address, length): MemoryPiece) -> Span {
+    fn span(&self, MemoryPiece { address, length }: MemoryPiece) -> Span {
         // An empty piece gets offset 0.
         let offset = if length > 0 { self.offset(address) } else { 0 };
         Span::output(offset as u64, length as u64)
@@ -256,7 +256,7 @@ impl StepMemory {
 
     fn program(&self, tagged: &TaggedMessages, steps: &[RecordedStep]) -> outboard_plan::Program {
         let mut builder = ProgramBuilder::new(Rank(tagged.rank), tagged.ranks);
-        builder.buffers(0, self.pieces.iter().map(|(_, length)| *length as u64).sum(), 0);
+        builder.buffers(0, self.pieces.iter().map(|piece| piece.length as u64).sum(), 0);
         for step in steps {
             let op = match *step {
                 RecordedStep::Send { to, tag, from } => Op::Send { to, index: tag, span: self.span(from) },
@@ -356,13 +356,14 @@ mod tests {
 
     #[test]
     fn recorded_memory_is_one_buffer_of_disjoint_pieces() {
-        let send = |from| RecordedStep::Send { to: Rank(0), tag: 0, from };
-        let receive = |into| RecordedStep::Receive { from: Rank(0), tag: 0, into };
-        let steps = [send((100, 10)), receive((200, 5)), send((105, 10)), send((0, 0)), receive((115, 3))];
+        let piece = |address, length| MemoryPiece { address, length };
+        let send = |address, length| RecordedStep::Send { to: Rank(0), tag: 0, from: piece(address, length) };
+        let receive = |address, length| RecordedStep::Receive { from: Rank(0), tag: 0, into: piece(address, length) };
+        let steps = [send(100, 10), receive(200, 5), send(105, 10), send(0, 0), receive(115, 3)];
         let memory = StepMemory::of(&steps);
-        assert_eq!(memory.pieces, [(100, 18), (200, 5)]);
+        assert_eq!(memory.pieces, [piece(100, 18), piece(200, 5)]);
         assert_eq!([100, 117, 200, 204].map(|address| memory.offset(address)), [0, 17, 18, 22]);
-        assert_eq!(memory.span((105, 10)), Span::output(5, 10));
-        assert_eq!(memory.span((7, 0)), Span::output(0, 0));
+        assert_eq!(memory.span(piece(105, 10)), Span::output(5, 10));
+        assert_eq!(memory.span(piece(7, 0)), Span::output(0, 0));
     }
 }

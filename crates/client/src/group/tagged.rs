@@ -15,7 +15,7 @@ impl Group {
     /// The buffer is valid and left alone until the request has completed, also when it is dropped before.
     pub unsafe fn isend(&self, to: u32, tag: u32, buffer: *const u8, bytes: u64) -> Result<Request, Error> {
         let peer = self.tagged.peer(to, "to")?;
-        let (_, length) = piece(buffer, bytes, "buffer")?;
+        let length = piece(buffer, bytes, "buffer")?.length;
         let buffers = RequestBuffers { contribution: buffer, bytes_per_rank: length, ..RequestBuffers::NONE };
         // SAFETY: the caller's promise about the buffer.
         unsafe { self.tagged.message(TaggedCall::Send { to: peer, tag }, &buffers, bytes) }
@@ -29,7 +29,7 @@ impl Group {
     /// As for [`Group::isend`].
     pub unsafe fn ireceive(&self, from: u32, tag: u32, buffer: *mut u8, bytes: u64) -> Result<Request, Error> {
         let peer = self.tagged.peer(from, "from")?;
-        let (_, length) = piece(buffer, bytes, "buffer")?;
+        let length = piece(buffer, bytes, "buffer")?.length;
         // A staged buffer is copied as a whole, so bytes beyond a shorter message are copied back unchanged.
         let buffers = RequestBuffers {
             contribution: buffer,
