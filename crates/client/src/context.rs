@@ -91,7 +91,8 @@ impl Context {
     /// returns when the service processes of all members agree.
     ///
     /// # Errors
-    /// [`Error::Argument`]; [`Error::Service`] with [`Status::Mismatch`](crate::Status::Mismatch) when configurations differ, among others.
+    /// [`Error::Argument`]; [`Error::Service`] with [`Status::Mismatch`](crate::Status::Mismatch) when configurations
+    /// differ, among others.
     pub fn create_group(&self, offers: &[u8], ranks: u32, rank: u32) -> Result<Group, Error> {
         let parts = self.0.parts()?;
         if ranks == 0 || rank >= ranks {

@@ -1,7 +1,7 @@
 //! The tables of a profile: each number is `{ value, source }`, and an error names the line at fault.
 //!
-//! Invariants: rates and counts are positive, everything else is at least 0, and all numbers are finite. A table has all
-//! of its keys and no others. Never does IO.
+//! Invariants: rates and counts are positive, everything else is at least 0, and all numbers are finite. A table has
+//! all of its keys and no others. Never does IO.
 
 use std::fmt;
 
