@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// An attachment. Clones share it; each [`Context::attach`] is a separate rank for the service process.
+/// An attachment, shared by its clones. Each [`Context::attach`] is a separate rank for the service process.
 #[derive(Debug, Clone)]
 pub struct Context(pub(crate) Arc<Attachment>);
 
@@ -104,7 +104,7 @@ impl Context {
         }
         let default_deadline = deadline_of_environment()?;
         let sealed = seal_bytes("outboard-offers", offers)?;
-        // Counted before, so that no other thread detaches meanwhile.
+        // The group counts before it is made, so that no other thread detaches meanwhile.
         *lock(&parts.groups) += 1;
         let made = parts.connection.call(&AttachRequest::CreateGroup { ranks, rank }, &[sealed.as_fd()], None);
         let failure = match made {

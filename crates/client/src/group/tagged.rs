@@ -12,7 +12,7 @@ impl Group {
     /// request ends when the buffer may be used again, before or after the message is received (GP-1).
     ///
     /// # Safety
-    /// The buffer is valid and left alone until the request has completed, also when it is dropped before.
+    /// The buffer is valid and left alone until the request has completed, also when the request is dropped before.
     pub unsafe fn isend(&self, to: u32, tag: u32, buffer: *const u8, bytes: u64) -> Result<Request, Error> {
         let peer = self.tagged.peer(to, "to")?;
         let length = piece(buffer, bytes, "buffer")?.length;

@@ -1,5 +1,5 @@
-//! The offers of a rank that calls a collective without a barrier (SP-5). They carry all its messages at once, in as
-//! few offers as possible, and clear the first bytes of its receives early.
+//! The offers of a rank that calls a collective without a barrier (SP-5). The offers carry all messages of the call at
+//! once, in as few offers as possible, and clear the first bytes of the call's receives early.
 
 use std::collections::BTreeMap;
 
@@ -20,9 +20,9 @@ struct CallOffers {
 
 impl Transfer {
     /// A local rank calls a collective whose messages are offered as its ranks come (SP-5), with all its sends and
-    /// receives. The offers carry the signature, since they may be the first news of the call. They also carry early
-    /// CTS for the first bytes of unannounced messages: ranks are never quite together, and the last caller finds its
-    /// messages already requested.
+    /// receives. The offers carry the signature, since they may be the first news of the call. The offers also carry
+    /// early CTS for the first bytes of unannounced messages: ranks are never quite together, and the last caller finds
+    /// its messages already requested.
     pub(crate) fn exchange(
         &mut self,
         site: &mut Site<'_>,
@@ -107,7 +107,7 @@ impl Transfer {
         }
     }
 
-    /// A message of a collective that `rank` sends or receives and that its other end, `gone`, does not know.
+    /// The error for a message of a collective that a local rank sends or expects, and that `gone` does not know.
     pub(crate) fn unanswered(&self, instance: InstanceId, gone: Rank) -> Option<CollectiveError> {
         let scope = Scope::Instance(instance);
         let offered = self.outgoing.offered(scope).find(|(name, _)| name.destination == gone);
