@@ -17,12 +17,12 @@ use crate::effects::Effects;
 use crate::error::{CollectiveError, GroupRefusal};
 use crate::ids::{CallId, GroupHandle, InstanceId, Instant, OfferId, SpId};
 use crate::instance::Instance;
-use crate::instance::recording::{RecordError, Recording};
 use crate::interface::{
     EndpointCounters, Event, GroupSpec, InFlightInstance, MulticastBatch, Order, PostedCall, ReceivedDatagram, Transmit,
 };
 use crate::link::{Acked, AckedKind, FrameAge, MessageOwner, ReceivedFrame};
 use crate::multicast::pacing::{Pacer, SmallCalls};
+use crate::recording::{RecordError, Recording};
 use crate::wire::{DecodeError, FrameHeader, GroupMessage, Message};
 
 mod datagrams;

@@ -51,7 +51,6 @@ mod local;
 mod offloaded;
 mod pairs;
 mod plan_choice;
-pub(crate) mod recording;
 mod recovery;
 pub(crate) mod run;
 mod scratch;
@@ -66,7 +65,6 @@ use offloaded::OffloadedList;
 use plan_choice::PlanChoice;
 pub(crate) use recovery::ChunkBatch;
 use recovery::Multicasts;
-pub(crate) use scratch::ALIGN;
 use scratch::Scratch;
 use sizes::AwaitingSizes;
 

@@ -28,20 +28,23 @@ mod group;
 mod instance;
 mod interface;
 mod multicast;
+mod recording;
+mod staging;
 mod transfer;
 
 pub use config::Config;
 pub use deadlines::Deadlines;
 pub use endpoint::Endpoint;
-pub use error::{CollectiveError, GroupError, GroupRefusal};
+pub use error::{Absentee, Absentees, CollectiveError, DeadlineMissed, GroupError, GroupRefusal, MAX_ABSENT};
 pub use group::barrier::Barrier;
-pub use group::lateness::{Absentee, Absentees, DeadlineMissed, MAX_ABSENT, Overdue};
 pub use ids::{CallId, GroupHandle, HostId, InstanceId, Instant, MulticastChannel, OfferId, SpId, StagingId};
-pub use instance::recording::{MAX_STEPS, RecordError, Recording};
 pub use instance::run::ProgramRun;
 pub use interface::{
-    BlockSizes, CallClass, CallKind, CallMovement, EndpointCounters, EngineMessage, Event, ExchangePairs, FrameBytes,
-    FramePayload, GroupMember, GroupSpec, InFlightInstance, MemRef, MemRegion, Milestone, MulticastBatch, Offload,
-    Order, PostedCall, Reach, ReceivedDatagram, Signature, TaggedCall, Transmit, sizes_digest, staging_size,
+    BlockSizes, CallClass, CallKind, CallMovement, EndpointCounters, EngineMessage, Event, ExchangePairs, FramePayload,
+    GroupMember, GroupSpec, InFlightInstance, MemRef, MemRegion, Milestone, MulticastBatch, Offload, Order, Overdue,
+    PostedCall, Reach, ReceivedDatagram, Signature, TaggedCall, Transmit, sizes_digest,
 };
 pub use multicast::block::{Block, DetectedLosses, Patience};
+pub use recording::{MAX_STEPS, RecordError, Recording};
+pub use staging::staging_size;
+pub use wire::FrameBytes;

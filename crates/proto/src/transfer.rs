@@ -166,7 +166,7 @@ impl Transfer {
     /// Copies a message between local ranks to staging, if there is room; its source is done then.
     fn stage_local(&mut self, site: &mut Site<'_>, message: Outbound) -> Unexpected {
         // Empty messages are staged too: a kept message whose source is done counts to its job.
-        match site.out.stage(Quota::Late, site.members, message.from.len) {
+        match site.out.stage(Quota::Late, site.members.handle, message.from.len) {
             None => Unexpected::Local(message),
             Some(staging) => {
                 site.out.copy(message.from, staging.whole());

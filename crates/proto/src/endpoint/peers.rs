@@ -24,8 +24,7 @@ use std::time::Duration;
 use smallvec::SmallVec;
 
 use crate::config::Config;
-use crate::ids::{GroupHandle, InstanceId, Instant, SpId};
-use crate::instance::tagged::TAGGED;
+use crate::ids::{GroupHandle, InstanceId, Instant, SpId, TAGGED};
 use crate::interface::{Event, FramePayload, MemRef, MemRegion, Transmit, payload_bytes};
 use crate::link::{AckTag, Acked, AckedKind, FrameAge, Link, MessageOwner, ReceivedFrame};
 use crate::multicast::pacing::Quantum;

@@ -11,11 +11,11 @@ use super::groups::Group;
 use super::turns::CallLoad;
 use crate::effects::Effects;
 use crate::error::CollectiveError;
-use crate::ids::{InstanceId, Instant};
-use crate::instance::recording::{RecordError, Recording};
-use crate::instance::tagged::{TAGGED, TaggedCalls};
+use crate::ids::{InstanceId, Instant, TAGGED};
+use crate::instance::tagged::TaggedCalls;
 use crate::instance::{Context, Instance};
 use crate::interface::{InFlightInstance, PostedCall};
+use crate::recording::{RecordError, Recording};
 
 impl Group {
     pub(super) fn tagged_in_flight(&self, now: Instant) -> Option<InFlightInstance> {

@@ -17,10 +17,7 @@ use crate::effects::{Quota, Staging};
 use crate::error::CollectiveError;
 use crate::group::members::Members;
 use crate::ids::InstanceId;
-use crate::interface::staging_size;
-
-/// Alignment of scratch; it suits every element type.
-pub(crate) const ALIGN: u64 = 64;
+use crate::staging::{ALIGN, staging_size};
 
 #[derive(Debug)]
 pub(super) enum Scratch {
@@ -94,7 +91,7 @@ impl Instance {
         let Scratch::Wanted { bytes } = self.scratch else { return true };
         let members = &cx.members;
         let turn = members.waiting_for_scratch.first() == Some(&self.id) && self.id.0 <= members.window_end;
-        let Some(staging) = turn.then(|| cx.out.stage(quota, cx.members, bytes)).flatten() else { return false };
+        let Some(staging) = turn.then(|| cx.out.stage(quota, cx.members.handle, bytes)).flatten() else { return false };
         cx.members.waiting_for_scratch.remove(&self.id);
         cx.members.holding_scratch += u32::from(quota == Quota::Calls);
         let mut start = 0;

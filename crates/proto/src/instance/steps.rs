@@ -1,7 +1,7 @@
 //! Executes the steps of a collective: starts the ready ones and keeps the blocked ones.
 //!
 //! All ranks of one host together have many steps, so they are run like recordings: a limited number at once, and the
-//! rest at the next timeout ([`Allowance`](crate::outbox::Allowance)).
+//! rest at the next timeout ([`Allowance`](crate::effects::Allowance)).
 
 use outboard_plan::{Buffer, Op, OpId, Span};
 

@@ -28,17 +28,16 @@ use outboard_plan::{Op, OpId, Rank, Span};
 use crate::effects::{CallCompletion, Effects, PIECE, Quota};
 use crate::error::CollectiveError;
 use crate::group::members::Members;
-use crate::ids::{CallId, InstanceId, Instant};
+use crate::ids::{CallId, Instant, TAGGED};
 use crate::instance::Context;
-use crate::instance::run::{ProgramGraph, ProgramRun};
+use crate::instance::run::{self, ProgramGraph, ProgramRun};
 use crate::interface::{CallKind, InFlightInstance, MemRef, MemRegion, PostedCall, TaggedCall};
+use crate::recording::{self, MAX_HELD_STEPS, MAX_RECORDINGS, RecordError, Recording};
 use crate::transfer::{MessageName, Outbound, PostedReceive, StepOf, StepOwner, Transfer};
 use crate::wire::Scope;
 
-use super::recording::{self, MAX_HELD_STEPS, MAX_RECORDINGS, RecordError, Recording};
-
-/// The instance number that stands for all messages of a group. No collective has it.
-pub(crate) const TAGGED: InstanceId = InstanceId(0);
+/// Approximate bytes of a recording beside its steps.
+const RECORDING_BYTES: u64 = 512;
 
 #[derive(Debug)]
 struct Recorded {
@@ -157,7 +156,7 @@ impl TaggedCalls {
         if steps > MAX_HELD_STEPS {
             return Err(RecordError::Limit { what: "steps", held: steps, limit: MAX_HELD_STEPS });
         }
-        let bytes = recording.bytes();
+        let bytes = RECORDING_BYTES + run::table_bytes(&recording.program);
         if !out.hold(Quota::Tables, bytes) {
             return Err(RecordError::Quota);
         }

@@ -368,7 +368,7 @@ impl IncomingMessages {
             }
             credit.queue.remove(&(granted, order, key));
             if granted == 0 && inbound.receive.is_none() {
-                let Some(staging) = site.out.stage(Quota::Late, site.members, inbound.bytes) else {
+                let Some(staging) = site.out.stage(Quota::Late, site.members.handle, inbound.bytes) else {
                     // Its rank may still call, or staging may be freed.
                     let (name, bytes) = (inbound.name, inbound.bytes);
                     self.inbound.remove(&key);
@@ -536,7 +536,7 @@ impl IncomingMessages {
 
 /// Memory for a message without a receive; `None` where there is no room, `Some(None)` for an empty message.
 pub(super) fn stage(site: &mut Site<'_>, bytes: u64) -> Option<Option<Staging>> {
-    if bytes == 0 { Some(None) } else { site.out.stage(Quota::Late, site.members, bytes).map(Some) }
+    if bytes == 0 { Some(None) } else { site.out.stage(Quota::Late, site.members.handle, bytes).map(Some) }
 }
 
 impl Staging {

@@ -1,9 +1,12 @@
 //! Crates depend on each other only as the architecture allows: arrows go down its table, and never up a floor.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 use std::process::Command;
 
 use serde_json::Value;
+
+use crate::requirements::files;
 
 /// Crates of this workspace on which each package may depend, by directory. Dependencies of tests are free.
 const ALLOWED: [(&str, &[&str]); 19] = [
@@ -115,4 +118,60 @@ fn arrows_go_to_the_same_floor_or_a_lower_one() {
     let all = arrows.iter().flat_map(|(from, to)| to.iter().map(move |to| (from, to)));
     let up: Vec<_> = all.filter(|(from, to)| floors[*to] > floors[*from]).collect();
     assert!(up.is_empty(), "arrows to a higher floor: {up:?}");
+}
+
+/// Modules of the protocol from the ground: each imports modules before it alone.
+const PROTO: [&str; 15] = [
+    "ids",
+    "deadlines",
+    "staging",
+    "config",
+    "error",
+    "recording",
+    "wire",
+    "interface",
+    "link",
+    "multicast",
+    "group",
+    "effects",
+    "transfer",
+    "instance",
+    "endpoint",
+];
+
+/// Imports in a crate against the order of its `modules`, from the ground, and imports of re-exports in its `lib.rs`.
+fn wrong_imports(folder: &str, modules: &[&str]) -> Vec<String> {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(folder).join("src");
+    let read =
+        |path: &Path| std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    let library = read(&source.join("lib.rs"));
+    let is_word = |letter: char| letter.is_alphanumeric() || letter == '_';
+    let exports = library.split(';').filter(|statement| statement.trim_start().starts_with("pub use "));
+    let exported: BTreeSet<_> = exports.flat_map(|statement| statement.split(|letter| !is_word(letter))).collect();
+    let mut paths = Vec::new();
+    files(&source, &mut paths);
+    let mut wrong = Vec::new();
+    for path in paths.iter().filter(|path| !path.ends_with("src/lib.rs")) {
+        let module = path.strip_prefix(&source).expect("below the crate").components().next().expect("a file");
+        let module = module.as_os_str().to_str().expect("UTF-8").trim_end_matches(".rs");
+        let at = modules.iter().position(|name| *name == module);
+        let at = at.unwrap_or_else(|| panic!("{module} is not in the table of modules of {folder}"));
+        let text = read(path);
+        for line in text.lines() {
+            let is_comment = line.trim_start().starts_with("//");
+            for import in line.split("crate::").skip(1) {
+                let name = import.split(|letter| !is_word(letter)).next().unwrap_or_default();
+                let is_root = !is_comment && !modules.contains(&name) && exported.contains(name);
+                if is_root || modules[at + 1..].contains(&name) {
+                    wrong.push(format!("{}: {}", path.display(), line.trim()));
+                }
+            }
+        }
+    }
+    wrong
+}
+
+#[test]
+fn modules_of_the_protocol_import_no_module_above_them() {
+    assert_eq!(wrong_imports("crates/proto", &PROTO), [""; 0]);
 }

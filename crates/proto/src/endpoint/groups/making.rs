@@ -14,8 +14,7 @@ use crate::endpoint::{Endpoint, MAX_FAILED, MAX_RETIRED, NodeState};
 use crate::error::{CollectiveError, GroupError, GroupRefusal, Rejection};
 use crate::group::barrier::Barrier;
 use crate::group::members::Members;
-use crate::ids::{GroupHandle, Instant, OfferId, SpId};
-use crate::instance::tagged::TAGGED;
+use crate::ids::{GroupHandle, Instant, OfferId, SpId, TAGGED};
 use crate::interface::{Event, GroupSpec};
 use crate::wire::{GroupMessage, MAX_ADDRESS, MAX_OFFERS, Message};
 
