@@ -124,7 +124,7 @@ impl Effects {
         }
     }
 
-    pub(crate) fn reduce(&mut self, reduction: Reduction, (from, into): (MemRef, MemRef), from_left: bool) {
+    pub(crate) fn reduce(&mut self, reduction: Reduction, from: MemRef, into: MemRef, from_left: bool) {
         assert_eq!(from.len, into.len, "operands have one length");
         assert!(from.len.is_multiple_of(reduction.element().bytes()), "operands are whole elements");
         if from.len > 0 {
@@ -160,7 +160,8 @@ impl Effects {
         &mut self,
         group: GroupHandle,
         rank: Rank,
-        (instance, kind): (InstanceId, CallKind),
+        instance: InstanceId,
+        kind: CallKind,
         began: Instant,
     ) {
         let by_ns = self.now.0 - began.0;

@@ -219,7 +219,7 @@ impl Endpoint {
     /// A local rank frees a recording. False while a call of the recording has not ended.
     pub fn handle_free(&mut self, group: GroupHandle, rank: Rank, number: u32) -> bool {
         let Some(g) = self.groups.get_mut(&group) else { return true };
-        g.tagged.free(&mut self.node.out, (rank, number))
+        g.tagged.free(&mut self.node.out, rank, number)
     }
 
     /// A local rank calls a collective, a recorded group or a message. Exactly one [`Event::Completed`] answers it.
@@ -249,7 +249,7 @@ impl Endpoint {
             FrameAge::Newer => self.lose_peer(from, LossCause::Renewed),
         }
         let mut acked = std::mem::take(&mut self.acked);
-        let message = match self.node.peers.handle_frame((now, &self.node.config), from, (&frame, body), &mut acked) {
+        let message = match self.node.peers.handle_frame(now, &self.node.config, from, &frame, body, &mut acked) {
             ReceivedFrame::Nothing => None,
             ReceivedFrame::Message(body) => Some(Message::decode(body)),
         };

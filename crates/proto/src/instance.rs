@@ -91,6 +91,13 @@ impl Context<'_> {
     }
 }
 
+/// A rank's call that is the first news of an instance, or is compared with the first.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct FirstCall {
+    pub(crate) rank: Rank,
+    pub(crate) signature: Signature,
+}
+
 /// The guarantees that the programs of a call rely on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Policy {
@@ -144,11 +151,11 @@ pub(crate) struct Instance {
 }
 
 impl Instance {
-    /// A call whose first news is that of `first_caller`, with the sizes of its blocks if known.
+    /// An instance with the sizes of its blocks, if known.
     pub(crate) fn new(
         cx: &mut Context<'_>,
         id: InstanceId,
-        (first_caller, signature): (Rank, Signature),
+        FirstCall { rank: first_caller, signature }: FirstCall,
         sizes: Option<Extents>,
     ) -> Result<Self, Rejection> {
         let mut instance = Instance {
@@ -342,7 +349,7 @@ impl Instance {
         local.presence = Presence::Called(call, staging);
         let slow = self.policy != Policy::Pairs && cx.out.now.since(self.since) > cx.config.stand_in_after;
         if let Some(began) = missed.or(slow.then_some(self.since)) {
-            cx.out.late(cx.members.handle, rank, (self.id, self.signature.kind), began);
+            cx.out.late(cx.members.handle, rank, self.id, self.signature.kind, began);
         }
         if let Some(id) = stood_in {
             self.copy_from_staging(cx, i, MemRegion::Staging(id));

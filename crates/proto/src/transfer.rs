@@ -64,6 +64,14 @@ pub(crate) struct StepOf {
     pub(crate) op: OpId,
 }
 
+/// The origin of an offer: a rank, its service process, and the scope of the offered messages.
+#[derive(Debug, Clone, Copy)]
+struct Offerer {
+    from: SpId,
+    scope: Scope,
+    rank: Rank,
+}
+
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Outbound {
     pub(crate) step: StepOf,
@@ -220,9 +228,7 @@ impl Transfer {
         };
         match message {
             Unexpected::Local(message) => self.copy(site, message, posting),
-            Unexpected::Announced { key, bytes } => {
-                self.incoming.queue_request(site, name, (key, bytes), Some(posting))
-            }
+            Unexpected::Announced { key, bytes } => self.incoming.queue_request(site, name, key, bytes, Some(posting)),
             Unexpected::Inbound { key, .. } => {
                 if let Some(inbound) = self.incoming.inbound.get_mut(&key) {
                     inbound.receive = Some(posting);
@@ -293,7 +299,7 @@ impl Transfer {
             let message = match self.incoming.matching.message_for(&name) {
                 Some(Unexpected::Local(message)) => self.stage_local(site, message),
                 Some(Unexpected::Announced { key, bytes }) => {
-                    self.incoming.queue_request(site, name, (key, bytes), None);
+                    self.incoming.queue_request(site, name, key, bytes, None);
                     Unexpected::Inbound { key, bytes }
                 }
                 Some(message) => message,
@@ -314,10 +320,7 @@ impl Transfer {
     pub(crate) fn places_of_data(&self, from: SpId, pieces: &[DataPiece], payload_len: u32) -> Option<Vec<MemRef>> {
         let numbers: BTreeSet<MessageNumber> = pieces.iter().map(|piece| piece.number).collect();
         let all: u64 = pieces.iter().map(|piece| u64::from(piece.bytes)).sum();
-        let place = |piece: &DataPiece| {
-            let key = InboundKey { from, number: piece.number };
-            self.incoming.place_of_bytes(key, (piece.offset, piece.bytes.into()))
-        };
+        let place = |piece: &DataPiece| self.incoming.place_of_bytes(from, piece);
         let sound = numbers.len() == pieces.len() && all == payload_len.into();
         pieces.iter().map(place).collect::<Option<_>>().filter(|_| sound)
     }
@@ -332,9 +335,9 @@ impl Transfer {
     ) -> Result<(), Rejection> {
         let handled = match message {
             TransferMessage::Offer { origin, rank, first_ready, ready, first_early, early } => {
-                let scope = origin.scope();
-                let ready = self.handle_ready(site, (from, scope, rank), first_ready, &ready, payload_len);
-                ready.and_then(|()| self.handle_early(site, (from, scope, rank), first_early, &early))
+                let offerer = Offerer { from, scope: origin.scope(), rank };
+                let ready = self.handle_ready(site, offerer, first_ready, &ready, payload_len);
+                ready.and_then(|()| self.handle_early(site, offerer, first_early, &early))
             }
             TransferMessage::Cts(all) => all.into_iter().try_for_each(|cts| self.outgoing.handle_cts(from, cts)),
             TransferMessage::Data(pieces) => self.handle_data(site, from, &pieces, payload_len),
@@ -377,11 +380,11 @@ impl Transfer {
         let carried = pieces.iter().map(|piece| u64::from(piece.bytes)).sum::<u64>();
         Rejection::unless(carried == u64::from(payload_len), "a payload of another length than its pieces")?;
         let (mut at, mut sound) = (0, true);
-        for &DataPiece { number, offset, bytes } in pieces {
-            let handled = self.incoming.handle_bytes(site, InboundKey { from, number }, (offset, bytes.into()), at);
+        for piece in pieces {
+            let handled = self.incoming.handle_bytes(site, from, piece, at);
             sound &= handled.is_some();
             self.ended.extend(handled.flatten());
-            at += bytes;
+            at += piece.bytes;
         }
         Rejection::unless(sound, UNEXPECTED)
     }
@@ -390,7 +393,7 @@ impl Transfer {
     fn handle_ready(
         &mut self,
         site: &mut Site<'_>,
-        (from, scope, source): (SpId, Scope, Rank),
+        Offerer { from, scope, rank: source }: Offerer,
         first: u64,
         ready: &[Rts],
         payload_len: u32,
@@ -422,7 +425,7 @@ impl Transfer {
             if tagged && self.lost.contains(&destination) {
                 // Its source learns of the loss by itself.
             } else if eager {
-                self.receive_eager_bytes(site, key, name, (offset, bytes));
+                self.receive_eager_bytes(site, key, name, offset, bytes);
             } else if let Some(PostedReceive { step, to }) = self.incoming.note_announced(site, &name) {
                 if to.len != bytes {
                     self.end(step, Err(name.mismatch(bytes, to.len)));
@@ -439,7 +442,7 @@ impl Transfer {
     fn handle_early(
         &mut self,
         site: &Site<'_>,
-        (from, scope, destination): (SpId, Scope, Rank),
+        Offerer { from, scope, rank: destination }: Offerer,
         first: u64,
         early: &[EarlyCts],
     ) -> Result<(), Rejection> {
@@ -464,7 +467,7 @@ impl Transfer {
             let gone = lost && !matches!(scope, Scope::Instance(_));
             Rejection::unless(sound, "an early CTS for a message that needs none")?;
             if !gone {
-                self.outgoing.handle_early(from, name, (number, *cts))?;
+                self.outgoing.handle_early(from, name, number, *cts)?;
             }
         }
         Ok(())
@@ -476,7 +479,8 @@ impl Transfer {
         site: &mut Site<'_>,
         key: InboundKey,
         name: MessageName,
-        (offset, bytes): (u32, u64),
+        offset: u32,
+        bytes: u64,
     ) {
         let deliver = |to: MemRef| (bytes > 0).then_some(Order::Deliver { payload: 0, offset, to });
         if let Some(posting) = self.incoming.matching.receive_for(&name) {
@@ -516,9 +520,9 @@ impl Transfer {
         self.outgoing.targets()
     }
 
-    /// The next frame for a service process, one of `to.1` with bulk. Called while its link has room.
-    pub(crate) fn next_bulk(&mut self, site: &Site<'_>, to: (SpId, usize)) -> Option<Bulk> {
-        let (bulk, signal) = self.outgoing.next(site.members.handle, to, site.quantum())?;
+    /// The next frame for a service process, one of `links` with bulk. Called while its link has room.
+    pub(crate) fn next_bulk(&mut self, site: &Site<'_>, to: SpId, links: usize) -> Option<Bulk> {
+        let (bulk, signal) = self.outgoing.next(site.members.handle, to, links, site.quantum())?;
         signal.into_iter().for_each(|step| self.end(step, Ok(())));
         Some(bulk)
     }

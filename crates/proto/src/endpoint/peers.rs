@@ -98,7 +98,7 @@ impl Peers {
     }
 
     /// The oldest peer without a group beyond the limit, once silent for `dead_after`: else it would have sent again.
-    fn excess(&self, (now, config): (Instant, &Config)) -> Option<SpId> {
+    fn excess(&self, now: Instant, config: &Config) -> Option<SpId> {
         let is_quiet = |peer: &SpId| self.all[peer].link.silent_since() + config.dead_after <= now;
         self.idle.excess(config.idle_peers).filter(is_quiet)
     }
@@ -173,7 +173,7 @@ impl Peers {
     }
 
     /// Makes this end of the link with a peer, if it does not exist.
-    fn make_link(&mut self, (now, config): (Instant, &Config), id: SpId) {
+    fn make_link(&mut self, now: Instant, config: &Config, id: SpId) {
         self.all.entry(id).or_insert_with(|| {
             self.links = self.links.checked_add(1).unwrap_or(1); // never 0
             Box::new(Peer::unknown(self.links, now, config))
@@ -200,12 +200,13 @@ impl Peers {
     /// Makes a new link over which groups continue. The peer may be silent for `patience` until its first frame.
     pub(super) fn renew_link(
         &mut self,
-        (now, config): (Instant, &Config),
+        now: Instant,
+        config: &Config,
         id: SpId,
         address: Option<Arc<[u8]>>,
         patience: Duration,
     ) {
-        self.make_link((now, config), id);
+        self.make_link(now, config, id);
         self.change(id, |peer| {
             peer.address = address;
             peer.knows_us = true;
@@ -237,20 +238,22 @@ impl Peers {
     /// Handles a frame of a peer and makes its link if needed. Appends acknowledged messages to `acked`.
     pub(super) fn handle_frame<'a>(
         &mut self,
-        (now, config): (Instant, &Config),
+        now: Instant,
+        config: &Config,
         from: SpId,
-        (frame, body): (&FrameHeader, &'a [u8]),
+        frame: &FrameHeader,
+        body: &'a [u8],
         acked: &mut Vec<Acked>,
     ) -> ReceivedFrame<'a> {
-        self.make_link((now, config), from);
-        let received = self.change(from, |peer| peer.handle_frame((now, config), (frame, body), acked));
+        self.make_link(now, config, from);
+        let received = self.change(from, |peer| peer.handle_frame(now, config, frame, body, acked));
         acked.iter().for_each(|acked| self.disown(acked.owner, from, 1));
         received.unwrap_or(ReceivedFrame::Nothing)
     }
 
     /// Queues a message. A lost peer has no link, or no address if it has sent again since. Its groups are broken, so
     /// nothing waits for the message.
-    pub(super) fn push(&mut self, now: Instant, to: SpId, (message, payload): (&Message, FramePayload), tags: Acked) {
+    pub(super) fn push(&mut self, now: Instant, to: SpId, message: &Message, payload: FramePayload, tags: Acked) {
         let backlog = self.change(to, |peer| {
             peer.address.as_ref()?;
             peer.link.push(now, message, payload, tags.owner, tags.tag);
@@ -309,7 +312,7 @@ impl Peers {
     }
 
     /// Starts (or stops) watching a neighbour of a group that is made; it is polled after `period` of silence.
-    pub(super) fn watch(&mut self, (now, period): (Instant, Duration), peer: SpId, start: bool) {
+    pub(super) fn watch(&mut self, now: Instant, period: Duration, peer: SpId, start: bool) {
         self.change(peer, |peer| {
             if start && peer.watched_by == 0 {
                 peer.link.expect_answer(now);
@@ -394,7 +397,7 @@ impl Peers {
 impl NodeState {
     /// A local rank requests a group with `peer`, or the peer must learn that there is none.
     pub(super) fn connect_peer(&mut self, peer: SpId, address: &Arc<[u8]>) {
-        self.peers.make_link((self.out.now, &self.config), peer);
+        self.peers.make_link(self.out.now, &self.config, peer);
         let connected = self.peers.change(peer, |peer| {
             let connected = peer.address.is_none();
             peer.address.get_or_insert_with(|| Arc::clone(address));
@@ -414,7 +417,7 @@ impl NodeState {
         };
         let owner = ask.map(|(group, instance)| MessageOwner::Instance(group, instance));
         let tag = ask.map(|(group, instance)| AckTag { group, instance, kind: AckedKind::Nak, urgent: true });
-        self.peers.push(self.out.now, to, (message, FramePayload::Empty), Acked { owner, tag });
+        self.peers.push(self.out.now, to, message, FramePayload::Empty, Acked { owner, tag });
     }
 }
 
@@ -430,7 +433,7 @@ impl Endpoint {
 
     /// Forgets the oldest peers without a group beyond the limit, with their links.
     pub(super) fn evict_idle_peers(&mut self) {
-        while let Some(peer) = self.node.peers.excess((self.node.out.now, &self.node.config)) {
+        while let Some(peer) = self.node.peers.excess(self.node.out.now, &self.node.config) {
             let address = self.node.peers.remove_peer(peer).and_then(|lost| lost.address);
             self.node.out.events.extend(address.map(|_| Event::Disconnect { peer }));
         }
@@ -479,10 +482,10 @@ impl Endpoint {
                     return None;
                 }
                 let (transfer, site) = g.transfer(&mut self.node);
-                let bulk = transfer.next_bulk(&site, (to, links));
+                let bulk = transfer.next_bulk(&site, to, links);
                 let repair = || {
                     self.node.turns.repairs_of(group).find_map(|instance| {
-                        let (mut cx, found) = g.parts((&self.node.config, &mut self.node.out), instance);
+                        let (mut cx, found) = g.parts(&self.node.config, &mut self.node.out, instance);
                         found?.next_repair(&mut cx, to)
                     })
                 };
@@ -494,7 +497,7 @@ impl Endpoint {
             }
             self.node.peers.serve(to, group);
             let owner = owner_of(group, bulk.instance, &bulk.payload);
-            self.node.peers.push(now, to, (&bulk.message, bulk.payload), Acked { owner, tag: bulk.tag });
+            self.node.peers.push(now, to, &bulk.message, bulk.payload, Acked { owner, tag: bulk.tag });
             self.groups.get_mut(&group).into_iter().for_each(|g| g.run_steps(&mut self.node));
         }
     }

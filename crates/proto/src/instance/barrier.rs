@@ -31,7 +31,7 @@ impl Instance {
             return Ok(());
         }
         if let InstancePhase::AwaitingSizes(call) = &mut self.phase {
-            return call.handle_ready(cx.members, (from, step));
+            return call.handle_ready(cx.members, from, step);
         }
         if self.policy == Policy::Offloaded {
             // The caller has compared the signatures; nothing else is needed.

@@ -91,7 +91,7 @@ impl Instance {
         }
         let message = |(peer, from, to, index, span): (_, _, _, u32, Span)| EngineMessage {
             peer: cx.members.engine_of(peer).clone(),
-            tag: cx.members.engine_tag((self.id, &self.signature), (from, to, index)),
+            tag: cx.members.engine_tag(self.id, &self.signature, from, to, index),
             memory: mirror.as_ref().filter(|_| span.len > 0).map(|mirror| mirror.place(span)),
         };
         let messages = list.tasks.iter().map(|task| match task.action {

@@ -151,7 +151,7 @@ impl Instance {
     /// When the local roots begin, if not now.
     pub(super) fn start_time(&self, cx: &Context<'_>) -> Option<Instant> {
         let (share, pace) = self.multicast.shares.of(cx.members, self.locals[0].rank)?;
-        let after = pace.stagger(cx.config, share, (cx.members.me, cx.members.sps.len() as u32));
+        let after = pace.stagger(cx.config, share, cx.members.me, cx.members.sps.len() as u32);
         (after > Duration::ZERO && !self.multicast.blocks.is_empty()).then(|| cx.out.now + after)
     }
 
@@ -200,7 +200,8 @@ impl Instance {
         cx: &mut Context<'_>,
         source: Rank,
         chunk: u64,
-        (payload, len): (u32, u32),
+        payload: u32,
+        len: u32,
     ) -> Result<(), &'static str> {
         const NOTHING: &str = "a datagram of a rank that multicasts nothing here";
         let patience = self.patience(cx, source).ok_or(NOTHING)?;

@@ -139,7 +139,8 @@ impl TaggedCalls {
     pub(crate) fn record(
         &mut self,
         out: &mut Effects,
-        (rank, members): (Rank, &Members),
+        rank: Rank,
+        members: &Members,
         number: u32,
         recording: Arc<Recording>,
     ) -> Result<(), RecordError> {
@@ -175,7 +176,7 @@ impl TaggedCalls {
     }
 
     /// Frees a recording. False while a call of it is running.
-    pub(crate) fn free(&mut self, out: &mut Effects, (rank, number): (Rank, u32)) -> bool {
+    pub(crate) fn free(&mut self, out: &mut Effects, rank: Rank, number: u32) -> bool {
         if self.recordings.get(&(rank, number)).is_some_and(|recorded| recorded.running) {
             return false;
         }
@@ -260,7 +261,7 @@ impl TaggedCalls {
         while let Some(id) = self.ready.pop_front() {
             let Some(Active { call, steps: Steps::Recorded(recorded), .. }) = self.calls.get_mut(&id) else { continue };
             while recorded.has_ready() && cx.out.allowance.step() {
-                recorded.start_next(cx, (id, call.rank));
+                recorded.start_next(cx, id, call.rank);
             }
             if recorded.has_ready() {
                 // The call continues behind the calls of others.
@@ -281,7 +282,8 @@ impl TaggedCalls {
     pub(crate) fn complete(
         &mut self,
         cx: &mut Context<'_>,
-        (id, op): (CallId, OpId),
+        id: CallId,
+        op: OpId,
         result: Result<(), CollectiveError>,
     ) -> Result<(), CollectiveError> {
         let Some(active) = self.calls.get_mut(&id) else { return Ok(()) };
@@ -366,7 +368,7 @@ impl RecordedRun {
     }
 
     /// Starts the next step, or continues one.
-    fn start_next(&mut self, cx: &mut Context<'_>, (call, rank): (CallId, Rank)) {
+    fn start_next(&mut self, cx: &mut Context<'_>, call: CallId, rank: Rank) {
         let next = self.begun.take().or_else(|| Some((self.run.next_ready()?, 0)));
         let Some((op, done)) = next else { return };
         let step = StepOf { owner: StepOwner::Call(call), op };
@@ -383,7 +385,7 @@ impl RecordedRun {
             Op::Reduce { from, into, from_left } => {
                 let reduction = self.recording.reductions[ordinal as usize];
                 let [from, into] = self.piece(op, done, [from, into], reduction.element().bytes()).map(place);
-                cx.out.reduce(reduction, (from, into), from_left);
+                cx.out.reduce(reduction, from, into, from_left);
             }
             Op::Send { to, index, span } => {
                 let message = Outbound { step, name: name(rank, to, index), from: place(span), signal: false };

@@ -37,7 +37,8 @@ use crate::ids::{InstanceId, SpId};
 use crate::interface::{MemRef, MemRegion, Order};
 use crate::multicast::pacing::{Pull, Quantum};
 use crate::wire::{
-    Cts, EarlyCts, Few, Fragment, MAX_CTS, MAX_DONE, Message, MessageNumber, OfferOrigin, Scope, TransferMessage,
+    Cts, DataPiece, EarlyCts, Few, Fragment, MAX_CTS, MAX_DONE, Message, MessageNumber, OfferOrigin, Scope,
+    TransferMessage,
 };
 
 /// Recorded groups clear this many times the usual outstanding bytes early. Not all of these bytes can come at the same
@@ -332,7 +333,8 @@ impl IncomingMessages {
         &mut self,
         site: &Site<'_>,
         name: MessageName,
-        (key, bytes): (InboundKey, u64),
+        key: InboundKey,
+        bytes: u64,
         receive: Option<PostedReceive>,
     ) {
         let order = if account(&name).is_some() { distance(site.members.ranks(), &name) } else { self.wanted };
@@ -395,18 +397,19 @@ impl IncomingMessages {
     }
 
     /// The place of a message's bytes. `None` when such bytes cannot come.
-    pub(super) fn place_of_bytes(&self, key: InboundKey, (offset, len): (u64, u64)) -> Option<MemRef> {
-        self.inbound.get(&key)?.place(offset, len)
+    pub(super) fn place_of_bytes(&self, from: SpId, piece: &DataPiece) -> Option<MemRef> {
+        self.inbound.get(&InboundKey { from, number: piece.number })?.place(piece.offset, piece.bytes.into())
     }
 
     /// Bytes of a message, at `at` of the payload; dropped behind a gap. Returns an ended step; `None` if invalid.
     pub(super) fn handle_bytes(
         &mut self,
         site: &mut Site<'_>,
-        key: InboundKey,
-        (offset, len): (u64, u64),
+        from: SpId,
+        piece: &DataPiece,
         at: u32,
     ) -> Option<Option<EndedStep>> {
+        let (key, offset, len) = (InboundKey { from, number: piece.number }, piece.offset, piece.bytes.into());
         let name = self.inbound.get(&key)?.name;
         self.note_announced(site, &name);
         let account = account(&name);

@@ -26,7 +26,8 @@ impl Transfer {
     pub(crate) fn exchange(
         &mut self,
         site: &mut Site<'_>,
-        (origin, rank): (OfferOrigin, Rank),
+        origin: OfferOrigin,
+        rank: Rank,
         sends: Vec<Outbound>,
         receives: Vec<(MessageName, PostedReceive)>,
     ) {
@@ -51,7 +52,7 @@ impl Transfer {
             offers.entry(source).or_default().early.push(early);
         }
         for (to, offer) in offers {
-            self.offer(site, (origin, rank), to, offer);
+            self.offer(site, origin, rank, to, offer);
         }
         self.grant_credit(site, origin.scope());
     }
@@ -77,7 +78,7 @@ impl Transfer {
     }
 
     /// Sends one service process the RTS and early CTS of a call, in as few messages as possible.
-    fn offer(&mut self, site: &mut Site<'_>, (origin, rank): (OfferOrigin, Rank), to: SpId, offers: CallOffers) {
+    fn offer(&mut self, site: &mut Site<'_>, origin: OfferOrigin, rank: Rank, to: SpId, offers: CallOffers) {
         let (mut all_ready, mut all_early) = (offers.ready.into_iter().peekable(), offers.early.into_iter().peekable());
         while all_ready.peek().is_some() || all_early.peek().is_some() {
             let (mut first_ready, mut ready, mut first_early, mut early) = (0, Few::new(), 0, Vec::new());

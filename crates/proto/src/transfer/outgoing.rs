@@ -267,7 +267,8 @@ impl OutgoingMessages {
         &mut self,
         from: SpId,
         name: MessageName,
-        (number, cts): (u64, EarlyCts),
+        number: u64,
+        cts: EarlyCts,
     ) -> Result<(), Rejection> {
         let EarlyCts { bytes, up_to, .. } = cts;
         let cleared = Cleared { from, number, bytes, up_to };
@@ -345,7 +346,8 @@ impl OutgoingMessages {
     pub(super) fn next(
         &mut self,
         group: GroupHandle,
-        (to, links): (SpId, usize),
+        to: SpId,
+        links: usize,
         quantum: Quantum,
     ) -> Option<(Bulk, Option<StepOf>)> {
         if let Some(bulk) = self.next_offer(group, to, quantum.piece) {

@@ -109,8 +109,10 @@ impl Peer {
     /// Handles a frame of the peer. The silence before counts as deafness up to `dead_after`: we may have been stopped.
     pub(super) fn handle_frame<'a>(
         &mut self,
-        (now, config): (Instant, &Config),
-        (frame, body): (&FrameHeader, &'a [u8]),
+        now: Instant,
+        config: &Config,
+        frame: &FrameHeader,
+        body: &'a [u8],
         acked: &mut Vec<Acked>,
     ) -> ReceivedFrame<'a> {
         self.dead_after = config.dead_after;
