@@ -26,9 +26,9 @@ use crate::effects::{Effects, Quota};
 use crate::error::{CollectiveError, Rejection};
 use crate::group::members::Members;
 use crate::ids::{CallId, InstanceId, SpId};
-use crate::interface::{MemRef, Order};
+use crate::interface::MemRef;
 use crate::multicast::pacing::Quantum;
-use crate::wire::{DataPiece, EarlyCts, Fragment, MessageNumber, OfferOrigin, Rts, Scope, TransferMessage};
+use crate::wire::{DataPiece, Fragment, MessageNumber, OfferOrigin, Scope, TransferMessage};
 
 mod incoming;
 mod matching;
@@ -36,8 +36,9 @@ mod offering;
 mod outgoing;
 mod queues;
 
-use incoming::{InboundKey, IncomingMessages, Unexpected, stage};
+use incoming::{IncomingMessages, Unexpected};
 pub(crate) use matching::MessageName;
+use offering::Offerer;
 pub(crate) use outgoing::{Bulk, Target};
 use outgoing::{EAGER, OutgoingMessages};
 
@@ -62,14 +63,6 @@ pub(crate) enum StepOwner {
 pub(crate) struct StepOf {
     pub(crate) owner: StepOwner,
     pub(crate) op: OpId,
-}
-
-/// The origin of an offer: a rank, its service process, and the scope of the offered messages.
-#[derive(Debug, Clone, Copy)]
-struct Offerer {
-    from: SpId,
-    scope: Scope,
-    rank: Rank,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -387,122 +380,6 @@ impl Transfer {
             at += piece.bytes;
         }
         Rejection::unless(sound, UNEXPECTED)
-    }
-
-    /// RTS of one call of `rank`, the eager ones with their bytes.
-    fn handle_ready(
-        &mut self,
-        site: &mut Site<'_>,
-        Offerer { from, scope, rank: source }: Offerer,
-        first: u64,
-        ready: &[Rts],
-        payload_len: u32,
-    ) -> Result<(), Rejection> {
-        let here = |rts: &Rts| site.members.local(rts.destination).is_some();
-        let eager = ready.iter().filter(|rts| rts.eager).try_fold(0u64, |sum, rts| sum.checked_add(rts.bytes));
-        let tagged = !matches!(scope, Scope::Instance(_));
-        Rejection::unless(
-            site.members.sp_of_member(source) == Some(from),
-            "an RTS of a rank that is served elsewhere",
-        )?;
-        Rejection::unless(ready.iter().all(here), "an RTS for a rank that is served elsewhere")?;
-        Rejection::unless(eager == Some(payload_len.into()), "a payload of another length than its eager messages")?;
-        let has_room = self.incoming.matching.messages() + ready.len() <= MAX_WAITING;
-        Rejection::unless(has_room, "more messages than may wait for their receives")?;
-        Rejection::unless(
-            self.incoming.accept_numbers(from, first, ready.len()),
-            "an RTS with a number that was used",
-        )?;
-        let mut end = 0;
-        for (rts, number) in ready.iter().zip(first..) {
-            let &Rts { destination, tag, occurrence, bytes, eager } = rts;
-            let offset = end;
-            end += if eager { bytes as u32 } else { 0 };
-            let name = MessageName { scope, destination, source, tag, occurrence };
-            let key = InboundKey { from, number: MessageNumber::Rts(number) };
-            let twice = scope != Scope::Single && self.incoming.matching.has_message(&name);
-            Rejection::unless(!twice && (bytes > 0 || eager), "an RTS that came before, or without bytes")?;
-            if tagged && self.lost.contains(&destination) {
-                // Its source learns of the loss by itself.
-            } else if eager {
-                self.receive_eager_bytes(site, key, name, offset, bytes);
-            } else if let Some(PostedReceive { step, to }) = self.incoming.note_announced(site, &name) {
-                if to.len != bytes {
-                    self.end(step, Err(name.mismatch(bytes, to.len)));
-                }
-            } else {
-                self.match_arrival(site, name, Unexpected::Announced { key, bytes });
-            }
-        }
-        self.grant_credit(site, scope);
-        Ok(())
-    }
-
-    /// Early CTS of one call of `rank`.
-    fn handle_early(
-        &mut self,
-        site: &Site<'_>,
-        Offerer { from, scope, rank: destination }: Offerer,
-        first: u64,
-        early: &[EarlyCts],
-    ) -> Result<(), Rejection> {
-        let here = |cts: &EarlyCts| site.members.local(cts.source).is_some();
-        let is_served = site.members.sp_of_member(destination) == Some(from);
-        Rejection::unless(is_served, "an early CTS of a rank that is served elsewhere")?;
-        Rejection::unless(early.iter().all(here), "an early CTS for a rank that is served elsewhere")?;
-        let has_room = self.outgoing.cleared() + early.len() <= MAX_WAITING;
-        Rejection::unless(has_room, "more early CTS than may wait for their messages")?;
-        Rejection::unless(
-            self.outgoing.accept_numbers(from, first, early.len()),
-            "an early CTS with a number that was used",
-        )?;
-        for (cts, number) in early.iter().zip(first..) {
-            let &EarlyCts { source, tag, occurrence, bytes, up_to } = cts;
-            let name = MessageName { scope, destination, source, tag, occurrence };
-            let sound = match scope {
-                Scope::Instance(_) => up_to > 0,
-                Scope::Single | Scope::Recorded { .. } => name.awaits_early_cts(bytes),
-            };
-            let lost = self.lost.contains(&source) || self.lost.contains(&destination);
-            let gone = lost && !matches!(scope, Scope::Instance(_));
-            Rejection::unless(sound, "an early CTS for a message that needs none")?;
-            if !gone {
-                self.outgoing.handle_early(from, name, number, *cts)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// A message whose bytes lie at `offset` of the payload: delivers them to the receive, or to staging.
-    fn receive_eager_bytes(
-        &mut self,
-        site: &mut Site<'_>,
-        key: InboundKey,
-        name: MessageName,
-        offset: u32,
-        bytes: u64,
-    ) {
-        let deliver = |to: MemRef| (bytes > 0).then_some(Order::Deliver { payload: 0, offset, to });
-        if let Some(posting) = self.incoming.matching.receive_for(&name) {
-            self.incoming.finish_rts(site, name.scope, key);
-            match Self::fit(&name, bytes, posting) {
-                Ok(posting) => {
-                    site.out.orders.extend(deliver(posting.to));
-                    self.end(posting.step, Ok(()));
-                }
-                Err(error) => self.end(posting.step, Err(error)),
-            }
-            return;
-        }
-        let message = match stage(site, bytes) {
-            None => Unexpected::Announced { key, bytes },
-            Some(staging) => {
-                self.incoming.finish_rts(site, name.scope, key);
-                site.out.orders.extend(staging.as_ref().and_then(|staging| deliver(staging.whole())));
-                Unexpected::Staged(staging)
-            }
-        };
-        self.incoming.matching.keep_message(name, message);
     }
 
     pub(crate) fn handle_acked(&mut self, number: u64) {
