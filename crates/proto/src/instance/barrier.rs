@@ -57,7 +57,7 @@ impl Instance {
         if self.barrier.done() && matches!(self.phase, InstancePhase::Barrier) {
             self.phase = InstancePhase::Running;
             cx.out.step(cx.members.handle, self.id, Milestone::Ready);
-            self.multicast.start_at = self.start_time(cx);
+            self.schedule_start(cx);
             self.retry_blocked(cx);
             self.note_complete(cx);
         }

@@ -52,7 +52,7 @@ impl Instance {
         for (root, span) in local.run.multicast_receives() {
             if local.has_block_of(root) {
                 copy(cx, span);
-            } else if let Some(block) = self.multicast.blocks.get(root).filter(|b| !b.is_root()) {
+            } else if let Some(block) = self.multicast.received(root) {
                 for r in block.present_bytes() {
                     copy(cx, Span { offset: span.offset + r.start, len: r.end - r.start, ..span });
                 }
