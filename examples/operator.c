@@ -23,7 +23,7 @@ static void check(int code)
     exit(1);
 }
 
-/* `in` is from lower ranks than `inout`, so its lines come first. */
+/* `in` is from lower ranks than `inout`, so the lines of `in` come first. */
 static void chain(const void *in, void *inout, size_t count, void *context)
 {
     const struct line *first = in;

@@ -1,5 +1,5 @@
 /*
- * pagerank.c: personalised PageRank of a graph, its vectors gathered by MPI_Iallgather while others are computed.
+ * pagerank.c: personalised PageRank of a graph. MPI_Iallgather gathers vectors while other vectors are computed.
  *
  *   mpicc -O2 -ffp-contract=off pagerank.c -o pagerank
  *   mpirun -n 4 ./pagerank graph.mtx
@@ -64,7 +64,7 @@ static bool __attribute__((format(printf, 1, 2))) fail(const char *format, ...)
     return false;
 }
 
-/* Ends the program on all ranks, in order, if it went wrong on any; the lowest such rank prints the reason. */
+/* Ends the program on all ranks, in order, if `good` is false on any rank. The lowest such rank prints the reason. */
 static void require_all(bool good)
 {
     int mine = good ? ranks : rank, first;

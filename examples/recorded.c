@@ -54,7 +54,7 @@ static void fill(unsigned char *at, size_t bytes, int round)
 struct pattern {
     const char *name;
     size_t send_bytes, receive_bytes;
-    /* The ring uses one buffer for both. */
+    /* Whether one buffer serves for sending and receiving, as in the ring. */
     int in_place;
     void (*record)(outboard_recorder *, unsigned char *send, unsigned char *receive, size_t bytes);
     void (*run_by_mpi)(unsigned char *send, unsigned char *receive, size_t bytes);
@@ -106,7 +106,8 @@ static void mpi_alltoall(unsigned char *send, unsigned char *receive, size_t byt
     free(requests);
 }
 
-/* The neighbours in a box as cubic as possible, each direction beside its opposite. Opposite sides are neighbours. */
+/* Finds the neighbours in a box of ranks as cubic as possible, each direction beside its opposite. Ranks on opposite
+ * sides of the box are neighbours. */
 static void neighbours(int peers[NEIGHBOURS])
 {
     static int known, found[NEIGHBOURS];
@@ -188,7 +189,7 @@ static void run(const struct pattern *pattern, size_t bytes, int rounds)
         MPI_Barrier(MPI_COMM_WORLD);
         double start = MPI_Wtime();
         check(outboard_recorded_call(recorded, &request), "call the recording");
-        /* Here a program computes. */
+        /* A program computes here. */
         check(outboard_wait(request, -1, NULL), "wait for the recording");
         check(outboard_request_free(request), "free the request");
         recorded_times[round] = MPI_Wtime() - start;

@@ -1,8 +1,8 @@
 //! The fuzz targets. Most take the fuzzer's bytes as a script of hostile acts, and play it against code that also
 //! serves honest ranks. They panic when the honest ranks are harmed. `texts` takes the bytes as a text.
 //!
-//! Scripts of the simulator and the fabric play in virtual time, and are deterministic but for the fresh keys of
-//! `hostile_connection`. `rank` runs a whole daemon: only the daemon's progress at the next act depends on the
+//! Scripts for the simulator and the fabric run in virtual time. Only the fresh keys of `hostile_connection` are not
+//! deterministic. `rank` runs a whole daemon: only the daemon's progress at the next act depends on the
 //! scheduler. `make test` plays every target over seeded inputs, `make fuzz` lets libFuzzer search. Nothing here is
 //! shipped.
 

@@ -5,9 +5,9 @@
 //! daemon reaches the rank's memory by registered memfds alone: both share a process, and the rank must not be given
 //! the daemon's memory.
 //!
-//! Demands: the daemon never panics. The honest ranks' allgathers bring their bytes at any time. A call of which the
-//! hostile rank owes its part ends at the latest with its connection. At the end the daemon leaves no descriptor
-//! behind.
+//! Demands: the daemon never panics. The honest ranks' allgathers bring their bytes at any time. A call to which the
+//! hostile rank owes its part ends at the latest when the hostile rank's connection ends. At the end the daemon leaves
+//! no descriptor behind.
 
 mod honest;
 mod hostile;

@@ -1,4 +1,4 @@
-//! The first inputs of fuzzing: scripts in which everybody behaves, so that the fuzzer starts deep in the protocol.
+//! The first inputs of fuzzing: scripts in which all ranks behave, so that the fuzzer starts deep in the protocol.
 
 use outboard_nic::profile::Profile;
 use outboard_plan::selection::Collective;
@@ -28,7 +28,7 @@ pub fn datagrams() -> Vec<Vec<u8>> {
     }
     // A reduction that needs more scratch than there is staging.
     seeds.push(vec![1, acts::WAIT, 4, acts::CALL, 0, 0, 6, 0, 11]);
-    // A stranger floods before the groups are made.
+    // An unknown process floods before the groups are made.
     seeds.push(vec![0, acts::FRAME, 0, 0xff, 0, 1, 0, 0, 1, 0, 1, acts::WAIT, 4]);
     seeds
 }

@@ -1,11 +1,11 @@
-//! Texts that claim to be plans, schedules or profiles. A text is rejected with a place in it, or accepted. An accepted
-//! plan or schedule can be written and read again; an accepted profile has a cost, and none below zero.
+//! Texts that claim to be plans, schedules or profiles. A text is rejected with a place in the text, or accepted. An
+//! accepted plan or schedule can be written and read again. An accepted profile has costs, and no cost is below zero.
 
 use outboard_nic::profile::Profile;
 use outboard_plan_tools::goal::{self, GoalCosts, GoalReason};
 use outboard_plan_tools::{Contract, VerifyError, text, verify};
 
-/// The verifier checks schedules of at most so many ranks, because more ranks take long and show nothing new.
+/// The verifier checks schedules of at most this many ranks, because more ranks take long and show nothing new.
 const VERIFIED_RANKS: usize = 16;
 
 /// A text that may be a plan.

@@ -1,7 +1,7 @@
 /*
  * allgather.c: MPI_Allgather(v) by the service process.
  *
- * Whether a call is offloaded depends on the bytes of each rank, or of all together, which MPI makes equal on all
+ * Whether a call is offloaded depends on the bytes of each rank, or of all ranks together, which MPI makes equal on all
  * ranks. Each rank converts between these bytes and the program's datatypes by itself.
  */
 #include "buffers.h"
@@ -53,7 +53,7 @@ static int set_buffers(struct posting *posting)
     return MPI_SUCCESS;
 }
 
-/* In place, the contribution lies where it is received, unless a buffer is packed. */
+/* A contribution in place lies in the receive buffer, unless a buffer is packed. */
 static const void *contribution(const struct posting *posting)
 {
     const struct buffer *send = &posting->buffers.send;

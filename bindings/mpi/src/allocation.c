@@ -1,9 +1,9 @@
 /*
- * allocation.c: MPI_Alloc_mem returns memory that the service process maps too: the fastest for its collectives.
+ * allocation.c: MPI_Alloc_mem returns memory that the service process maps too, the fastest buffers for collectives.
  *
  * If there is no such memory (not attached, or none left), and for pieces too small to matter, the MPI library's own
- * allocator serves. MPI_Free_mem distinguishes the two by address. Memory that the program has not given back by
- * MPI_Finalize stays mapped.
+ * allocator serves. MPI_Free_mem distinguishes the two kinds of memory by address. Memory that the program has not
+ * given back by MPI_Finalize stays mapped.
  */
 #include <pthread.h>
 #include <stdlib.h>

@@ -11,7 +11,7 @@
 #include "library.h"
 #include "methods.h"
 
-/* `ranks` is 0 for even blocks. */
+/* Whether MPI would reject the call. `ranks` is 0 for even blocks. */
 static bool invalid(const struct call *call, int ranks)
 {
     return user_buffer_invalid(&call->receive, ranks) ||
@@ -65,7 +65,7 @@ static int post_uneven(struct posting *posting)
     const struct buffer *send = &posting->buffers.send, *receive = &posting->buffers.receive;
     int own = posting->group->rank;
     if (send->bytes[own] != receive->bytes[own])
-        return MPI_ERR_TRUNCATE; /* as above */
+        return MPI_ERR_TRUNCATE; /* this rank's block for itself has two sizes */
     return outcome_code(outboard.ialltoallv(posting->group->members, buffer_memory(send), send->bytes, send->offsets,
                                             buffer_memory(receive), receive->bytes, receive->offsets,
                                             &posting->posted));

@@ -11,8 +11,8 @@
 #include "memory.h"
 #include "unpack.h"
 
-/* One buffer as the program passed it: `counts` and `displacements` by rank, or NULL and `count` elements, of one block
- * or for each rank. */
+/* One buffer as the program passed it. `counts` and `displacements` are by rank; if they are NULL, the buffer is one
+ * block, or a block for each rank, of `count` elements. */
 struct user_buffer {
     void *address;
     const int *counts;
@@ -21,7 +21,8 @@ struct user_buffer {
     MPI_Datatype type;
 };
 
-/* Bytes and offsets by block, from `memory`: plain memory of the program, or part of the bounce buffer. */
+/* A buffer in bytes and offsets by block. Offsets begin at `memory`: plain memory of the program, or part of the
+ * bounce buffer. */
 struct buffer {
     struct user_buffer user;
     int blocks; /* one for each rank, or one of `elements`, or none */
@@ -43,18 +44,18 @@ struct buffers {
     uint64_t *lists;
 };
 
-/* Sets the buffer to one run of elements, or to the blocks of all `ranks`, equal or by rank. */
+/* Sets the buffer to one run of elements, or to the blocks of all `ranks`, of equal or different sizes. */
 void buffer_set_run(struct buffer *buffer, const struct user_buffer *user_buffer, uint64_t elements);
 void buffer_set_blocks(struct buffer *buffer, const struct user_buffer *user_buffer, int ranks);
-/* Sets the buffer to the block of `rank` that lies, or is received, in place among the blocks of another. Returns an
- * MPI error code. */
+/* Sets the buffer to the block of `rank` in place: the block lies among the blocks of another buffer. Returns an MPI
+ * error code. */
 int buffer_set_block_of(struct buffer *buffer, const struct user_buffer *user_buffer, int rank);
 /* Computes all addresses and packs where necessary. Returns an MPI error code; call buffers_free_lists() also after an
  * error. */
 int buffers_prepare(struct buffers *buffers, int ranks);
 /* Called after posting, which has read the lists. */
 void buffers_free_lists(struct buffers *buffers);
-/* Never NULL, which liboutboard rejects even for no bytes. */
+/* The address of the buffer for liboutboard: never NULL, which liboutboard rejects even for no bytes. */
 void *buffer_memory(const struct buffer *buffer);
 /* Whether MPI would reject the buffer: null datatype, negative count, missing list. `ranks` is 0 for a single count. */
 bool user_buffer_invalid(const struct user_buffer *user_buffer, int ranks);

@@ -1,17 +1,19 @@
 /*
  * choice.c: chooses whether a call is offloaded or left to the MPI library, by communicator and class of calls.
  *
- * A class is a collective, a form and the number of bits of the bytes that all ranks know. Its calls begin on the path
- * that earlier runs have found faster (tuning_cache.c), else on the path of a built-in rule. In adaptive and learning
- * mode some turns then try both paths (trials.c). The members agree on the times of the turns and keep the faster path.
+ * A class is a collective, a form and the bit length of the number of bytes that all ranks know. Calls of a class begin
+ * on the path that earlier runs have found faster (tuning_cache.c), else on the path of a built-in rule. In adaptive
+ * and learning mode some turns then try both paths (trials.c). The members agree on the times of the turns and keep the
+ * faster path.
  *
  * Invariants: the choice depends only on values that are equal on all members: OUTBOARD_CHOICE of rank 0, rank 0's
  * cached results, the placement of the communicator, the number of calls, and vectors on which the members have agreed.
  * Members agree, and make groups, only in blocking calls and in calls that make persistent requests.
  *
- * Reductions are tried only in learning mode, since the two paths may differ in the last bits. Otherwise the results of
- * earlier runs decide; against the built-in rule only sure results count, as no trial would correct them. Persistent
- * requests choose their path once, when they are made: the path of nonblocking calls of their size.
+ * Reductions are tried only in learning mode, since the two paths may differ in the last bits. In other modes the
+ * results of earlier runs decide. A result overrides the built-in rule only if the result is sure, as no trial would
+ * correct it. Persistent requests choose their path once, when they are made: the path of nonblocking calls of their
+ * size.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -32,8 +34,9 @@
 #include "trials.h"
 #include "tuning_cache.h"
 
-/* The built-in rule: bits of the bytes from which calls between hosts are offloaded: 256 KiB if they block or reduce,
- * others 16 KiB; 512 KiB if they reduce between two hosts, where no byte is sent once for many ranks. */
+/* The built-in rule offloads calls between hosts from a size on, given here as a bit length. The size is 256 KiB for
+ * calls that block or reduce, and 16 KiB for other calls. It is 512 KiB for reductions between two hosts, where no byte
+ * is sent once for many ranks. */
 #define BLOCKING_BITS 19
 #define NONBLOCKING_BITS 15
 /* Calls of a class before it requests a trial. A request costs about as much as a small call. */
@@ -41,7 +44,7 @@
 #define FIRST_TRIAL_AT_SMALL 50
 /* After this many calls of the communicator an unfinished trial no longer blocks the trials of other classes. */
 #define TRIAL_PATIENCE 1000
-/* After this many nonblocking calls that lack only a group, a group is made; until then they go natively. */
+/* After this many nonblocking calls that lack only a group, a group is made; until then such calls go natively. */
 #define GROUPLESS_MAX 8
 
 enum mode { ADAPTIVE, LEARN, FIXED, OFFLOAD, LEAVE_NATIVE, MODES };
@@ -115,7 +118,7 @@ static unsigned size_class(uint64_t bytes)
 }
 
 /* Offloading pays between hosts, if the program has other work meanwhile, or if much data is sent once by multicast. In
- * a blocking reduction no two ranks need the same bytes, so its gain is not sure. */
+ * a blocking reduction no two ranks need the same bytes, so a gain is not sure. */
 static enum path built_in_rule(enum form form, enum collective collective, unsigned size,
                                const struct placement *placement)
 {
@@ -188,7 +191,7 @@ static struct class *class_of(struct group *group, unsigned key)
 
 /* ---- agreement ---- */
 
-/* Aborts unless all members are at the same agreement: no later call could repair that. */
+/* Aborts unless all members agree about one class and question: no later call could repair a difference. */
 static void check_same_class(const double *own, const double *agreed)
 {
     if (own[VECTOR_MARK] == agreed[VECTOR_MARK] && own[VECTOR_UNMARK] == agreed[VECTOR_UNMARK])
@@ -216,8 +219,8 @@ static void agree_on_class(struct group *group, struct class *class)
     stats_set_choice(class->stats, &class->trial);
 }
 
-/* One trial at a time, so that its cost is known before the next is requested. No agreement with a known result: it
- * costs as much as a small call, which a short program would pay for each class. */
+/* Only one trial runs at a time, so that its cost is known before the next trial is requested. Without an open question
+ * there is no agreement: an agreement costs as much as a small call, which a short program would pay for each class. */
 static bool may_agree(const struct choices *choices, struct trial *trial)
 {
     if (!trial_awaits_agreement(trial))
@@ -227,7 +230,7 @@ static bool may_agree(const struct choices *choices, struct trial *trial)
     return !(trial->state == REQUESTING && (other || choices->calls < choices->no_trial_before)) && trial_due(trial);
 }
 
-/* Work of all members where they may wait for one another: agrees on one class, makes a group that was requested. */
+/* Agrees on one class and makes a requested group. All members call this where they may wait for one another. */
 static void synchronize(struct group *group)
 {
     struct choices *choices = &group->choices;
@@ -264,14 +267,14 @@ static void follow_nonblocking(const struct group *group, struct class *class)
     stats_set_choice(class->stats, &class->trial);
 }
 
-/* A nonblocking call cannot make a group: without one it goes natively and is not counted for trials. */
+/* A nonblocking call cannot make a group: without a group the call goes natively and is not counted for trials. */
 static enum path pass_without_group(struct group *group, const struct class *class)
 {
     group->choices.groupless += class->trial.path == OFFLOADED;
     return NATIVE;
 }
 
-/* Makes the missing group of the call. False on all members if such a call can have none. */
+/* Makes the missing group of the call. False on all members if the call can have no group. */
 static bool make_missing_group(const struct method *method, enum form form, struct route *route)
 {
     route->began = PMPI_Wtime();
@@ -305,7 +308,7 @@ static void choose(const struct call *call, enum form form, struct group *group,
     if (route->path == OFFLOADED && (form == PERSISTENT || group->state == GROUPLESS) &&
         !make_missing_group(method, form, route)) {
         route->path = NATIVE;
-        route->trial_turn.number = -1; /* its time does not measure offloading */
+        route->trial_turn.number = -1; /* the time of this call does not measure offloading */
     }
     stats_count_call(class->stats, route->path);
 }

@@ -2,7 +2,7 @@
  * classes.c: the classes of the calls of each communicator, and the times of their calls.
  *
  * A class is a collective, a form and a size. The list of a communicator's classes is equal on all its members. The
- * times are not, until the members agree on them.
+ * times of calls differ between members until the members agree on them.
  */
 #include <pthread.h>
 #include <stdlib.h>
@@ -17,7 +17,7 @@ const char *const collective_names[COLLECTIVES_KNOWN] = {COLLECTIVES(TEXT)};
 #undef TEXT
 const char *const form_names[FORMS] = {"blocking", "nonblocking", "persistent"};
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards the times in trials, and: */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards the times in trials, and `excess` */
 static double excess;                                    /* seconds that trials have cost this rank */
 
 struct class *class_find(const struct choices *choices, unsigned key)

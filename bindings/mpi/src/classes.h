@@ -60,7 +60,7 @@ struct choices {
 
 /* One call, from the choice of its path to its end. */
 struct route {
-    struct group *group; /* NULL, as the class, if there is nothing to choose */
+    struct group *group; /* NULL, like `class`, if there is nothing to choose */
     struct class *class;
     enum path path;
     struct trial_turn trial_turn;

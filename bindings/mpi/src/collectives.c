@@ -25,7 +25,7 @@
     FORM(function, hidden, PERSISTENT, offload_persistent(&call, &route, request), MPI_REQUEST_NULL, __VA_ARGS__,      \
          (, MPI_Info info, MPI_Request *request), (, info, request))
 
-/* Open MPI 5 has the names of MPI 4; 4.1 has them as an extension, if it was built with the extension. */
+/* Open MPI 5 has the persistent functions by their MPI 4 names; 4.1 may have them as an extension. */
 #if OMPI_MAJOR_VERSION >= 5
 #define PERSISTENT_OF(Name, ...) PERSISTENT_FORM(MPI_##Name##_init, PMPI_##Name##_init, __VA_ARGS__)
 #else

@@ -9,8 +9,8 @@
  *   removed   communicator_table_remove    communicator_table_add; clear_removed
  *
  * Invariants: from the home of a live handle to its slot no slot is empty, at any time. A slot's group is written
- * before its handle and read after it. A table is at most three quarters full. A table that has become too small stays
- * until MPI_Finalize, since a reader may still use it.
+ * before the slot's handle and read after the handle. A table is at most three quarters full. A table that has become
+ * too small stays until MPI_Finalize, since a reader may still use it.
  */
 #include <pthread.h>
 #include <stdatomic.h>
@@ -112,7 +112,7 @@ bool communicator_table_add(struct group *group)
     return in != NULL;
 }
 
-/* With the lock held: empties removed slots in front of an empty slot, which need no tombstone. */
+/* With the lock held: empties the removed slots in front of an empty slot. Such slots need no tombstone. */
 static void clear_removed(struct table *in, size_t slot)
 {
     while (atomic_load_explicit(&in->at[next_slot(in, slot)].comm, memory_order_relaxed) == NULL &&

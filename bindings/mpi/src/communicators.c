@@ -1,8 +1,8 @@
 /*
  * communicators.c: communicators from the first collective on them until the program frees them.
  *
- * A communicator enters the table by its first collective, so that one without collectives costs nothing. It leaves the
- * table when MPI deletes its attribute: when the program frees the communicator, or in MPI_Finalize.
+ * A communicator enters the table by its first collective, so a communicator without collectives costs nothing. It
+ * leaves the table when MPI deletes its attribute: when the program frees the communicator, or in MPI_Finalize.
  */
 #include <stdlib.h>
 

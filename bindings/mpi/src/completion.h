@@ -28,10 +28,11 @@ struct completion {
 
 /* False if none of the requests is offloaded or timed: MPI handles the call alone. Sleeps if all are offloaded. */
 bool completion_begin(struct completion *completion, int count, const MPI_Request *requests, enum wait_kind wait_kind);
-/* Turns the outcome of the PMPI_ call into that of the MPI_ call. The request at `index` has completed, or none if
- * there is no such index. */
+/* Turns the outcome of the PMPI_ call into the outcome of the MPI_ call. The request at `index` has completed, or no
+ * request has if there is no such index. */
 int completion_end_one(struct completion *completion, int outcome, int index, MPI_Status *status);
-/* `done` requests have completed: the ones at `indices`, or the first ones if that is NULL; `statuses` are theirs. */
+/* `done` requests have completed: the requests at `indices`, or the first ones if `indices` is NULL. `statuses` belong
+ * to the completed requests. */
 int completion_end_some(struct completion *completion, int outcome, int done, const int *indices,
                         MPI_Status *statuses);
 /* Only the sleeping and the timing of the functions above, for the Fortran names. */

@@ -18,7 +18,7 @@
 #include "lifetime.h"
 #include "persistent.h"
 
-/* The function that the shim hides; if a module of Python opened Fortran's libraries privately, looked up there. */
+/* Finds the function that the shim hides, also in Fortran's libraries if a module of Python opened them privately. */
 void *fortran_hidden(const char *name)
 {
     static const char *const libraries[] = {"libmpi_mpifh.so.40", "libmpi_usempif08.so.40"};

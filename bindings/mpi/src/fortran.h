@@ -34,7 +34,7 @@ static inline void set_ierr(int outcome, MPI_Fint *ierr)
 
 #define FORTRAN(lower, upper, parameters) FORTRAN_AS(ompi_##lower##_f, mpi_##lower, MPI_##upper, parameters)
 
-/* Declares `next`, the function hidden by the one of this name. */
+/* Declares `next`: the function that the function of this name hides. */
 #define HIDDEN(lower) HIDDEN_NAME(ompi_##lower##_f)
 #define HIDDEN_NAME(name)                                                                                              \
     static __typeof__(&name) volatile next;                                                                            \

@@ -49,7 +49,7 @@ struct offer {
     unsigned char ready;
 };
 
-/* Whether the group is made in MPI_Init. The group of MPI_COMM_WORLD is, and it is made or refused once. */
+/* Whether the group is made in MPI_Init. Only the group of MPI_COMM_WORLD is; it is made or refused once. */
 static bool made_in_init(const struct group *group)
 {
     return group == group_of(MPI_COMM_WORLD);
@@ -65,7 +65,7 @@ static bool gather_offers(const struct group *group, struct offer *all)
     return true;
 }
 
-/* The least number of all members, which is not negative. */
+/* The least of all members' numbers, which are not negative. */
 static int minimum_of_members(const struct group *group, int own)
 {
     int minimum = 0;
@@ -87,7 +87,7 @@ static bool exchange_offers(const struct group *group, bool ready, struct offer 
     return ready;
 }
 
-/* Warns once per communicator, and once for persistent requests, of which there may be thousands. */
+/* Warns once per communicator. Warns only once about persistent requests, because there may be thousands. */
 static void warn_native(const struct group *group, const char *message)
 {
     static atomic_bool warned_of_requests;
@@ -101,7 +101,8 @@ static void warn_native(const struct group *group, const char *message)
             of_request ? "a persistent collective" : "its collectives", message);
 }
 
-/* Bits of the bytes of every reduction that fits the scratch of this rank's service process; hosts may differ. */
+/* A reduction fits the scratch of this rank's service process if the bit length of its bytes is at most the result.
+ * Hosts may differ. */
 static int reduced_bits(const struct group *group)
 {
     uint64_t most = 0;
@@ -145,7 +146,7 @@ void group_make(struct group *group)
         warn_native(group, message);
 }
 
-/* Groups do not share scratch limits, so eight persistent reductions may be in flight at once. */
+/* Each group's limit is the whole scratch. An eighth of that limit lets eight persistent reductions be in flight. */
 #define PERSISTENT_BITS 3
 
 struct group *group_make_separate(const struct group *like)

@@ -23,7 +23,7 @@ struct group {
     MPI_Comm comm;
     enum group_state state;
     outboard_group *members;    /* while GROUPED */
-    int reduced_bits;           /* of the bytes of a reduction that fits the scratch of all service processes */
+    int reduced_bits;           /* reductions up to this bit length of their bytes fit the scratch on all hosts */
     int ranks;
     int rank;
     struct placement placement; /* unless NEW or REFUSED */
@@ -36,11 +36,11 @@ void group_out_of_memory(int ranks);
 bool group_eligible(struct group *group);
 /* Collective over the communicator. Afterwards the group is GROUPED or REFUSED, equally on all members. */
 void group_make(struct group *group);
-/* A separate group for a persistent request, made as by group_make(): GROUPED or REFUSED. */
+/* Makes a separate group for a persistent request, as group_make() does: GROUPED or REFUSED. */
 struct group *group_make_separate(const struct group *like);
-/* Local. The request is gone and has nothing in flight. */
+/* Frees the group of a persistent request that is gone and has nothing in flight. Local. */
 void group_drop(struct group *own);
-/* Destroys the group, if there is one; from then on it is REFUSED. */
+/* Destroys the group, if there is one; from then on the state is REFUSED. */
 void group_dissolve(struct group *group);
 
 #endif

@@ -2,8 +2,8 @@
  * hosts.c: the host of each rank.
  *
  * The hosts are gathered once, in MPI_Init. From then on every rank can compute the placement of any communicator's
- * ranks alone, and all members find the same. Ranks with the same MPI_Get_processor_name are on one host, as for Open
- * MPI. The lowest rank of MPI_COMM_WORLD on a host identifies the host.
+ * ranks alone, and all members find the same placement. Ranks with the same MPI_Get_processor_name are on one host, as
+ * for Open MPI. The lowest rank of MPI_COMM_WORLD on a host identifies the host.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -30,7 +30,7 @@ static int by_name_and_rank(const void *a, const void *b)
     return order != 0 ? order : one - other;
 }
 
-/* Only on rank 0, which knows all names. */
+/* Numbers the hosts; only on rank 0, which knows all names. */
 static void number_hosts(void)
 {
     int *sorted = scratch_allocate((size_t)world_ranks * sizeof *sorted);

@@ -136,7 +136,7 @@ void shim_start(void)
         report_start(native ? "OUTBOARD_CHOICE=native" : "one rank");
         return;
     }
-    /* Switched off: no warning, but all ranks must agree, wherever the variable is set. */
+    /* A rank is switched off: no warning, but all ranks must agree, whichever ranks have the variable. */
     if (!off && !same_build)
         snprintf(message, sizeof message,
                  "the shim here is another build than that of rank 0; install one on all hosts");

@@ -4,7 +4,7 @@
 #ifndef OUTBOARD_MPI_LIFETIME_H
 #define OUTBOARD_MPI_LIFETIME_H
 
-/* After MPI_Init (collective over MPI_COMM_WORLD) and before MPI_Finalize. */
+/* shim_start() runs after MPI_Init and is collective over MPI_COMM_WORLD. shim_stop() runs before MPI_Finalize. */
 void shim_start(void);
 void shim_stop(void);
 

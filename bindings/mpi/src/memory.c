@@ -1,8 +1,8 @@
 /*
  * memory.c: datatypes as bytes, and buffers for datatypes that are not plain memory.
  *
- * liboutboard moves bytes. A datatype whose elements are plain memory is passed as it lies; any other is packed into a
- * bounce buffer and unpacked from one. Each rank decides this by itself.
+ * liboutboard moves bytes. Elements of a datatype that are plain memory are passed as they lie. Other elements are
+ * packed into a bounce buffer and unpacked from one. Each rank decides this by itself.
  */
 #include <pthread.h>
 #include <string.h>
@@ -24,8 +24,8 @@ static int contiguous_keyval = MPI_KEYVAL_INVALID;
 static char contiguous_mark, scattered_mark;
 
 /*
- * Packs one element whose byte at each position holds part of that position's number; the packed bytes read the same
- * if and only if packing moves nothing. (A type may fill its extent and yet list its parts in another order.)
+ * Packs one element in which each byte holds part of its own position. The packed bytes read the same if and only if
+ * packing moves nothing. (A type may fill its extent and yet list its parts in another order.)
  */
 static bool packing_moves_nothing(MPI_Datatype type, uint64_t size, int64_t true_lb)
 {
@@ -86,7 +86,7 @@ static bool type_is_contiguous(MPI_Datatype type)
     }
 }
 
-/* type_is_contiguous(), cached with the type. */
+/* The result of type_is_contiguous(), cached with the type. */
 static bool is_contiguous_cached(MPI_Datatype type)
 {
     int integers, addresses, types, combiner, found = 0;

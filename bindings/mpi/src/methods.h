@@ -12,14 +12,14 @@
 #include "groups.h"
 #include "shim.h"
 
-/* The bytes of calls whose bytes no rank knows alone. */
+/* Stands for the bytes of a call if no rank alone knows the bytes. */
 #define BYTES_UNKNOWN UINT64_MAX
 
 /* One collective with its MPI arguments. */
 struct call {
     enum collective collective;
     MPI_Comm comm;
-    struct user_buffer send; /* of a reduction only the buffer, of a broadcast nothing */
+    struct user_buffer send; /* a reduction uses only the buffer, a broadcast nothing */
     struct user_buffer receive;
     int root;
     MPI_Op op;
@@ -30,7 +30,7 @@ struct call {
 struct posting {
     const struct call *call;
     struct group *group;
-    uint64_t bytes; /* that all ranks know: of each rank, of a block, or of all together */
+    uint64_t bytes; /* that all ranks know: of each rank, of a block, or of all ranks together */
     struct buffers buffers;
     outboard_request *posted;
 };
@@ -47,7 +47,7 @@ struct method {
     bool (*measure)(const struct call *call, const struct group *group, uint64_t *bytes);
     /* Whether the group's configuration offloads this many bytes. */
     bool (*allows)(const struct group *group, uint64_t bytes);
-    /* The result depends on the path: never tried on both paths in one run, except in learning mode. */
+    /* Whether the result depends on the path. Only in learning mode one run tries such calls on both paths. */
     bool reduces;
     /* Sets the buffers. Returns an MPI error code. */
     int (*set_buffers)(struct posting *posting);

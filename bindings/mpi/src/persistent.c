@@ -5,8 +5,8 @@
  * communicator of this rank alone. The rank sends the message to itself when the collective has ended. So the functions
  * that wait and test need no special case.
  *
- * Such requests may be started in any order, another on each rank (MPI 4.1, 6.13). So each has its own group, with no
- * other calls that could be confused with its own.
+ * Persistent requests may be started in any order, which may differ between ranks (MPI 4.1, 6.13). So each request has
+ * a group of its own, in which no other calls occur.
  *
  *   state     entered by                              left by
  *   inactive  the _init call, or MPI's own completion MPI_Start, MPI_Request_free
@@ -186,7 +186,7 @@ bool request_start(MPI_Request *request, int *outcome)
     if (op == NULL || op->persistent == NULL)
         return false;
     MPI_Comm comm = op->comm;
-    /* In MPI_Finalize, from a callback of MPI_COMM_SELF: the service process is gone, so the call fails. */
+    /* A callback of MPI_COMM_SELF in MPI_Finalize starts a request: the service process is gone, so the call fails. */
     int code = op->persistent->group == NULL ? MPI_ERR_REQUEST : PMPI_Start(request);
     if (code == MPI_SUCCESS) {
         posting_init(&posting, &op->persistent->call, op->persistent->group, op->persistent->bytes);

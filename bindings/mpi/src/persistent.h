@@ -10,8 +10,8 @@
 struct op;
 struct posting;
 
-/* Makes an inactive MPI request that posts the call, whose buffers are set, whenever it is started. It takes over
- * the request's group, also when it fails. */
+/* Makes an inactive MPI request that posts the call, whose buffers are set, whenever it is started. The function takes
+ * over the group of `posting`, also when the function fails. */
 int request_make_persistent(const struct posting *posting, MPI_Request *request);
 /* Starts the request; false if it is not the shim's. */
 bool request_start(MPI_Request *request, int *outcome);
@@ -22,7 +22,7 @@ void request_release(MPI_Request request);
 
 int persistent_start(void);
 void persistent_stop(void);
-/* Before the service process is left and MPI finalized: the request cannot be started any more. */
+/* Called before the rank leaves the service process and MPI is finalized: the request cannot be started any more. */
 void persistent_drop_group(struct op *op);
 /* Ends the collective and the receive that MPI waits for; `op` may be gone afterwards. */
 void persistent_complete(struct op *op);

@@ -48,7 +48,7 @@ static int post_once(struct posting *posting)
 }
 
 /* A service process takes a bounded number of requests of a rank, and of bytes if it cannot access the rank's memory.
- * MPI has no such bound, so a call beyond it waits until something in flight has ended. */
+ * MPI has no such bound, so a call beyond the bound waits until something in flight has ended. */
 static int post_when_room(struct posting *posting)
 {
     unsigned ended = requests_ended();

@@ -10,11 +10,11 @@
 #include "methods.h"
 #include "shim.h"
 
-/* Each carries out a call to be offloaded and returns the result of the MPI function. */
+/* Both functions carry out a call to be offloaded and return the result of the MPI function. */
 int offload(const struct call *call, const struct route *route);
 int offload_nonblocking(const struct call *call, const struct route *route, MPI_Request *request);
 int offload_persistent(const struct call *call, const struct route *route, MPI_Request *request);
-/* Prepares the posting of such a call. */
+/* Prepares the posting of an offloaded call. */
 void posting_init(struct posting *posting, const struct call *call, struct group *group, uint64_t bytes);
 /* Returns an MPI error code. After success posting->posted is in flight, and the caller must call unpack_finish(). */
 int posting_post(struct posting *posting, enum form form);

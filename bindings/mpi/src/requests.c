@@ -3,8 +3,8 @@
  *
  * An MPI request is a generalized request. A hook in MPI's own progress engine completes it, so no thread is needed.
  * Every function that waits or tests in MPI completes it, alone or mixed with requests of other kinds. Generalized
- * requests cannot be persistent: these are persistent receives of an empty message, which this rank sends to itself
- * when the collective has ended (persistent.c).
+ * Generalized requests cannot be persistent. So a persistent request is a persistent receive of an empty message, which
+ * this rank sends to itself when the collective has ended (persistent.c).
  *
  *   state      entered by                      left by
  *   in flight  op_put_in_flight                progress_hook: liboutboard reports that it ended
@@ -32,7 +32,7 @@
 #include "timings.h"
 #include "unpack.h"
 
-/* MPI's progress is called this often between two sleeps; it polls sockets at every eighth call. */
+/* MPI's progress engine is called this often between two sleeps; the engine polls sockets at every eighth call. */
 #define PROGRESS_CALLS 8
 /* No sleep is longer, since messages to this rank's MPI library wait meanwhile. */
 #define LONGEST_SLEEP_MS 4
@@ -84,7 +84,7 @@ static int fill_status(void *extra, MPI_Status *status)
     for (int i = 0; call != NULL && i < call->count; i++) {
         if (call->handles_before[i] != op->request)
             continue;
-        /* The interposed function reports it on the right communicator; MPI would use MPI_COMM_WORLD's handler. */
+        /* The interposed function reports the failure on the right communicator; MPI would use MPI_COMM_WORLD. */
         if (call->failures++ == 0) {
             call->first = code;
             call->comm = op->comm;
@@ -193,7 +193,7 @@ static void make_progress(void)
 
 /* ---- posting ---- */
 
-/* If the MPI request cannot be made, the collective must still end before its buffers go. */
+/* If the MPI request cannot be made, the collective must still end before its buffers are freed. */
 static int abandon_posted(const struct posting *posting, int code)
 {
     struct unpack unused = posting->buffers.unpack;
@@ -513,7 +513,7 @@ int completion_end_one(struct completion *completion, int outcome, int index, MP
     return error_raise(completion->comm, completion->first);
 }
 
-/* Several requests at once: MPI_ERR_IN_STATUS, and the handler is called once. */
+/* For several requests at once the result is MPI_ERR_IN_STATUS, and the error handler is called once. */
 int completion_end_some(struct completion *completion, int outcome, int done, const int *indices,
                         MPI_Status *statuses)
 {

@@ -18,15 +18,16 @@ struct posting;
 
 int requests_start(void);
 void requests_stop(void);
-/* Makes the MPI request of a collective just posted. It takes the collective over, also when it fails. */
+/* Makes the MPI request of a collective just posted. The function takes the collective over, also when it fails. */
 int request_make(const struct posting *posting, MPI_Request *request);
 /* Waits for a collective without an MPI request while MPI's own progress goes on. Returns an MPI error code. */
 int request_wait_blocking(outboard_request *posted, struct unpack *unpack);
-/* Ends collectives in flight on the communicator, or on all (MPI_COMM_NULL); forgets a communicator that is named. */
+/* Ends collectives in flight on the communicator, or on all communicators (MPI_COMM_NULL). Requests forget a named
+ * communicator. */
 void requests_drain(MPI_Comm comm);
 /* The number of collectives that have ended. */
 unsigned requests_ended(void);
-/* Waits until more have ended; false if none is in flight. */
+/* Waits until more than `ended` collectives have ended; false if none is in flight. */
 bool requests_wait_past(unsigned ended);
 
 /* ---- one collective and the MPI request that stands for it, for requests.c and persistent.c ---- */

@@ -18,7 +18,7 @@ static bool gathers(const struct call *call)
     return call->collective == COLLECTIVE_gather || call->collective == COLLECTIVE_gatherv;
 }
 
-/* The block of this rank; the function below returns the blocks of all, for the root. */
+/* The block of this rank. The next function returns the blocks of all ranks, for the root. */
 static const struct user_buffer *own_block(const struct call *call)
 {
     return gathers(call) ? &call->send : &call->receive;
@@ -34,7 +34,7 @@ static bool in_place(const struct posting *posting)
     return posting_is_root(posting) && own_block(posting->call)->address == MPI_IN_PLACE;
 }
 
-/* `ranks` is 0 for even blocks. */
+/* Whether MPI would reject the call. `ranks` is 0 for even blocks. */
 static bool invalid(const struct call *call, const struct group *group, int ranks)
 {
     bool is_root = call->root == group->rank, own_in_place = own_block(call)->address == MPI_IN_PLACE;
@@ -76,7 +76,7 @@ static struct buffer *all_buffer(struct posting *posting)
     return gathers(posting->call) ? &posting->buffers.receive : &posting->buffers.send;
 }
 
-/* In a gather an in-place block is contributed from its place; in a scatter it stays there. */
+/* In a gather, a block in place is contributed from the receive buffer. In a scatter, it stays in the send buffer. */
 static int set_buffers(struct posting *posting)
 {
     const struct call *call = posting->call;
@@ -89,7 +89,7 @@ static int set_buffers(struct posting *posting)
     return gathers(call) ? buffer_set_block_of(own_buffer(posting), all_blocks(call), call->root) : MPI_SUCCESS;
 }
 
-/* The address of this rank's block for liboutboard. In place it is among all blocks, unless these are packed. */
+/* The address of this rank's block for liboutboard. A block in place lies among all blocks, unless these are packed. */
 static void *own_address(struct posting *posting)
 {
     const struct buffer *buffer = own_buffer(posting);

@@ -2,8 +2,8 @@
  * timings.c: timed nonblocking calls, native and offloaded, until they complete.
  *
  * The time of such a call is the time to post it plus the time of the MPI_Wait or MPI_Test in which it completes;
- * earlier tests are not counted. The table is small: a call that finds it full is not timed, nor is one that completes
- * in a call that the shim does not interpose. An empty table costs nothing.
+ * earlier tests are not counted. The table is small: a call that finds the table full is not timed. Nor is a call timed
+ * that completes in a function that the shim does not interpose. An empty table costs nothing.
  *
  * In a trial the posting thread's lost time is added: the time in which it was ready to compute and had no processor.
  * The service process or a library thread that progresses the call may have used that processor.
@@ -29,15 +29,15 @@ struct timing {
     struct trial_turn trial_turn;
     double posting;
     pthread_t poster;
-    double delay; /* of the poster's whole life, at the last check */
-    double lost;  /* delay of the poster since it posted */
+    double delay; /* run delay of the poster since its start, at the last check */
+    double lost;  /* run delay of the poster since the post */
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct timing timings[TIMINGS_MAX];
 static atomic_int used; /* entries in use, from the start of the table */
 
-/* With the lock held: the position of the request, or TIMED_MOST. */
+/* With the lock held: the position of the request, or TIMINGS_MAX. */
 static int find(MPI_Request request)
 {
     for (int at = 0; at < atomic_load_explicit(&used, memory_order_relaxed); at++)

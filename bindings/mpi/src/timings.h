@@ -12,7 +12,8 @@ struct route;
 
 /* Registers the request of this call, which took `seconds` to post. */
 void timings_add(MPI_Request request, const struct route *route, double seconds);
-/* Whether any request is timed, and whether any of these is; called before they are tested or waited for. */
+/* timings_any(): whether any request is timed. timings_contain(): whether any of these requests is timed; called before
+ * they are tested or waited for. */
 bool timings_any(void);
 bool timings_contain(int count, const MPI_Request *requests);
 /* Records that the request has completed in a call that took `seconds`. */

@@ -2,11 +2,12 @@
  * tree.c: messages among the ranks of MPI_COMM_WORLD in MPI_Init.
  *
  * Over TCP, Open MPI connects two ranks at their first message and polls all its connections whenever it waits. Each
- * further connection makes small native calls 2 to 3 % slower. So these messages go along a binomial tree. If the ranks
- * are a power of two, its pairs also occur in a small allreduce; else some connections are new.
+ * further connection makes small native calls 2 to 3 % slower. So these messages go along a binomial tree. If the
+ * number of ranks is a power of two, the pairs of the tree also occur in a small allreduce; else some connections are
+ * new.
  *
- * Messages between two ranks stay in order. The program sends only after MPI_Init has returned, so none of its
- * messages is mistaken for one of these. Errors abort the program, as they do on MPI_COMM_WORLD by default.
+ * Messages between two ranks stay in order. The program sends only after MPI_Init has returned, so no message of the
+ * program is mistaken for a message of the tree. Errors abort the program, as they do on MPI_COMM_WORLD by default.
  */
 #include <mpi.h>
 

@@ -6,7 +6,7 @@
 
 #include <stddef.h>
 
-/* Rank 0 receives the elements of all ranks, each in its place. Other ranks receive an undefined part of them. */
+/* Rank 0 receives the elements of all ranks, each in its place. Other ranks receive only some elements. */
 void tree_gather(void *all, size_t each);
 void tree_broadcast(void *bytes, size_t count);
 /* The least of all ranks' numbers. */

@@ -19,12 +19,12 @@
  *                                                                            second case until a long trial may be paid
  *   DECIDED      the chosen path   nothing
  *
- * A run is measured by the mean of its turns on the slowest rank, not by the mean of the slowest rank of each turn:
- * where ranks wait for one another in turn, the program waits only once. A path is hopeless if its median is twice the
- * other's. A short trial has one run on each path, and a single late rank spoils a mean of four. After it a path is
- * hopeless if its fastest turn takes twice as long as the other's slowest. If neither is hopeless, the mean over
- * launches decides: an MPI library may take 2 ms in one launch and 4 ms in the next, and no launch can predict the
- * next one.
+ * Each rank takes the mean of a run's turns; the slowest rank's mean is the time of the run. The slowest ranks of the
+ * single turns do not count: where ranks wait for one another in turn, the program waits only once. A path is hopeless
+ * if its median is twice the other's. A short trial has one run on each path, and a single late rank spoils a mean of
+ * four. So after a short trial a path is hopeless if its fastest turn takes twice as long as the slowest turn of the
+ * other path. If neither path is hopeless, the mean over launches decides: an MPI library may take 2 ms in one launch
+ * and 4 ms in the next, and no launch can predict the next one.
  *
  * Invariants: all fields but `seconds` and `charged` are equal on all members between two calls. A trial has as many
  * turns on one path as on the other.
@@ -37,7 +37,7 @@
 
 #define FIRST_GAP 1000
 #define MISSES_MAX 6
-/* This many launches begin their trials early, finished or not. This many count in a mean. */
+/* This many launches begin their trials early, finished or not. The mean counts this many launches. */
 #define LAUNCHES 4
 /* The part of the time since MPI_Init that trials may cost. */
 #define BUDGET 0.01
@@ -61,7 +61,7 @@ void trial_start(struct trial *trial, enum path path, enum reason reason, const 
 {
     *trial = (struct trial){.path = path, .reason = reason, .gap = FIRST_GAP, .prior = *prior, .estimate = *prior};
     trial->state = first > 0 ? RESTING : DECIDED;
-    /* This holds even if one path was hopeless: that launch may have shared its processors. */
+    /* A class tries again even if one path was hopeless: that launch may have shared its processors. */
     trial->next_trial = prior->launches + prior->unfinished < LAUNCHES ? first : FIRST_GAP;
 }
 
@@ -206,7 +206,7 @@ static double excess_of(const struct trial *trial, const double *seconds, const 
     return excess;
 }
 
-/* The factor by which the program's time must grow before trials may cost `excess` more: at most 1 if they may now. */
+/* The factor by which the program's time must grow before trials may cost `excess` more; at most 1 if now is enough. */
 static double growth_needed(double excess, const double *vector)
 {
     return (vector[VECTOR_EXCESS] + excess) / (BUDGET * -vector[VECTOR_ELAPSED]);

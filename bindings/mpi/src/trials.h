@@ -61,7 +61,7 @@ struct trial {
     double charged;           /* seconds that trial_record() has returned for this trial */
     double seconds[TRIAL_TURNS];
     struct estimate prior;    /* results of earlier launches */
-    struct estimate estimate; /* and with the last trial of this launch, as agreed; decides */
+    struct estimate estimate; /* with the last trial of this launch, as agreed; decides */
 };
 
 /* The position of a call in a trial: its turn, or -1. */
@@ -70,11 +70,11 @@ struct trial_turn {
     unsigned serial;
 };
 
-/* The faster path for these times of both. */
+/* The faster path, given the time of each path. */
 enum path trial_faster(const double *seconds);
 /* Whether no further trial is needed: enough launches have tried both paths, or one path took twice as long. */
 bool trial_conclusive(const struct estimate *estimate);
-/* The first trial is requested at call number `first`, later if enough launches have tried; 0: never. */
+/* The first trial is requested at call number `first`, or later if enough launches have tried. 0 means never. */
 void trial_start(struct trial *trial, enum path path, enum reason reason, const struct estimate *prior, uint64_t first);
 /* Counts one call and returns its path, which depends only on the count and on the agreements. */
 enum path trial_count_call(struct trial *trial, struct trial_turn *turn);
@@ -89,8 +89,8 @@ bool trial_open(const struct trial *trial);
 bool trial_due(struct trial *trial);
 /* Fills in this rank's entries; `excess` is the cost of all trials, `elapsed` the time since MPI_Init. */
 void trial_fill_vector(const struct trial *trial, unsigned class_key, double excess, double elapsed, double *vector);
-/* The factor by which the communicator's calls must grow before a class requests a trial again, by the agreed vector:
- * at most 1 if it may request one now. */
+/* The factor by which the communicator's calls must grow before a class requests a trial again, by the agreed vector.
+ * At most 1 if a class may request a trial now. */
 double trial_growth_needed(const double *vector);
 /* Processes the agreed vector. Once a trial has ended, returns the seconds that the slower path has cost, less the sum
  * that trial_record() has returned, else 0. */

@@ -112,7 +112,7 @@ static bool name_cluster(void)
 
 /* ---- the path of the file ---- */
 
-/* False leaves `rejected`. With `create` the folders are made. */
+/* Sets `folder`; false after a rejection. With `create` the folders are made. */
 static bool default_folder(bool create)
 {
     const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
@@ -165,7 +165,7 @@ static bool is_private(const struct stat *status, const char *kind)
     return false;
 }
 
-/* The folder, or -1 if there is none or none that may be used. */
+/* The descriptor of the folder, or -1 if there is no usable folder. */
 static int open_folder(bool create)
 {
     struct stat status;
@@ -208,7 +208,7 @@ static int open_file(int at, size_t *bytes)
     return -1;
 }
 
-/* The whole file with a zero behind it, as scratch; NULL if there is none that may be used. */
+/* The whole file with a zero behind it, as scratch; NULL if there is no usable file. */
 static char *read_file(int at)
 {
     size_t length = 0, most = 0;
@@ -395,7 +395,7 @@ static void add_stats(struct entries *entries)
     entries->count = entries->count < ENTRIES_MAX ? entries->count : ENTRIES_MAX;
 }
 
-/* Microseconds for the file: 0 if no launch has found them, else at least the value that is not read as none. */
+/* Microseconds for the file: 0 if no launch has measured the path, else at least MICROSECONDS_MIN. */
 static double microseconds(const struct estimate *estimate, enum path path)
 {
     return estimate->launches == 0 ? 0 : fmax(estimate->seconds[path] * 1e6, MICROSECONDS_MIN);

@@ -1,5 +1,5 @@
 /*
- * unpack.c: unpacks bytes that arrive packed into the program's buffer.
+ * unpack.c: unpacks bytes that arrive packed, and writes them to the program's buffer.
  */
 #include <stdlib.h>
 

@@ -16,8 +16,8 @@ struct piece {
     uint64_t elements;
 };
 
-/* The destination of received bytes when a collective has ended. `bounce` holds the pieces one after another; it is
- * NULL if none was needed. */
+/* The destination of received bytes when a collective has ended. `bounce` holds the pieces one after another; `bounce`
+ * is NULL if no piece is packed. */
 struct unpack {
     void *bounce;
     void *receive;
@@ -27,8 +27,9 @@ struct unpack {
     struct shape shape;
 };
 
-/* Takes a bounce buffer of `bytes` bytes for `count` pieces, perhaps none, and takes over the list of pieces. They will
- * be unpacked into `receive`. The program may free its datatype before. Returns an MPI error code. */
+/* Takes a bounce buffer of `bytes` bytes for `count` pieces, perhaps none, and takes over the list of pieces.
+ * unpack_finish() unpacks the pieces into `receive`. The program may free its datatype before that. Returns an MPI
+ * error code. */
 int unpack_prepare(struct unpack *unpack, void *receive, struct piece *pieces, int count, MPI_Datatype type,
                    const struct shape *shape, uint64_t bytes);
 /* Moves the bytes if `arrived`, then releases the bounce buffer. */

@@ -3,9 +3,11 @@
  *
  *   choices blocking N      N allgathers of 4 KiB on MPI_COMM_WORLD
  *   choices twice N         as blocking, then one more on a duplicate of MPI_COMM_WORLD
- *   choices nonblocking N   N nonblocking ones, each followed by a barrier
- *   choices large N         N nonblocking ones of 512 KiB on a duplicate of it, behind ten others and a barrier
- *   choices mixed N         blocking and nonblocking ones of many sizes on three communicators, ranks delayed at random
+ *   choices nonblocking N   N nonblocking allgathers of 4 KiB, each followed by a barrier
+ *   choices large N         N nonblocking allgathers of 512 KiB on a duplicate of MPI_COMM_WORLD, behind ten others and
+ *                           a barrier
+ *   choices mixed N         blocking and nonblocking allgathers of many sizes on three communicators, ranks delayed at
+ *                           random
  *   choices duplicates N    N communicators made and freed, then N at once
  *   choices idup N          as blocking, on a communicator of MPI_Comm_idup
  *   choices reductions N    N allreduces of 4 KiB
@@ -15,8 +17,8 @@
  * The clock of the MPI library is this program's, so a busy machine changes no choice. It advances by
  * CHOICES_PAUSE_US=N between two calls, by CHOICES_NATIVE_US=N (100) in a native allgather, and by
  * OUTBOARD_FAKE_DELAY_US in an offloaded call. CHOICES_RANKS_PER_HOST=N makes the MPI library report N ranks on each
- * host. Functions here replace functions of the MPI library by their PMPI_ names. Checks every result; exits 1 if one
- * was wrong.
+ * host. Functions here replace functions of the MPI library by their PMPI_ names. Checks every result; exits 1 if a
+ * result was wrong.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>

@@ -1,9 +1,9 @@
 /*
  * conformance.c: valid MPI uses of MPI_(I)allgather, MPI_(I)bcast, MPI_(I)alltoall(v) and their requests.
  *
- * Does not depend on Outboard: it also passes natively. The argument "native" leaves out the freeing of requests in
- * flight, which MPI calls erroneous for collectives and Open MPI rejects. With "single" it requests no threads. Prints
- * TAP on rank 0; exits 1 if a test failed. Run with an even number of ranks, at least 2.
+ * The program does not depend on Outboard and also passes natively. The argument "native" leaves out the freeing of
+ * requests in flight, which MPI calls erroneous for collectives and Open MPI rejects. The argument "single" requests no
+ * threads. Prints TAP on rank 0; exits 1 if a test failed. Run with an even number of ranks, at least 2.
  */
 #include "conformance.h"
 
@@ -279,7 +279,7 @@ static void unlike_others(void)
     free(far);
 }
 
-/* MPI allows this: the communicator is freed, and the collective on it still completes. */
+/* MPI allows a program to free a communicator during a collective: the collective on it still completes. */
 static void freed_communicator(void)
 {
     int send[50], *receive = fresh(50 * (size_t)ranks * sizeof(int));
@@ -367,8 +367,8 @@ static void two_threads(void)
     }
 }
 
-/* Contiguous on the root, with gaps elsewhere if `strided`. Signatures and counts are equal; counts, since Open MPI's
- * own algorithms cut by counts. */
+/* Contiguous on the root, with gaps elsewhere if `strided`. Signatures and counts are equal on all ranks; counts are
+ * equal because Open MPI's own algorithms cut by counts. */
 static void broadcast_on(MPI_Comm comm, int count, int root, int strided, int blocking)
 {
     int me, bad = 0;

@@ -29,7 +29,8 @@ int value(int of, int at, int call);
 /* Memory in which every byte is 0xee. */
 void *fresh(size_t bytes);
 
-/* For an allgather of `count` elements in call `call`: the data that rank `of` sends; a count of wrong elements. */
+/* For an allgather of `count` elements in call `call`. fill_with() writes the data that rank `of` sends; wrong_in()
+ * counts wrong elements. */
 void fill_with(int *send, int count, int of, int call);
 int wrong_in(const int *received, int count, int members, int call);
 void gather_on(MPI_Comm comm, int count, int in_place, int blocking);
@@ -51,19 +52,19 @@ struct blocks {
     int stride;
 };
 
-/* Blocks in the reverse order of ranks with a gap of one element, the displacements below zero where `negative`. */
+/* Blocks in the reverse order of ranks with a gap of one element. If `negative`, displacements are below zero. */
 struct blocks blocks_of(int members, const int *counts, int stride, int negative);
 void blocks_free(struct blocks *made);
 /* The address that MPI takes as the buffer: the place of displacement 0. */
 int *origin(const struct blocks *of, int negative);
-/* Fills block `of` with the data from `from` to `to`, or counts the elements that differ. */
+/* Fills block `of` with the data from rank `from` to rank `to`. With `check` counts the elements that differ. */
 int block(struct blocks *in, int of, int from, int to, int negative, int check);
 int something_between(const struct blocks *in);
 int exchanged_value(int from, int to, int at);
 /* A type of ints `stride` cells apart. */
 MPI_Datatype spread(int stride);
 void spread_free(MPI_Datatype *type);
-/* Makes the call with several counts in every form, on all ranks and on each half of them in another order. */
+/* Makes the call with several counts in every form, on all ranks and on each half of the ranks in another order. */
 void in_every_form(void (*call)(MPI_Comm comm, int count, int form));
 /* Elements that `from` sends to `to` in an uneven exchange. */
 int uneven(int from, int to, int most);

@@ -1,5 +1,5 @@
 /*
- * cost.c: the cost of passing through: run it natively and below the shim and compare.
+ * cost.c: the cost of calls that the shim passes through. Run the program natively and below the shim, and compare.
  *
  * Prints nanoseconds per call on rank 0, the least of several rounds: an allreduce of 8 bytes on MPI_COMM_SELF, and a
  * broadcast of nothing on MPI_COMM_WORLD.

@@ -185,7 +185,8 @@ void exchanges(void)
     in_every_form(even_exchange_on);
 }
 
-/* One element of each rank, of three cells and a gap. In place it is plain memory; the blocks of all are not. */
+/* Gathers one element of each rank, of three cells and a gap. One element is plain memory; the blocks of all ranks are
+ * not. */
 static void padded_gather(int form, int turn)
 {
     enum { CELLS = 4, DATA = 3 };

@@ -361,7 +361,7 @@ void own_operators(void)
     MPI_Type_free(&pair);
 }
 
-/* ---- persistent ones ---- */
+/* ---- persistent reductions ---- */
 
 void persistent_reductions(void)
 {

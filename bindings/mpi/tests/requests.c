@@ -126,7 +126,7 @@ void request_forms(void)
     }
 }
 
-/* Freed while in flight: ends by itself; the data has arrived after a later collective. */
+/* A request freed in flight ends by itself. Its data has arrived when a later collective has ended. */
 void freed_early(void)
 {
     enum { COUNT = 5000 };
@@ -161,7 +161,8 @@ void freed_early(void)
     free(spread);
 }
 
-/* Many more than a service process accepts from a rank at once: the first ones end while the last ones are posted. */
+/* Posts many more requests than a service process accepts from a rank at once: the first ones end while the last ones
+ * are posted. */
 void many_in_flight(void)
 {
     enum { MANY = 1500 };

@@ -1,7 +1,7 @@
 /*
- * rooted.c: MPI_(I)gather(v) and MPI_(I)scatter(v) of the conformance program: from and at every root, in place there
- * and not, with gaps, of types with holes, with displacements below zero, several at once. Other ranks pass invalid
- * values for arguments that only the root uses.
+ * rooted.c: MPI_(I)gather(v) and MPI_(I)scatter(v) of the conformance program: from and at every root, in place at the
+ * root and not, with gaps, of types with holes, with displacements below zero, several at once. Other ranks pass
+ * invalid values for arguments that only the root uses.
  */
 #include "conformance.h"
 

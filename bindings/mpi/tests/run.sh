@@ -20,7 +20,7 @@ trap 'rm -rf "$work"' EXIT
 passed=0 failed=0 skipped=0
 flags=(-std=c11 -O1 -g -Wall -Wextra -Werror)
 
-# Running as root is refused by Open MPI unless told otherwise.
+# Open MPI refuses to run as root without these variables.
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 PRTE_ALLOW_RUN_AS_ROOT=1
 export PRTE_ALLOW_RUN_AS_ROOT_CONFIRM=1
 unset LD_PRELOAD OUTBOARD_MPI OUTBOARD_MPI_REPORT OUTBOARD_CHOICE OUTBOARD_CHOICE_FILE

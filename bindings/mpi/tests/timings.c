@@ -33,7 +33,7 @@ static void *rival(void *unused)
     return unused;
 }
 
-/* Computes until the rival has gone on SHARES times. */
+/* Computes until the other thread has had the processor SHARES times. */
 static void compute(void)
 {
     for (int share = 0; share < SHARES; share++)

@@ -17,17 +17,17 @@
 static const struct estimate unknown;
 
 struct run {
-    int ranks, blocking;    /* all calls are blocking, or every eighth one is, of another class */
-    int classes;            /* one after another; the last has the most calls */
+    int ranks, blocking;    /* if not `blocking`, only every eighth call blocks, in another class */
+    int classes;            /* classes run one after another; the last has the most calls */
     enum path start;
     double call_seconds[PATHS], noise;
-    double exit_spread[PATHS];     /* spread of ranks leaving a call; the next one waits for it */
+    double exit_spread[PATHS];     /* spread of ranks leaving a call; the next call waits for the last */
     double imbalance[PATHS];       /* how much less one rank waits in a call, and more in the next */
-    enum path before;              /* of the previous call */
-    double calls, no_trial_before; /* so far, and number from which a trial may be requested */
+    enum path before;              /* the path of the previous call */
+    double calls, no_trial_before; /* calls so far, and the call from which trials may be requested */
     double forget;          /* how often a time is never known */
     struct trial trial[RANKS_MOST];
-    struct trial_turn late[RANKS_MOST]; /* known at the next call */
+    struct trial_turn late[RANKS_MOST]; /* turns whose time is known only at the next call */
     double late_seconds[RANKS_MOST];
     double now, excess[RANKS_MOST], trial_excess;
     int bad;
@@ -143,7 +143,7 @@ static void carry_out(struct run *run, int calls, const struct estimate *prior)
     }
 }
 
-/* Whether a run has chosen the slower of two clearly different ways. Counts runs whose times all become known and that
+/* Whether a run has chosen the slower of two clearly different paths. Counts runs whose times all become known and that
  * last long enough. */
 static int wrong_in_the_end(const struct run *run)
 {
@@ -161,7 +161,7 @@ static int costly(const struct run *run)
     return run->trial_excess > 0.01 * run->now + worst;
 }
 
-/* A library that is fast in some launches and slow in others, in any order, with offloading in between. */
+/* Native calls are fast in some launches and slow in others, in any order. Offloaded calls lie in between. */
 static int misled_by_one_launch(uint64_t seed)
 {
     struct estimate estimate = unknown;

@@ -1,7 +1,7 @@
 //! Floating-point numbers of 16 bits, computed in 32 bits.
 //!
-//! A 32-bit sum or product, rounded once more to 16 bits, is correctly rounded. Its 24 bits of significand are at least
-//! twice the operands' 11 (or 8) bits plus two.
+//! A 32-bit sum or product, rounded once more to 16 bits, is correctly rounded: a 32-bit number has 24 bits of
+//! significand, at least twice the operands' 11 (or 8) bits plus two.
 
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
@@ -13,7 +13,7 @@ use crate::{Lane, Operands, each, undefined};
 /// Elements converted at once: few enough for the first-level cache, many enough for vector instructions.
 const BATCH: usize = 256;
 
-/// One of the two formats.
+/// A 16-bit format: binary16 or bfloat16.
 pub(crate) trait Half: Lane<2> + Ordered + Default {}
 
 impl Half for f16 {}

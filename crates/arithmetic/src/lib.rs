@@ -3,9 +3,9 @@
 //! | operator | result for operands `a` (left) and `b` (right) |
 //! |---|---|
 //! | sum, product of integers | modulo two to the power of their bits |
-//! | ... of floating-point numbers | rounded to nearest, ties to even; NaN is the positive quiet one, no payload |
-//! | ... of complex numbers | by the textbook formulas, each part as above |
-//! | minimum, maximum | one operand, bit for bit; `a` if they are equal; NaN wins, that of `a` before that of `b` |
+//! | sum, product of floating-point numbers | rounded to nearest, ties to even; NaN: positive, quiet, no payload |
+//! | sum, product of complex numbers | by the textbook formulas, each part as a floating-point number |
+//! | minimum, maximum | one operand, bit for bit; `a` if the operands are equal; NaN wins; of two NaNs, `a` |
 //! | with location | minimum or maximum of the values, then the smaller index; padding goes with the pair |
 //! | bitwise | bit by bit |
 //! | logical | 1 or 0 of the element's type |
@@ -109,7 +109,7 @@ trait Lane<const N: usize>: Copy {
 fn each<T: Lane<N>, const N: usize>(operands: Operands<'_>, combine: impl Fn(T, T) -> T) {
     let Operands { from, into, from_left } = operands;
     let pairs = from.as_chunks::<N>().0.iter().zip(into.as_chunks_mut::<N>().0);
-    // Decided outside the loops, so that the compiler can vectorize them.
+    // The branch is outside the loops, so that the compiler can vectorize the loops.
     if from_left {
         pairs.for_each(|(from, into)| *into = combine(T::get(*from), T::get(*into)).put());
     } else {

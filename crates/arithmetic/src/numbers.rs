@@ -18,12 +18,12 @@ pub(crate) trait Integer<const N: usize>:
 pub(crate) trait Ordered: Copy + PartialOrd {
     fn is_nan(self) -> bool;
 
-    /// The smaller value, the first of equal ones; NaN before all others.
+    /// The smaller value. Of equal values, `self`. A NaN wins; of two NaNs, `self`.
     fn minimum(self, right: Self) -> Self {
         if self <= right || self.is_nan() { self } else { right }
     }
 
-    /// The larger value, the first of equal ones; NaN before all others.
+    /// The larger value. Of equal values, `self`. A NaN wins; of two NaNs, `self`.
     fn maximum(self, right: Self) -> Self {
         if self >= right || self.is_nan() { self } else { right }
     }
@@ -33,7 +33,8 @@ pub(crate) trait Ordered: Copy + PartialOrd {
 pub(crate) trait Float<const N: usize>:
     Lane<N> + Ordered + Add<Output = Self> + Sub<Output = Self> + Mul<Output = Self>
 {
-    /// Replaces every NaN by one. Sign and payload of a computed NaN differ between machines and even within one loop.
+    /// Replaces every NaN by one fixed NaN. Sign and payload of computed NaNs differ between machines, even within one
+    /// loop.
     fn canonical(self) -> Self;
 }
 

@@ -31,7 +31,7 @@ impl<const N: usize, const M: usize> Pair<N, M> {
     }
 }
 
-/// The pair whose value wins by `before`; for equal values the smaller index; NaN before all others.
+/// Stores the pair whose value wins by `before`. If values are equal, the smaller index wins. A NaN wins over numbers.
 fn first<T: Lane<N> + Ordered, const N: usize, const M: usize>(
     operands: Operands<'_>,
     before: impl Fn(&T, &T) -> bool,

@@ -1,5 +1,5 @@
-//! Checks every reduction against a reference that computes one element at a time. Checks equal bits wherever the
-//! element lies (TH-2), on either side, however the buffers are cut.
+//! Checks every reduction against a reference that computes one element at a time. Also checks that an element's result
+//! has equal bits at any position and alignment, on either side, and however the buffers are cut (TH-2).
 
 use half::{bf16, f16};
 use outboard_arithmetic::reduce;
@@ -161,7 +161,7 @@ fn special(scalar: Element, pick: usize) -> Vec<u8> {
     }
 }
 
-/// An element: random bits, or special patterns in all its scalars with a small index.
+/// An element: either random bits, or special patterns in all scalars and a small index.
 fn bytes(element: Element) -> impl Strategy<Value = Vec<u8>> {
     let (scalar, n) = scalar(element);
     let len = element.bytes() as usize;
@@ -195,7 +195,7 @@ struct Case {
 
 fn case() -> impl Strategy<Value = Case> {
     let all: Vec<Reduction> = Reduction::all().collect();
-    // Counts around the size of vectors and of the batches of 16-bit floats.
+    // Counts near the size of a vector, and near the batch size of 16-bit floats.
     let counts = prop_oneof![4 => 0..40usize, 1 => 250..270usize];
     (prop::sample::select(all), counts, any::<bool>(), 0..9usize, any::<prop::sample::Index>()).prop_flat_map(
         |(reduction, count, from_left, shift, cut)| {

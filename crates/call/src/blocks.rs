@@ -10,7 +10,7 @@ use thiserror::Error;
 
 use crate::rank::{MAX_RANKS, Rank};
 
-/// Which buffer of a rank a span lies in.
+/// The buffer of a rank that a span lies in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Buffer {
     /// The rank's contribution. Absent (length 0) when the call is in place.
@@ -164,7 +164,7 @@ impl Extents {
 pub struct Blocks {
     /// Spans of `Input`, by destination.
     pub send: Vec<Span>,
-    /// Spans of `Output`, by source. No two share a byte.
+    /// Spans of `Output`, by source. No two spans share a byte.
     pub receive: Vec<Span>,
 }
 
@@ -189,15 +189,16 @@ impl Blocks {
         Some(Blocks { send: spans(Span::input), receive: spans(Span::output) })
     }
 
-    /// The blocks of `rank` in a gather at `root` of `bytes` from each rank; blocks lie at the root in the order of
-    /// ranks. The root's own block moves only with `own`. `None` if the blocks exceed 64 bits together.
+    /// The blocks of `rank` in a gather at `root`. Each rank contributes `bytes`. The root holds the blocks in the
+    /// order of ranks; the root's own block moves only with `own`. `None` if the blocks exceed 64 bits together.
     #[must_use]
     pub fn gather((ranks, root): (u32, Rank), rank: Rank, bytes: u64, own: bool) -> Option<Blocks> {
         let (many, one) = rooted((ranks, root), rank, bytes, own)?;
         Some(Blocks { send: spans(one, Span::input), receive: spans(many, Span::output) })
     }
 
-    /// The blocks of `rank` in a scatter from `root`; arguments and `None` as in [`Blocks::gather`].
+    /// The blocks of `rank` in a scatter from `root`. Arguments and result are like the arguments and result of
+    /// [`Blocks::gather`].
     #[must_use]
     pub fn scatter((ranks, root): (u32, Rank), rank: Rank, bytes: u64, own: bool) -> Option<Blocks> {
         let (many, one) = rooted((ranks, root), rank, bytes, own)?;
@@ -210,7 +211,7 @@ impl Blocks {
         empty_except(&self.send, root) && (rank == root || self.receive.iter().all(|span| span.is_empty()))
     }
 
-    /// Whether these blocks fit `rank` in a scatter from `root`.
+    /// Whether these blocks fit `rank` in a scatter from `root`: only the root sends, all receive from the root alone.
     #[must_use]
     pub fn fit_scatter(&self, root: Rank, rank: Rank) -> bool {
         empty_except(&self.receive, root) && (rank == root || self.send.iter().all(|span| span.is_empty()))

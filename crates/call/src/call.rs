@@ -12,19 +12,20 @@ const IN_PLACE: u64 = 1;
 pub struct Call {
     /// The kind of the call, with root, operator and element where the kind has them.
     pub kind: CallKind,
-    /// `MPI_IN_PLACE`. Allgather, gather root: the contribution lies in its own slot of `receive`. Reduction: it lies
-    /// at the start of `receive`. Scatter root: its own block stays in `send`.
+    /// `MPI_IN_PLACE`. Allgather, gather root: the contribution lies in its own slot of `receive`. Reduction: the
+    /// contribution lies at the start of `receive`. Scatter root: the root's own block stays in `send`.
     pub in_place: bool,
-    /// Bytes of the vector, of the message, or of each block if all have one size. With different sizes: bytes of the
-    /// one block that a rank exchanges with the root of a gather or scatter. Ignored elsewhere.
+    /// Bytes of the vector, of the message, or of each block if all blocks have one size. With blocks of different
+    /// sizes: bytes of the one block that a rank exchanges with the root of a gather or scatter; ignored in other
+    /// calls.
     pub bytes: u64,
     /// Address of the bytes to send; ignored in place.
     pub send: u64,
     /// Address of the received bytes.
     pub receive: u64,
-    /// Address of a table, if blocks have different sizes and this rank has the blocks of all. The table holds two
-    /// lists for each side with all blocks, the send side first: the bytes of the blocks and their offsets. Each list
-    /// has one u64 per rank. Blocks of a reduce-scatter lie one after another, whatever their offsets.
+    /// Address of a table, if blocks have different sizes and this rank sends or receives the blocks of all ranks. For
+    /// each side with all blocks, the send side first, the table has two lists: bytes and offsets of the blocks. Each
+    /// list has one u64 per rank. Blocks of a reduce-scatter lie one after another, whatever their offsets.
     pub table: u64,
 }
 

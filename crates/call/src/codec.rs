@@ -30,7 +30,7 @@ impl<'a> Reader<'a> {
     /// The next `count` bytes.
     ///
     /// # Errors
-    /// [`DecodeError::Truncated`], as for all fields.
+    /// [`DecodeError::Truncated`] when fewer bytes are left. All other methods that read fields return this error, too.
     pub fn bytes(&mut self, count: usize) -> Result<&'a [u8], DecodeError> {
         let (head, rest) = self.rest.split_at_checked(count).ok_or(DecodeError::Truncated)?;
         self.rest = rest;
@@ -47,7 +47,7 @@ impl<'a> Reader<'a> {
     /// A text of at most `most` bytes, preceded by its length of 16 bits.
     ///
     /// # Errors
-    /// As in [`Self::bytes`]; [`DecodeError::Value`] when the text is longer or not UTF-8.
+    /// The errors of [`Self::bytes`]; [`DecodeError::Value`] when the text is longer or not UTF-8.
     pub fn text(&mut self, most: usize) -> Result<&'a str, DecodeError> {
         let length = usize::from(self.u16()?);
         if length > most {
@@ -59,7 +59,7 @@ impl<'a> Reader<'a> {
     /// A boolean of 8 bits.
     ///
     /// # Errors
-    /// As in [`Self::bytes`]; [`DecodeError::Value`] when the number is neither 0 nor 1.
+    /// The errors of [`Self::bytes`]; [`DecodeError::Value`] when the number is neither 0 nor 1.
     pub fn flag(&mut self) -> Result<bool, DecodeError> {
         match self.u8()? {
             0 => Ok(false),
@@ -71,7 +71,7 @@ impl<'a> Reader<'a> {
     /// A list of 1 to `most` items, preceded by their number of 16 bits.
     ///
     /// # Errors
-    /// As for the items; [`DecodeError::Value`] when there are none or too many.
+    /// The errors of the items; [`DecodeError::Value`] when the number of items is 0 or exceeds `most`.
     pub fn list<T, All: FromIterator<T>>(
         &mut self,
         most: usize,
@@ -143,7 +143,7 @@ impl<'a> Writer<'a> {
     /// Appends the number of items, then each item.
     ///
     /// # Panics
-    /// When there are more than `most`: the caller splits long lists.
+    /// When there are more than `most` items: the caller splits long lists.
     pub fn list<T>(
         &mut self,
         items: &[T],

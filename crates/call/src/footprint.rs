@@ -82,19 +82,19 @@ impl HeldBlocks {
 }
 
 impl Footprint {
-    /// Bytes of the receive buffer: the written range, and the contribution if it lies there.
+    /// Bytes of the receive buffer: the written range, and the contribution if it lies in this buffer.
     #[must_use]
     pub fn output_bytes(&self) -> u64 {
-        // Both lie in the address space.
+        // No sum overflows: both ranges lie in the address space.
         self.in_place_at.map_or(0, |at| at + self.reads.bytes).max(self.writes.bytes)
     }
 
-    /// Offset and bytes of each block that is read, within [`Self::reads`]; none is empty.
+    /// Offset and bytes of each block that is read, within [`Self::reads`]; no such block is empty.
     pub fn read_pieces(&self) -> impl Iterator<Item = (u64, u64)> {
         pieces(self.reads, self.blocks.as_ref().map(|blocks| &blocks.send[..]))
     }
 
-    /// Offset and bytes of each block that is written, within `writes`; none is empty.
+    /// Offset and bytes of each block that is written, within [`Self::writes`]; no such block is empty.
     pub fn write_pieces(&self) -> impl Iterator<Item = (u64, u64)> {
         pieces(self.writes, self.blocks.as_ref().map(|blocks| &blocks.receive[..]))
     }
@@ -116,7 +116,7 @@ impl CallKind {
         Extents::uneven(spans.iter().map(|span| span.len))
     }
 
-    /// The signature of a call with these blocks; `None` if they exceed 64 bits together.
+    /// The signature of a call with these blocks; `None` if the blocks exceed 64 bits together.
     #[must_use]
     pub fn signature_of(self, blocks: &Blocks) -> Option<Signature> {
         // Sizes that only pairs of ranks know are no part of the signature.
@@ -215,7 +215,7 @@ impl Call {
         }
     }
 
-    /// The blocks that `rank` sends and those that it receives.
+    /// The blocks that `rank` sends, and the blocks that `rank` receives.
     fn held_blocks(&self, rank: Rank) -> [HeldBlocks; 2] {
         use HeldBlocks::{All, Nothing, One};
         let all_at = |root| if rank == root { All } else { Nothing };
@@ -238,14 +238,14 @@ impl Call {
         }
     }
 
-    /// Offset of the contribution in the receive buffer, if it lies there. In a gather or scatter of blocks of
-    /// different sizes an in-place block is not moved at all.
+    /// Offset of the contribution in the receive buffer, if the contribution lies there. In a gather or scatter of
+    /// blocks of different sizes an in-place block is not moved at all.
     fn in_place_at(&self, rank: Rank, blocks: Option<&Blocks>) -> Result<Option<u64>, CallError> {
         if !self.in_place {
             return Ok(None);
         }
         let own = || match blocks {
-            // This block is part of all blocks together, whose bytes were checked before.
+            // No overflow: the bytes of all blocks together were checked before.
             None => u64::from(rank.0) * self.bytes,
             Some(blocks) => blocks.receive[rank.0 as usize].offset,
         };

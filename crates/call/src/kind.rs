@@ -23,11 +23,11 @@ pub enum CallKind {
     Alltoallv,
     /// Every rank has a block of the same size for the root.
     Gather { root: Rank },
-    /// Every rank has a block for the root. Only the rank and the root know its size.
+    /// Every rank has a block for the root. Only the rank and the root know the size of the block.
     Gatherv { root: Rank },
     /// The root has a block of the same size for every rank.
     Scatter { root: Rank },
-    /// The root has a block for every rank. Only the root and the rank know its size.
+    /// The root has a block for every rank. Only the root and the rank know the size of the block.
     Scatterv { root: Rank },
     /// Nothing moves; no rank completes before all have called.
     Barrier,
@@ -41,9 +41,9 @@ pub enum CallKind {
         /// Fingerprint of the sizes, [`sizes_digest`]; 0 in a [`Call`](crate::Call), whose table has them.
         sizes: u64,
     },
-    /// As `ReduceScatter`, with blocks of one size.
+    /// Like [`Self::ReduceScatter`], but all blocks have one size.
     ReduceScatterBlock { reduction: Reduction },
-    /// Every rank receives the combined vectors of all ranks before it, and its own as well if the scan is inclusive.
+    /// Every rank receives the combined vectors of all ranks before it. An inclusive scan adds the rank's own vector.
     /// The first rank of an exclusive scan (exscan) receives nothing.
     Scan {
         reduction: Reduction,
@@ -84,17 +84,17 @@ pub enum ExchangePairs {
 /// The sizes of the blocks of a call, and who knows them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BlockSizes {
-    /// One block of the signature's bytes, or none.
+    /// One block, which has the signature's bytes, or no block.
     Whole,
     /// One block for each rank, each of the signature's bytes.
     Even,
-    /// One block for each rank. All ranks know and pass all sizes, whose fingerprint this is.
+    /// One block for each rank. All ranks know and pass all sizes. The value is the fingerprint of the sizes.
     Agreed(u64),
     /// Only sender and receiver of a block know its size.
     Paired,
 }
 
-/// A call of tagged messages. It is not counted among the instances of its group.
+/// A call of tagged messages. Such a call is not counted among the instances of its group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum TaggedCall {
     /// The messages that the rank has recorded on the group under this number (GP-2).
@@ -150,7 +150,7 @@ impl CallKind {
         CallClass { moves, sizes }
     }
 
-    /// Whether pairs of ranks exchange blocks, which may be announced and pulled (SP-5).
+    /// Whether pairs of ranks exchange blocks. Such blocks may be announced and pulled (SP-5).
     #[must_use]
     pub fn is_exchange(self) -> bool {
         matches!(self.class().moves, CallMovement::Blocks(_))

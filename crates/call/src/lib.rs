@@ -2,12 +2,12 @@
 //!
 //! A [`Call`] is one rank's argument structure, as UCC has one for all collectives: a [`CallKind`], flags, addresses
 //! and sizes. [`Call::footprint`] returns the bytes of the rank's memory that the call reads and writes. It also
-//! returns the [`Signature`] on which all ranks of the call must agree. Rank, service process and relay derive all
-//! three here. So special cases of kinds (first rank of an exclusive scan, contribution in place, root) are only here.
-//! [`codec`] has the reader and the writer of all messages.
+//! returns the [`Signature`] on which all ranks of the call must agree. Rank, service process and relay all call this
+//! crate, so only this crate has the special cases of kinds (first rank of an exclusive scan, contribution in place,
+//! root). [`codec`] has the reader and the writer of all messages.
 //!
 //! Invariants: codes never change meaning; a decoded call encodes to the same numbers. No address, size or table makes
-//! this crate panic. It never does IO, never sees payload.
+//! this crate panic. The crate never does IO and never sees payload.
 
 #![allow(missing_docs, reason = "names speak for themselves inside; programs are written against the client crate")]
 #![forbid(unsafe_code)]

@@ -41,15 +41,17 @@ numbered! {
     pub enum Operator {
         /// `a + b`; integers wrap, and every NaN result becomes the positive quiet NaN without payload.
         Sum = 1, "sum";
-        /// `a * b`; integers wrap and NaN as in [`Self::Sum`].
+        /// `a * b`; integers wrap, and NaN results become the same NaN as in [`Self::Sum`].
         Product = 2, "product";
-        /// The smaller. A floating-point NaN wins; of two NaNs the left one.
+        /// The smaller value. A floating-point NaN wins; of two NaNs, the left one wins.
         Minimum = 3, "minimum";
-        /// The larger. A floating-point NaN wins; of two NaNs the left one.
+        /// The larger value. A floating-point NaN wins; of two NaNs, the left one wins.
         Maximum = 4, "maximum";
-        /// The pair with the smaller value; of equal values the smaller index. A NaN wins as in [`Self::Minimum`].
+        /// The pair with the smaller value. If the values are equal, the smaller index wins. A NaN wins as in
+        /// [`Self::Minimum`].
         MinimumLocation = 5, "minimum with location";
-        /// The pair with the larger value; of equal values the smaller index. A NaN wins as in [`Self::Maximum`].
+        /// The pair with the larger value. If the values are equal, the smaller index wins. A NaN wins as in
+        /// [`Self::Maximum`].
         MaximumLocation = 6, "maximum with location";
         /// `a & b`.
         BitAnd = 7, "bitwise and";
@@ -57,11 +59,11 @@ numbered! {
         BitOr = 8, "bitwise or";
         /// `a ^ b`.
         BitXor = 9, "bitwise exclusive or";
-        /// 1 where both are not 0, else 0.
+        /// 1 if both operands are not 0, else 0.
         LogicalAnd = 10, "logical and";
-        /// 1 where at least one is not 0, else 0.
+        /// 1 if at least one operand is not 0, else 0.
         LogicalOr = 11, "logical or";
-        /// 1 where exactly one is not 0, else 0.
+        /// 1 if exactly one operand is not 0, else 0.
         LogicalXor = 12, "logical exclusive or";
     }
 }
@@ -238,7 +240,7 @@ mod tests {
                 Err(_) => assert!(!known.contains(&code)),
             }
         }
-        // 2 operators of 14 numbers, 2 of 12 ordered numbers, 2 of 5 pairs, 6 of 8 integers.
+        // 2 operators for 14 numbers, 2 for 12 ordered numbers, 2 for 5 pairs, 6 for 8 integers.
         assert_eq!(known.len(), 2 * 14 + 2 * 12 + 2 * 5 + 6 * 8);
     }
 

@@ -16,18 +16,20 @@ pub fn sizes_digest(sizes: impl Iterator<Item = u64>) -> u64 {
     h.finish()
 }
 
-/// The values on which all ranks of a call must agree; sent in the first control message of an instance.
+/// The values on which all ranks of a call must agree. The first control message of an instance carries them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Signature {
     pub kind: CallKind,
-    /// Bytes, by kind. Allgather, reduce, allreduce, scan: contribution of each rank. Broadcast: the root's. Alltoall,
-    /// gather, scatter, even reduce-scatter: each block. Allgatherv, uneven reduce-scatter: all blocks together.
-    /// Alltoallv, gatherv, scatterv, barrier: 0. Single message: its bytes. Recording: all its memory.
+    /// Bytes, by kind. Allgather, reduce, allreduce, scan: contribution of each rank. Broadcast: contribution of the
+    /// root. Alltoall, gather, scatter, even reduce-scatter: each block. Allgatherv, uneven reduce-scatter: all blocks
+    /// together. Alltoallv, gatherv, scatterv, barrier: 0. Single message: bytes of the message. Recording: bytes of
+    /// all recorded memory.
     pub bytes: u64,
 }
 
 impl Signature {
-    /// Appends the signature to a message. Only collectives send one: tagged messages are no instances of a group.
+    /// Appends the signature to a message. Only collectives send signatures: tagged messages are no instances of a
+    /// group.
     pub fn encode(&self, w: &mut Writer<'_>) {
         let codes = self.kind.codes();
         let (rooted, combined, agreed) = CallCodes::fields(codes.kind);

@@ -69,8 +69,8 @@ fn lists(ranks: u32) -> Vec<u64> {
     bytes.chain((0..ranks).map(|of| 100 * u64::from(ranks - of))).collect()
 }
 
-/// The bytes that MPI reads and writes in a call with blocks of `b` bytes, own block `own`, by rank `r` of `n`. `None`
-/// if the kind has no in-place form.
+/// The bytes that MPI reads and writes when rank `r` of `n` makes a call with blocks of `b` bytes. `None` if the kind
+/// has no in-place form.
 fn expected(kind: CallKind, in_place: bool, r: u32, n: u32, b: u64) -> Option<(Bytes, Bytes)> {
     let nothing = Bytes::new;
     let (me, all) = (u64::from(r), u64::from(n) * b);
@@ -154,8 +154,8 @@ fn footprint_matches_the_reference_table() {
     }
 }
 
-/// All ranks with the same call agree, in place or not, and whatever gaps lie between their blocks. A rank with other
-/// sizes, where all ranks know the sizes, does not agree.
+/// All ranks with the same call agree, in place or not, and whatever gaps lie between their blocks. If all ranks know
+/// the sizes, a rank with other sizes does not agree.
 #[test]
 fn signatures_of_equal_calls_agree_and_of_other_sizes_differ() {
     for kind in kinds(3) {
@@ -254,7 +254,7 @@ fn words() -> impl Strategy<Value = [u64; CALL_WORDS]> {
 }
 
 proptest! {
-    /// Decoded words encode to the same words. Their footprint lies in the address space or is rejected.
+    /// Decoded words encode to the same words. A footprint of decoded words lies in the address space or is rejected.
     #[test]
     fn arbitrary_words_never_panic(
         words in words(),

@@ -7,7 +7,7 @@ use crate::operator::ReductionOperator;
 use crate::request::Request;
 
 impl Group {
-    /// [`Group::iallgather`] of `send` into `receive`, until it has ended.
+    /// Runs [`Group::iallgather`] of `send` into `receive`; returns when the collective has ended.
     ///
     /// # Errors
     /// As for [`Group::iallgather`] and the request; [`Error::Argument`] if `receive` does not have the bytes of all
@@ -23,7 +23,8 @@ impl Group {
         end(unsafe { self.iallgather(Contribution::At(send.as_ptr()), receive.as_mut_ptr(), send.len() as u64) }?)
     }
 
-    /// [`Group::ibroadcast`] of the root's `buffer` into the buffers of all other ranks, until it has ended.
+    /// Runs [`Group::ibroadcast`] of the root's `buffer` into the buffers of all other ranks; returns when the
+    /// collective has ended.
     ///
     /// # Errors
     /// As for [`Group::ibroadcast`] and the request.
@@ -32,7 +33,7 @@ impl Group {
         end(unsafe { self.ibroadcast(root, buffer.as_mut_ptr(), buffer.len() as u64) }?)
     }
 
-    /// [`Group::ibarrier`], until it has ended.
+    /// Runs [`Group::ibarrier`]; returns when all ranks have entered the barrier.
     ///
     /// # Errors
     /// As for [`Group::ibarrier`] and the request.
@@ -40,7 +41,8 @@ impl Group {
         end(self.ibarrier()?)
     }
 
-    /// [`Group::ireduction`] to all ranks of the elements in `send` into `receive`, until it has ended.
+    /// Runs [`Group::ireduction`] to all ranks, of the elements in `send` into `receive`; returns when the collective
+    /// has ended.
     ///
     /// # Errors
     /// As for [`Group::ireduction`] and the request; [`Error::Argument`] if the slices differ in length or end within

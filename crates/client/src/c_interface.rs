@@ -34,13 +34,14 @@ struct CountedAttachment {
 // SAFETY: the pointer is to a `Context`, which threads may share.
 unsafe impl Send for CountedAttachment {}
 
-/// State of one process. A forked child makes its own, since the parent's lock may stay taken for ever there.
+/// State of one process. A forked child makes a state of its own, since the parent's lock may stay taken for ever in
+/// the child.
 struct ProcessState {
     guard: ForkGuard,
     attached: Mutex<Option<CountedAttachment>>,
 }
 
-/// State of this process, or of the one that it was forked from. Never freed.
+/// State of this process, or of its parent if this process was forked. Never freed.
 static PROCESS: AtomicPtr<ProcessState> = AtomicPtr::new(std::ptr::null_mut());
 
 static MEANINGS: LazyLock<Vec<(c_int, CString)>> = LazyLock::new(|| {
@@ -108,7 +109,7 @@ fn place<T>(place: *mut T, argument: &'static str) -> Result<(), Error> {
     if place.is_null() { Err(null(argument)) } else { Ok(()) }
 }
 
-/// OUTBOARD_IN_PLACE.
+/// Whether the buffer is OUTBOARD_IN_PLACE.
 fn is_in_place(buffer: *const c_void) -> bool {
     buffer.addr() == usize::MAX
 }
@@ -141,7 +142,7 @@ macro_rules! functions {
         $(#[unsafe(no_mangle)]
         unsafe extern $abi fn $name($($argument: $type),*) -> c_int {
             // SAFETY: the header requires valid handles, lists, buffers and places for results. A handle that is given
-            // back is a box made by another of the functions.
+            // back is a box that another of these functions made.
             crate::c_interface::enter(|| unsafe { $body })
         })+
     };
@@ -233,7 +234,7 @@ fn detach_counted(context: *mut Context) -> Result<(), Error> {
     // SAFETY: the box that attach made, as just compared.
     unsafe { &*context }.check_detachable()?;
     *place = None;
-    // SAFETY: as above; no other owner is left.
+    // SAFETY: the box that attach made, as compared above; no other owner is left.
     unsafe { Box::from_raw(context) }.detach()
 }
 

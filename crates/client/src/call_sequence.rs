@@ -13,7 +13,7 @@ use outboard_shm::entry::SubmissionEntry;
 use outboard_shm::memory::Tier;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// Calls on a group that share a count.
+/// Calls on a group that are numbered by one count.
 #[derive(Debug)]
 pub(crate) struct CallSequence {
     pub(crate) attachment: Arc<Attachment>,
@@ -34,7 +34,7 @@ impl CallSequence {
         CallSequence { attachment, group, count: Mutex::default() }
     }
 
-    /// Posts a call with the addresses at which the service process finds its buffers and its table.
+    /// Posts a call with the addresses at which the service process finds the call's buffers and table.
     ///
     /// # Safety
     /// As for [`crate::Group::iallgather`].
@@ -60,7 +60,7 @@ impl CallSequence {
         let mut instance = lock(&self.count);
         let group = self.group;
         let taken = lock(&parts.slots).acquire(group, *instance + 1);
-        // The number is released before the memory: a caller of a recording holds the memory and waits for the number.
+        // The count is unlocked before the pool: a call of a recording holds the pool while it waits for the count.
         let Some(slot) = taken else {
             drop((instance, pool));
             parts.release(placement);
@@ -78,7 +78,7 @@ impl CallSequence {
         let entry =
             SubmissionEntry { group, instance: *instance + 1, slot, call: Call { send, receive, table, ..call } };
         parts.control.arm(slot);
-        // Held until the call is posted, so that no thread notifies the service process of a call unknown to it.
+        // Locked until the call is posted, so that no thread notifies the service process of a call unknown to it.
         let mut slots = lock(&parts.slots);
         slots.set_placement(slot, placement);
         if let Err(full) = parts.control.post(&entry) {
@@ -101,7 +101,7 @@ fn in_flight_limit(parts: &AttachmentParts) -> Error {
 }
 
 /// Stages the buffers if the service process cannot reach them in place. For a recording the pool stays locked until
-/// its start is posted: an earlier start that ends meanwhile leaves the segment to this one.
+/// the call is posted, so an earlier call that ends meanwhile leaves the segment to this call.
 ///
 /// # Safety
 /// As for [`crate::Group::iallgather`].

@@ -22,7 +22,8 @@ use std::time::{Duration, Instant};
 /// How long the reading thread sleeps before it checks its deadline again.
 const SLICE: Duration = Duration::from_millis(500);
 
-/// Reads that may precede the farewell of the service process: earlier messages, and the report that it is gone.
+/// The most reads until the closing message: earlier messages, and the report that the connection has ended, come
+/// first.
 const CLOSING_READS: u32 = 8;
 
 #[derive(Debug)]
@@ -36,14 +37,15 @@ pub(crate) struct ServiceConnection {
 #[derive(Debug, Default)]
 struct PendingReplies {
     last_token: u64,
-    /// For each request under way its reply, once it has arrived.
+    /// The reply to each request under way, once the reply has arrived.
     replies: HashMap<u64, Option<ReceivedMessage<AttachReply>>>,
     reading: bool,
     ended: Option<Error>,
 }
 
 impl ServiceConnection {
-    /// Connects; [`Error::NoService`] if none listens, or one of another user, which would get this process's memory.
+    /// Connects. [`Error::NoService`] if no process listens, or a process of another user, who would get access to this
+    /// process's memory.
     pub(crate) fn open(path: &Path) -> Result<ServiceConnection, Error> {
         let failed = |errno| match errno {
             Errno::MFILE | Errno::NFILE => {

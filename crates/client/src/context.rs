@@ -33,11 +33,11 @@ const ATTACH_LIMIT: Duration = Duration::from_secs(10);
 /// How long a wait sleeps before it checks whether the service process still lives.
 const SLICE: Duration = Duration::from_millis(100);
 
-/// An attachment. Clones share it; each [`Context::attach`] is a separate rank for the service process.
+/// An attachment, shared by its clones. Each [`Context::attach`] is a separate rank for the service process.
 #[derive(Debug, Clone)]
 pub struct Context(pub(crate) Arc<Attachment>);
 
-/// The attachment. A forked child must not even drop it, because its mappings are missing there.
+/// The attachment. A forked child must not even drop the attachment, because its mappings are missing in the child.
 #[derive(Debug)]
 pub(crate) struct Attachment {
     guard: ForkGuard,
@@ -49,7 +49,7 @@ pub(crate) struct Attachment {
 pub(crate) struct AttachmentParts {
     pub(crate) connection: ServiceConnection,
     pub(crate) control: RankSide,
-    /// Proven when attaching.
+    /// The tier that was proven when attaching.
     tier: Tier,
     pub(crate) config_digest: u64,
     link_rate: u64,
@@ -61,7 +61,7 @@ pub(crate) struct AttachmentParts {
     allocations: Mutex<BTreeMap<usize, MemfdRegion>>,
     /// The address range of the program's large allocations, if the service process maps it.
     heap: Option<Range<usize>>,
-    /// Kept at the address that the service process knows.
+    /// The page stays at the address that the service process knows.
     _probe: ProbePage,
     pub(crate) groups: Mutex<usize>,
     lost: OnceLock<()>,
@@ -130,7 +130,7 @@ impl Context {
             let _ = rustix::process::set_ptracer(rustix::process::PTracer::ProcessID(service));
         }
         let mut probe = ProbePage::new().map_err(|errno| kernel("make a page for a probe", errno))?;
-        // Without a descriptor, as on hosts without /proc, the service process has one way less.
+        // Without a descriptor, as on hosts without /proc, the service process has one tier less.
         let own_memory = MemoryDescriptor::of_this_process().ok();
         let hello = AttachRequest::Hello(Hello {
             layout_version: LAYOUT_VERSION,
@@ -228,7 +228,7 @@ impl Context {
         }
         let default_deadline = deadline_of_environment()?;
         let sealed = seal_bytes("outboard-offers", offers)?;
-        // Counted before, so that no other thread detaches meanwhile.
+        // The group counts before it is made, so that no other thread detaches meanwhile.
         *lock(&parts.groups) += 1;
         let made = parts.connection.call(&AttachRequest::CreateGroup { ranks, rank }, &[sealed.as_fd()], None);
         let failure = match made {
@@ -369,7 +369,7 @@ impl AttachmentParts {
         buffers.all_in(|start, bytes| self.shared(start, bytes))
     }
 
-    /// As [`Self::sleep_until`], recorded in the trace if there is one.
+    /// Calls [`Self::sleep_until`], and records the wait in the trace if there is one.
     pub(crate) fn wait_until(
         &self,
         slot: Option<u32>,
@@ -383,7 +383,8 @@ impl AttachmentParts {
         waited
     }
 
-    /// Waits until `done` holds, making offered copies meanwhile. With `slot` only the end of that request makes it true.
+    /// Waits until `done` holds, making offered copies meanwhile. With `slot` only the end of that request makes `done`
+    /// true.
     fn sleep_until(
         &self,
         slot: Option<u32>,
@@ -400,7 +401,7 @@ impl AttachmentParts {
     }
 
     /// Sleeps in slices and checks in between whether the service process lives. `Ok(false)` when `limit` has passed.
-    /// If the last wait was short, it polls for a while before it sleeps ([`AdaptiveWait`]).
+    /// If the last wait was short, the thread polls for a while before it sleeps ([`AdaptiveWait`]).
     fn sleep_in_slices(
         &self,
         slot: Option<u32>,
@@ -420,13 +421,13 @@ impl AttachmentParts {
                     self.adaptive_polling.record_wait(start.elapsed());
                     return Ok(true);
                 }
-                // A buffer that cannot be copied now is tried again after a slice.
+                // If a buffer cannot be copied now, the thread tries again after a slice.
                 restages = self.restage();
                 continue;
             }
             restages = true;
             if self.lost() {
-                // A request that the service process completed before it went counts as completed.
+                // A request that the service process completed before it died counts as completed.
                 return if done() { Ok(true) } else { Err(self.connection.lost()) };
             }
             if left.is_some_and(|left| left.is_zero()) {
@@ -452,7 +453,7 @@ impl AttachmentParts {
         }
     }
 
-    /// Ends a request whose result has been seen, by [`Self::deliver`], and frees its word.
+    /// Ends a request whose result has been seen: calls [`Self::deliver`], then frees the request's word.
     pub(crate) fn finish(&self, slot: u32, well: bool) -> Result<(), Error> {
         let call = lock(&self.slots).call(slot);
         let outcome = self.deliver(slot, call, well);
@@ -460,7 +461,8 @@ impl AttachmentParts {
         outcome
     }
 
-    /// Ends the use of the program's buffers by calls of a group, which have ended or never will. Their results stay.
+    /// Ends the use of the program's buffers by calls of a group that have ended or never will. The results of the
+    /// calls stay.
     pub(crate) fn drain(&self, group: u64, calls: &[(u32, u64)]) {
         for &(slot, instance) in calls {
             if let Some(status) = self.control.result(slot) {
@@ -471,7 +473,7 @@ impl AttachmentParts {
     }
 
     /// Does this rank's part of a completed call: copies received bytes to the program's buffer, or combines them by
-    /// the program's operator, which may fail. Runs once; other threads wait for the first.
+    /// the program's operator, which may fail. Runs once for each call; other threads wait for the first thread.
     fn deliver(&self, slot: u32, call: (u64, u64), well: bool) -> Result<(), Error> {
         let mut slots = lock(&self.slots);
         loop {
@@ -520,7 +522,7 @@ impl AttachmentParts {
             Tier::Memfd | Tier::CrossMemory | Tier::MemoryDescriptor => {
                 let placement = lock(&self.slots).remove_placement(slot);
                 if self.tier() == Tier::Staging {
-                    // A thread that saw the change before this one may still be copying the buffers.
+                    // A thread that saw the change of tier earlier may still be copying the buffers.
                     drop(lock(&self.staging));
                 }
                 placement
@@ -529,8 +531,8 @@ impl AttachmentParts {
         self.release(placement);
         let fold = lock(&self.slots).remove_fold(slot);
         match fold.filter(|_| delivered) {
-            // SAFETY: the collective that fills the room has ended well, so the service process accesses it no more.
-            // The program lends the buffer until the request ends, which is in this call.
+            // SAFETY: the collective that fills the room has ended well, so the service process no longer accesses the
+            // room. The program lends the buffer until the request ends, and the request ends in this call.
             Some(fold) => unsafe { fold.run() },
             None => Ok(()),
         }
@@ -549,7 +551,7 @@ impl AttachmentParts {
     }
 
     /// Copies the buffers of requests in flight and notifies the service process of their new place (GP-9). False if
-    /// some are left, because memory is short or the service process is gone.
+    /// buffers are left, because memory is short or the service process is gone.
     fn restage(&self) -> bool {
         let mut staging = lock(&self.staging);
         loop {
@@ -560,8 +562,8 @@ impl AttachmentParts {
                 let _ = lock(&self.slots).replace_placement(&request, BufferPlacement::Shared);
                 continue;
             }
-            // SAFETY: the program lends the buffers until the request ends, for which `finish` waits for this lock. The
-            // service process announced the withdrawal after its last access.
+            // SAFETY: the program lends the buffers until the request ends, and `finish` waits for this lock before the
+            // end. The service process announced the withdrawal after its last access.
             let Ok(staged) = (unsafe { staging.restage(&self.connection, buffers) }) else { return false };
             let (send, receive) = (staged.send_address(), staged.receive_address());
             let restaged = RestagedBuffers { group, instance, slot, send, receive };

@@ -7,7 +7,7 @@ use outboard_shm::control::RankSide;
 use outboard_shm::memory::CrossMemory;
 use std::sync::{PoisonError, RwLock};
 
-/// Held shared by copies under way.
+/// Copies under way hold this lock shared.
 #[derive(Debug, Default)]
 pub(crate) struct CopyAgent(RwLock<()>);
 
@@ -21,7 +21,7 @@ impl CopyAgent {
             let _under_way = self.0.read().unwrap_or_else(PoisonError::into_inner);
             let Some((place, errand)) = control.claim_copy() else { continue };
             // SAFETY: the service process offers copies into buffers of requests in flight, which the program lends
-            // until the requests end. A request that succeeds ends after this report; one that fails waits for it.
+            // until the requests end. A request that succeeds ends after this report; a failed one waits for the copy.
             control.report(place, unsafe { CrossMemory::perform(&errand) });
         }
         true

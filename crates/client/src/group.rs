@@ -21,7 +21,7 @@ pub use rooted::Destination;
 /// Name of the variable with the default deadline in seconds.
 const DEADLINE: &str = "OUTBOARD_DEADLINE";
 
-/// A group of ranks, as held by one of them. Posts fail as [`Group::iallgather`] does.
+/// A group of ranks, as held by one of them. All posts have the errors of [`Group::iallgather`].
 #[derive(Debug)]
 pub struct Group {
     attachment: Arc<Attachment>,
@@ -92,9 +92,10 @@ impl Group {
         self.ready.handle
     }
 
-    /// Sets a deadline for collectives that this rank posts from now on. One that has not ended in time fails on all
-    /// ranks with [`Status::Deadline`](outboard_shm::status::Status::Deadline), and the group with it (SP-9). The error
-    /// names the ranks that had not called. Without a deadline, lateness is no error. Local, rounded to milliseconds.
+    /// Sets a deadline for collectives that this rank posts from now on. A collective that has not ended in time fails
+    /// on all ranks with [`Status::Deadline`](outboard_shm::status::Status::Deadline), and so does the group (SP-9).
+    /// The error names the ranks that had not called. Without a deadline, lateness is no error. Local, rounded to
+    /// milliseconds.
     ///
     /// # Errors
     /// [`Error::Forked`], [`Error::ServiceLost`].
@@ -111,8 +112,8 @@ impl Group {
         (self.ready.offloads_from..=self.ready.offloads_up_to).contains(&bytes_per_rank)
     }
 
-    /// Whether the group offloads calls regardless of size: barriers, which have none, and alltoallvs, gathervs and
-    /// scattervs, since no rank knows the blocks of all. Equal on all ranks.
+    /// Whether the group offloads calls of any size. Barriers have no size, and no rank knows all blocks of an
+    /// alltoallv, gatherv or scatterv. Equal on all ranks.
     pub fn offloads_any_size(&self) -> bool {
         self.ready.offloads_up_to > 0
     }
@@ -131,7 +132,7 @@ impl Group {
     /// in flight; nothing was posted then.
     ///
     /// # Safety
-    /// Both buffers are valid and left alone until the request has completed, also when it is dropped before.
+    /// Both buffers are valid and left alone until the request has completed, also when the request is dropped before.
     pub unsafe fn iallgather(
         &self,
         contribution: Contribution,
@@ -147,7 +148,7 @@ impl Group {
     /// other ranks.
     ///
     /// # Safety
-    /// The buffer is valid and left alone until the request has completed, also when it is dropped before.
+    /// The buffer is valid and left alone until the request has completed, also when the request is dropped before.
     pub unsafe fn ibroadcast(&self, root: u32, buffer: *mut u8, bytes: u64) -> Result<Request, Error> {
         if buffer.is_null() && bytes > 0 {
             return Err(Error::argument("buffer", "is NULL"));
@@ -165,8 +166,8 @@ impl Group {
     }
 
     /// Posts an allgather of blocks of different sizes: the block of rank `i` goes to place `i` of `received` at
-    /// `receive`. All ranks pass the same bytes and each its own offsets; gaps between the blocks stay untouched. The
-    /// contribution has the bytes of this rank's block. Otherwise as [`Group::iallgather`].
+    /// `receive`. All ranks pass the same block sizes, and each rank its own offsets; gaps between the blocks stay
+    /// untouched. The contribution has the bytes of this rank's block. Otherwise as [`Group::iallgather`].
     ///
     /// # Errors
     /// As for [`Group::iallgather`]; a list without one entry for each rank is an [`Error::Argument`].
@@ -203,8 +204,9 @@ impl Group {
         unsafe { self.post(call, (Contribution::At(send), Destination::At(receive)), (&[], "bytes_per_pair")) }
     }
 
-    /// Posts an alltoallv: block `i` of `sent` goes to rank `i`, block `i` of `received` comes from rank `i`. Both
-    /// ranks must pass the same bytes. Gaps between the blocks stay untouched. Otherwise as [`Group::ialltoall`].
+    /// Posts an alltoallv: block `i` of `sent` goes to rank `i`, block `i` of `received` comes from rank `i`. Sender
+    /// and receiver must pass the same size of a block. Gaps between the blocks stay untouched. Otherwise as
+    /// [`Group::ialltoall`].
     ///
     /// # Errors
     /// As for [`Group::iallgather`]; a list without one entry for each rank is an [`Error::Argument`].
@@ -260,7 +262,7 @@ impl Group {
     /// Forgets the group, after waiting for its requests in flight. Local.
     ///
     /// # Errors
-    /// [`Error::Forked`], [`Error::ServiceLost`]; the group is gone all the same.
+    /// [`Error::Forked`], [`Error::ServiceLost`]; the group is gone also after an error.
     pub fn destroy(mut self) -> Result<(), Error> {
         self.close()
     }

@@ -10,12 +10,14 @@ use std::io::Write;
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
 
-/// The preload library's one function for us. It returns the memfd, negative if there is none, and the range behind it.
+/// The preload library's function that this module calls. It writes the heap's address and size, and returns the heap's
+/// memfd, or a negative number if there is none.
 const SYMBOL: &[u8] = b"outboard_heap\0";
 
 /// The addresses of the heap, once the service process maps them; none if there is no heap.
 ///
-/// A service process that refuses accesses the heap as other memory; this is reported, since the user requested more.
+/// If the service process refuses the heap, it accesses the heap as other memory. The refusal is reported, since the
+/// user requested more.
 pub(crate) fn register(connection: &ServiceConnection) -> Result<Option<Range<usize>>, Error> {
     let Some((addresses, memfd)) = find() else { return Ok(None) };
     let (address, bytes) = (addresses.start as u64, addresses.len() as u64);

@@ -60,7 +60,8 @@ pub(crate) fn is_enabled() -> Result<bool, Error> {
     }
 }
 
-/// Attaches by `attach` to the job's service process, else to the user's, else to one that it starts for the job.
+/// Attaches by `attach` to the job's service process, else to the user's, else to one that this rank starts for the
+/// job.
 pub(crate) fn attach<T>(attach: impl Fn(&Path) -> Result<T, Error>) -> Result<T, Error> {
     let directory =
         JobDirectory::of_job(environment::job(&environment::process)?, service_processes::index_and_count()?);
@@ -119,7 +120,7 @@ impl JobDirectory {
 
     fn failure(&self, reason: impl Into<String>) -> Error {
         let mut reason = reason.into();
-        // A file that did not fit may have been removed since, which frees room.
+        // The file that did not fit may be gone by now, so the disk may have room again.
         if self.disk_is_full() || reason.contains("No space left on device") {
             reason += &format!("; no room is left in {}: make some, or set TMPDIR", std::env::temp_dir().display());
         }
@@ -159,7 +160,7 @@ impl JobDirectory {
         let program = program();
         let mut command = Command::new(&program);
         if self.siblings > 1 && environment::process(INTERFACE).is_none() {
-            // Siblings need a network even on a single host.
+            // Several service processes need a network even on a single host.
             command.args(service_processes::SINGLE_HOST);
         }
         let ended = command

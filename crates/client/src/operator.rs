@@ -27,8 +27,8 @@ pub struct UserOperator {
 
 impl UserOperator {
     /// An operator on elements of `element_bytes` bytes. `function` gets vectors of equally many elements, combines
-    /// them pair by pair, and leaves the results in the second, whose elements are the right operands. The thread that
-    /// finds a request complete calls the function; if the function panics, the request fails.
+    /// them pair by pair, and leaves the results in the second vector, whose elements are the right operands. The
+    /// thread that finds a request complete calls the function; if the function panics, the request fails.
     ///
     /// # Errors
     /// [`Error::Argument`] for elements of no bytes.
@@ -47,7 +47,7 @@ impl UserOperator {
         self.element_bytes
     }
 
-    /// The number of holders: requests that have not ended, and the maker.
+    /// The number of holders: the maker, and each request that has not ended.
     pub(crate) fn holders(&self) -> usize {
         Arc::strong_count(&self.function)
     }
@@ -141,7 +141,7 @@ impl Fold {
     /// Combines the contributions and writes the result to the program's buffer, or nothing if the operator panics.
     ///
     /// # Safety
-    /// The service process has filled the room and accesses it no more; the program still lends the buffer.
+    /// The service process has filled the room and no longer accesses the room; the program still lends the buffer.
     pub(crate) unsafe fn run(mut self) -> Result<(), Error> {
         let Contributions { count, bytes_each: bytes, .. } = self.contributions;
         if count == 0 || bytes == 0 {

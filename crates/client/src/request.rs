@@ -15,7 +15,7 @@ use outboard_shm::status::Status;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// This many tests find nothing before one checks whether the service process lives, which costs a system call.
+/// After this many tests without a result, a test checks whether the service process lives, which costs a system call.
 const TESTS_PER_LIVENESS_CHECK: u32 = 256;
 
 /// A collective that was posted. Used by one thread at a time.
@@ -57,8 +57,8 @@ impl Request {
         self.end_if_completed(parts)
     }
 
-    /// Sleeps until the collective has ended or `limit` has passed; after `limit` the result is `None`, else as for
-    /// [`test`](Self::test).
+    /// Sleeps until the collective has ended or `limit` has passed. Returns `None` if `limit` has passed, else the
+    /// result of [`test`](Self::test).
     pub fn wait(&mut self, limit: Option<Duration>) -> Option<Result<(), Error>> {
         let attachment = self.attachment.clone();
         let parts = match attachment.parts() {
@@ -95,7 +95,7 @@ impl Request {
         }
     }
 
-    /// Ends the request with the loss of the service process. Its word and segment are never reused.
+    /// Ends the request with the loss of the service process. The request's word and segment are never reused.
     fn end_as_lost(&mut self, parts: &AttachmentParts) {
         if let RequestState::Pending { slot } = self.state {
             // Dropped outside the lock, because dropping the operator runs code of the program.
@@ -132,8 +132,8 @@ impl Drop for Request {
     }
 }
 
-/// Sleeps until at least one of the requests has ended, or `limit` has passed, or the service process is gone. Tests
-/// then return the results.
+/// Sleeps until at least one of the requests has ended, or `limit` has passed, or the service process is gone. Later
+/// tests return the results.
 ///
 /// # Errors
 /// [`Error::Forked`], [`Error::Argument`] when the requests come from different attachments.

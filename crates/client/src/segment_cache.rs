@@ -6,8 +6,8 @@
 //! | kept | a request for a similar size | in use |
 //! | kept | too many segments or kept bytes, the least recently used first | unregistered, then unmapped |
 //!
-//! Only these segments need registration. All other memory is accessed by address, and no cached fact about it could
-//! become wrong by an munmap or a realloc of the program. Invariants: no more segments are registered than the service
+//! Only these segments need registration. All other memory is accessed by address, so nothing is cached that an munmap
+//! or a realloc of the program could make wrong. Invariants: no more segments are registered than the service
 //! process allows. An address goes back to the kernel only after the service process has forgotten it.
 
 use crate::connection::ServiceConnection;
@@ -40,13 +40,12 @@ pub(crate) struct SegmentCache {
 }
 
 impl SegmentCache {
-    /// No segments yet, and at most `most` later.
+    /// A cache without segments, for at most `most` segments.
     pub(crate) fn new(most: u32) -> SegmentCache {
         SegmentCache { kept: VecDeque::new(), kept_bytes: 0, registered: 0, most: most as usize }
     }
 
-    /// As [`acquire`](Self::acquire), for the program and without a time limit. Some segments stay reserved for the
-    /// library.
+    /// Acquires a segment that the program may keep for any time. Some segments stay reserved for the library.
     pub(crate) fn allocate(&mut self, connection: &ServiceConnection, bytes: usize) -> Result<MemfdRegion, Error> {
         let room = self.most - self.most / RESERVED;
         if self.registered - self.kept.len() >= room {
@@ -55,7 +54,7 @@ impl SegmentCache {
         self.acquire(connection, bytes, bytes)
     }
 
-    /// A registered segment of at least `needed` bytes, of undefined content; a fresh one has `fresh` bytes.
+    /// A registered segment of at least `needed` bytes, of undefined content; a new segment has `fresh` bytes.
     pub(crate) fn acquire(
         &mut self,
         connection: &ServiceConnection,

@@ -1,8 +1,8 @@
 //! The number of service processes on a host (SP-8), and the one that serves a rank (GP-3).
 //!
 //! Pure functions, and the environment variables that they depend on. All ranks of a host must find the same number. So
-//! it depends only on values that are equal in all of them: the ranks of the host and its processors, whatever
-//! processors a rank is bound to.
+//! the number depends only on values that are equal in all ranks of the host: the number of these ranks and the host's
+//! processors, whatever processors a rank is bound to.
 
 use crate::bootstrap::environment::{self, Lookup};
 use crate::error::Error;

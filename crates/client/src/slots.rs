@@ -1,14 +1,14 @@
-//! The completion words of requests: for each its request, the place of the request's buffers, this rank's part at the
-//! end, and requests that were freed early.
+//! The completion words of requests. For each word: its request, the place of the request's buffers, and this rank's
+//! part at the end. Also the requests that were freed early.
 //!
 //! | a word is | because | next |
 //! |---|---|---|
 //! | free | no request uses it | owned, by a post |
-//! | owned | a request holds it | free when the request has seen its result; orphaned when it is freed before |
+//! | owned | a request holds it | free when the request has seen its result; orphaned if the request is freed before |
 //! | orphaned | the collective goes on without a handle | free when a later call sees its result |
 //!
-//! This rank does its part at the end of a request once ([`DeliveryState`]). The thread that sees the result does it,
-//! or the thread that takes the group's buffers back.
+//! This rank does its part at the end of a request once ([`DeliveryState`]). The thread that sees the result does this
+//! part, or the thread that takes the group's buffers back.
 //!
 //! Invariant: a word is armed only while free, so a late result never meets a new request.
 
@@ -152,8 +152,9 @@ impl Slots {
         self.direct > 0
     }
 
-    /// One of these requests; within a group the earliest call comes first. So a request that waits for a copy goes on
-    /// as soon as it is copied, and a start of a recording continues from the earlier ones.
+    /// A request in flight on the program's own buffers; within a group the earliest call comes first. So a request
+    /// that waits for its copy continues as soon as possible, and a call of a recording continues from the earlier
+    /// calls.
     pub(crate) fn first_direct(&self) -> Option<DirectRequest> {
         if !self.any_direct() {
             return None;
@@ -168,7 +169,7 @@ impl Slots {
         Some(DirectRequest { slot, group, instance, buffers: buffers.clone() })
     }
 
-    /// Records the new place of the request's buffers; returns it if the request has ended meanwhile.
+    /// Records the new place of the request's buffers; returns the place if the request has ended meanwhile.
     pub(crate) fn replace_placement(
         &mut self,
         request: &DirectRequest,

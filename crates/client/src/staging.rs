@@ -1,12 +1,12 @@
-//! Staging (GP-9): copies through memory that the service process can access, if it cannot access the program's.
+//! Staging (GP-9): copies through memory that the service process can access, if it cannot access the program's memory.
 //!
-//! The post copies the send buffer in, and the call that sees the completion fills the receive buffer; in both the rank
-//! is inside this library. If the kernel withdraws access while requests are in flight, the next call into this library
-//! copies their buffers, including bytes received so far. It then notifies the service process. The memory comes from
-//! [`SegmentCache`]; at most [`MOST_STAGED`] bytes are in use, or as many as a single request needs.
+//! The post copies the send buffer in, and the call that sees the completion fills the receive buffer; at both times
+//! the rank is inside this library. If the kernel withdraws access while requests are in flight, the next call into
+//! this library copies their buffers, including bytes received so far. It then notifies the service process. The memory
+//! comes from [`SegmentCache`]; at most [`MOST_STAGED`] bytes are in use, or as many as a single request needs.
 //!
-//! Starts of one recording run one after the other, each on the memory that the one before has left (GP-2). So starts
-//! in flight together share one segment: the first copies in, the last copies out.
+//! Starts of one recording run one after the other, each on the memory as the previous start has left it (GP-2). So
+//! starts in flight together share one segment: the first start copies in, the last start copies out.
 
 use crate::connection::ServiceConnection;
 use crate::context::lock;
@@ -25,7 +25,7 @@ const LEAST_TABLE: usize = 512;
 pub(crate) struct RankStaging {
     pub(crate) segments: SegmentCache,
     bytes: usize,
-    /// Segments of recordings, which the next start shares.
+    /// Segments of recordings, which the next start of the same recording shares.
     recorded: Vec<Arc<StagedBuffers>>,
 }
 
@@ -41,7 +41,7 @@ pub(crate) struct StagedBuffers {
 /// The buffers of a collective as the program gave them.
 #[derive(Debug, Clone)]
 pub(crate) struct RequestBuffers {
-    /// The contribution, in place or not.
+    /// The address of the contribution, in place or not.
     pub(crate) contribution: *const u8,
     pub(crate) bytes_per_rank: usize,
     pub(crate) receive: *mut u8,
@@ -151,7 +151,7 @@ impl RequestBuffers {
         self.in_place_at.unwrap_or(self.receive_bytes)
     }
 
-    /// The buffers of a call of a recording. In a segment they are one buffer of all pieces.
+    /// The buffers of a call of a recording. In a segment all pieces form one buffer.
     pub(crate) fn recorded(pieces: Arc<BufferPieces>) -> RequestBuffers {
         let receive_bytes = match &*pieces {
             BufferPieces::Recorded(recorded) => recorded.bytes(),
@@ -201,7 +201,7 @@ impl RequestBuffers {
         matches!(self.pieces.as_deref(), Some(BufferPieces::Recorded(_)))
     }
 
-    /// Whether both belong to the same recording.
+    /// Whether both sets of buffers belong to the same recording.
     fn same_recording(&self, other: &RequestBuffers) -> bool {
         let both = self.pieces.as_ref().zip(other.pieces.as_ref());
         self.are_recorded() && both.is_some_and(|(own, others)| Arc::ptr_eq(own, others))
@@ -273,7 +273,7 @@ impl RankStaging {
         Ok(StagedBuffers { segment, buffers: buffers.clone(), last: Mutex::default() })
     }
 
-    /// Copies the contribution and the bytes received so far of a request in flight.
+    /// Copies the contribution of a request in flight, and the bytes that the request has received so far.
     ///
     /// # Safety
     /// As for [`stage`](Self::stage), and nothing writes to the buffers meanwhile.
@@ -288,7 +288,7 @@ impl RankStaging {
         // SAFETY: the caller's promise.
         let staged = unsafe { self.stage(connection, buffers) }?;
         for (place, start, length) in buffers.received() {
-            // SAFETY: as above; a contribution in place is part of these bytes.
+            // SAFETY: the caller's promise; a contribution in place is part of these bytes.
             let received = unsafe { std::slice::from_raw_parts(start, length) };
             staged.segment.write(place, received);
         }
@@ -319,7 +319,7 @@ impl RankStaging {
         self.recorded.retain(|shared| !Arc::ptr_eq(shared, staged));
     }
 
-    /// Takes the segment of a request that has ended back, if no other request needs it.
+    /// Takes back the segment of a request that has ended, if no other request needs the segment.
     pub(crate) fn release(&mut self, connection: &ServiceConnection, staged: Arc<StagedBuffers>) {
         if Arc::strong_count(&staged) == 2 {
             self.recorded.retain(|shared| !Arc::ptr_eq(shared, &staged));
@@ -350,7 +350,7 @@ impl StagedBuffers {
 
     fn copy_out(&self) {
         for (place, start, length) in self.buffers.received() {
-            // SAFETY: the program lends the piece until the request has ended, which is in this call.
+            // SAFETY: the program lends the piece until the request has ended, and the request ends in this call.
             let piece = unsafe { std::slice::from_raw_parts_mut(start, length) };
             self.segment.read(place, piece);
         }

@@ -2,8 +2,8 @@
 //! again (GP-2).
 //!
 //! Messages are matched by source and tag, in the order in which they are posted; there are no wildcards. A recording
-//! goes to the service process once, as a program with dependencies. Each call of it is one small entry in the ring
-//! (GP-5). Invariant: a recording keeps only addresses; the program lends the memory with each call.
+//! goes to the service process once, as a program with dependencies. Each call of a recording is one small entry in the
+//! ring (GP-5). Invariant: a recording keeps only addresses; the program lends the memory with each call.
 
 use crate::call_sequence::{CallSequence, PostedRequest};
 use crate::context::{AttachmentParts, lock};
@@ -82,7 +82,7 @@ impl Group {
     /// request ends when the buffer may be used again, before or after the message is received (GP-1).
     ///
     /// # Safety
-    /// The buffer is valid and left alone until the request has completed, also when it is dropped before.
+    /// The buffer is valid and left alone until the request has completed, also when the request is dropped before.
     pub unsafe fn isend(&self, to: u32, tag: u32, buffer: *const u8, bytes: u64) -> Result<Request, Error> {
         let peer = self.tagged.peer(to, "to")?;
         let (_, length) = piece(buffer, bytes, "buffer")?;
@@ -163,7 +163,7 @@ impl Recorder {
     }
 
     /// Records a message to rank `to`. The n-th message of a tag that a call sends matches the n-th receive of the tag
-    /// in the same call of rank `to`; both must name the same bytes.
+    /// in the same call of rank `to`; both must name the same size.
     pub fn send(&mut self, to: u32, tag: u32, buffer: *const u8, bytes: u64) -> Result<(), Error> {
         let (to, from) = (self.tagged.peer(to, "to")?, piece(buffer, bytes, "buffer")?);
         self.steps.push(RecordedStep::Send { to, tag, from });
@@ -194,15 +194,15 @@ impl Recorder {
         Ok(())
     }
 
-    /// Records a local barrier: operations recorded after it start when all recorded before are done on this rank. It
-    /// orders nothing on other ranks, and only the steps behind it wait for it.
+    /// Records a local barrier: operations recorded after the barrier start when all operations recorded before it are
+    /// done on this rank. The barrier orders nothing on other ranks, and only the operations behind it wait.
     pub fn barrier(&mut self) {
         self.steps.push(RecordedStep::Barrier);
     }
 
-    /// Ends the recording and sends it to the service process, which keeps it. All ranks of the group that call it end
-    /// it in the same order among their recordings; a rank without operations in it ends an empty one. After an error
-    /// this rank has no part in it.
+    /// Ends the recording and sends it to the service process, which keeps it. All ranks of the group that call the
+    /// recording end it in the same order among their recordings. A rank without operations in the recording ends an
+    /// empty one. After an error this rank has no part in the recording.
     ///
     /// # Errors
     /// [`Error::Forked`], [`Error::ServiceLost`], or the error that the service process reports.
@@ -330,8 +330,8 @@ impl Recorded {
     /// blocks.
     ///
     /// # Safety
-    /// All recorded memory is valid until the request has completed, also when it is dropped before. Until then nothing
-    /// else writes to it or reads written pieces.
+    /// All recorded memory is valid until the request has completed, also when the request is dropped before. Until
+    /// then nothing else writes to that memory or reads written pieces.
     pub unsafe fn call(&self) -> Result<Request, Error> {
         // The entry carries only the number of the recording.
         let call = Call::new(CallKind::Tagged(TaggedCall::Recorded { recording: self.number }));
@@ -354,7 +354,7 @@ impl Recorded {
     /// Forgets the recording, after waiting for its calls in flight. Local.
     ///
     /// # Errors
-    /// [`Error::Forked`], [`Error::ServiceLost`]; the recording is gone all the same.
+    /// [`Error::Forked`], [`Error::ServiceLost`]; the recording is gone also after an error.
     pub fn free(mut self) -> Result<(), Error> {
         self.close()
     }

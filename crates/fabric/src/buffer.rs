@@ -1,7 +1,7 @@
 //! Payload buffers: a bounded pool of slabs in three sizes.
 //!
-//! Invariant: slabs in use plus free slabs never exceed the pool's bound in bytes. A [`SendBuffer`] returns its slab
-//! when it is dropped, by whichever thread: datapath threads may fill buffers for the conductor.
+//! Invariant: slabs in use plus free slabs never exceed the pool's bound in bytes. Any thread may drop a
+//! [`SendBuffer`], which returns the buffer's slab: datapath threads may fill buffers for the conductor.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -21,7 +21,8 @@ struct PoolState {
 }
 
 impl PoolState {
-    /// Takes a slab of `class`. Allocates it if the bound allows, and frees slabs of other classes for that if need be.
+    /// Takes a free slab of `class`, or allocates a slab within the bound. Frees slabs of other classes if the bound
+    /// requires that.
     fn allocate(&mut self, class: usize) -> Option<Box<[u8]>> {
         if let Some(slab) = self.free[class].pop() {
             return Some(slab);
@@ -64,7 +65,7 @@ fn lock(pool: &Mutex<PoolState>) -> MutexGuard<'_, PoolState> {
 
 /// A payload to fill and pass to [`Fabric::send`](crate::Fabric::send). Dropping it returns its slab to the pool.
 pub struct SendBuffer {
-    /// Taken by `drop` alone.
+    /// `None` only after `drop` has taken the slab.
     slab: Option<Box<[u8]>>,
     length: usize,
     class: usize,

@@ -1,8 +1,8 @@
 //! The requirements on every kind of [`Fabric`], as functions that panic when a kind breaks one.
 //!
 //! A kind's test passes [`all`] a factory of endpoints that can reach each other. One thread drives all endpoints. When
-//! all are idle, it arms them and polls their descriptors, so each check also exercises the wake rule. A lost wake-up
-//! ends in a panic that names it. Never reads the internals of a kind.
+//! all endpoints are idle, the thread arms them and polls their descriptors. So each check also exercises the wake
+//! rule. A lost wake-up ends in a panic that names it. Never reads the internals of a kind.
 
 mod placement;
 
@@ -16,12 +16,13 @@ use crate::{PeerId, PeerLoss, SendError, SendPayload};
 
 pub use placement::payloads_are_placed;
 
-/// Makes an endpoint with these limits that can reach the endpoints made before. Equal numbers mean equal ids.
+/// Makes an endpoint with these limits that can reach all earlier endpoints. Equal numbers give endpoints with equal
+/// ids.
 pub type Factory<'a> = dyn FnMut(u64, FabricLimits) -> Box<dyn Fabric> + 'a;
 
 /// Time without an event after which a wake-up counts as lost. Generous, because only a failing check waits so long.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Rounds of progress after which a check is stuck in a livelock.
+/// Rounds of progress after which a check counts as stuck in a livelock.
 const ROUNDS: usize = 10_000_000;
 
 /// Runs every check.

@@ -1,8 +1,9 @@
 //! Declarations of C libraries that are loaded at run time and never linked, so that the daemon starts without them.
 //!
-//! Invariant: layouts and values equal the installed headers'. A test of each library proves it with the C compiler.
+//! Invariant: layouts and values equal the installed headers. A test of each library checks this with the C compiler.
 
-/// Declares structures: `whole` C types, or their first fields (`part`). A field may give its different name in C.
+/// Declares structures: `whole` C types, or their first fields (`part`). A field with another name in C states that
+/// name.
 macro_rules! structures {
     ($($extent:ident $name:ident = $theirs:literal {
         $($field:ident $(= $path:literal)?: $kind:ty),* $(,)?
@@ -45,7 +46,7 @@ macro_rules! constants {
 }
 pub(crate) use constants;
 
-/// A C expression and the value that it must have.
+/// A C expression and the value that the expression must have.
 #[cfg(test)]
 pub(crate) type Fact = (String, i128);
 

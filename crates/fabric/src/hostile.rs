@@ -1,8 +1,8 @@
 //! Scripted attacks of a peer or of a man in the middle on a TCP connection, for fuzzing and tests. The attacks run
 //! against the machines that parse the connection's bytes. No sockets, no waiting.
 //!
-//! A script begins with the kind of connection; acts follow. An honest other end talks to the machine, and the script
-//! handles every byte of that end. Panics when something arrives that the other end has not sent.
+//! A script begins with the kind of connection; acts follow. An honest other end sends bytes to the machine, and the
+//! script decides what happens to each byte. Panics when something arrives that the other end has not sent.
 
 use crate::secured::{Handshake, HandshakeError, HandshakeStep, HandshakeTerms, Identity, Sealer, SharedKey};
 use crate::tcp::frame_reader::{FrameReader, ReadBuffers};
@@ -19,9 +19,10 @@ pub mod acts {
     pub const SKIP: u8 = 2;
     /// Delivers bytes of the script, as many as the next byte gives.
     pub const RAW: u8 = 3;
-    /// The other end, once it may, sends a frame: the next bytes give its header in bytes and its payload in KiB.
+    /// The other end sends a frame if its handshake has ended. The next two bytes give the header's length in bytes and
+    /// the payload's length in KiB.
     pub const FRAME: u8 = 4;
-    /// The other end itself sends script bytes instead of a frame, as many as the next byte gives.
+    /// The other end sends script bytes instead of a frame, as many as the next byte gives.
     pub const GARBAGE: u8 = 5;
 }
 
@@ -32,7 +33,7 @@ pub const DIALLED: u8 = 2;
 
 const READ: usize = 4096;
 
-/// One end of the connection. An open end is the machine that parses its bytes, or the one that seals them.
+/// One end of the connection. Once open, the machine under test is a reader of frames, and the other end is a sealer.
 enum AttackEnd<Open> {
     Handshake(Handshake),
     Open(Open),
@@ -54,7 +55,7 @@ struct Attack {
     sent_garbage: bool,
 }
 
-/// Takes up to `most` bytes from the front.
+/// Takes up to `most` bytes from the front of the script.
 fn take<'a>(script: &mut &'a [u8], most: usize) -> &'a [u8] {
     let (taken, rest) = script.split_at(most.min(script.len()));
     *script = rest;
@@ -68,7 +69,7 @@ fn byte(script: &mut &[u8]) -> usize {
 /// Plays a script.
 ///
 /// # Panics
-/// When the connection accepts something that the other end has not sent, or its bookkeeping breaks.
+/// When the connection accepts something that the other end has not sent, or the connection's bookkeeping breaks.
 pub fn play(mut script: &[u8]) {
     let kind = byte(&mut script) as u8;
     let encrypts = kind & ENCRYPTED != 0;
@@ -142,7 +143,7 @@ impl Attack {
         }
     }
 
-    /// The other end sends bytes of the stream of frames, if it may.
+    /// Sends bytes of the other end's stream of frames. Returns false if the other end's handshake has not succeeded.
     fn send(&mut self, bytes: &[u8]) -> bool {
         let AttackEnd::Open(sealer) = &mut self.other else { return false };
         if self.encrypts {
@@ -153,7 +154,7 @@ impl Attack {
         true
     }
 
-    /// The other end receives a handshake message of the machine.
+    /// Passes a handshake message of the machine to the other end.
     fn answer(&mut self, message: &[u8]) {
         let AttackEnd::Handshake(mut handshake) = std::mem::replace(&mut self.other, AttackEnd::Ended) else { return };
         assert_eq!(handshake.room().len(), message.len(), "messages have one length each");
@@ -214,7 +215,7 @@ impl Attack {
         self.victim = AttackEnd::Open(FrameReader::new(self.encrypts.then_some(keys.opener)));
     }
 
-    /// `taken` bytes are in place. Returns whether the connection goes on.
+    /// Handles `taken` bytes in the reader's room. Returns whether the connection goes on.
     fn arrived(&mut self, frame_reader: &mut FrameReader, taken: usize) -> bool {
         let mut arrived = Vec::new();
         let receiver = &mut |event: FabricEvent<'_>| match event {

@@ -48,7 +48,7 @@ pub const MAX_PAYLOAD: usize = 256 * 1024;
 /// Longest address blob that [`Fabric::local_address`] returns, in bytes.
 pub const MAX_ADDRESS: usize = 512;
 
-/// Identifies one service process to all others. The daemons draw it; this crate does not interpret it.
+/// Identifies one service process to all others. Each daemon draws its own id; this crate does not interpret ids.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct PeerId(pub u64);
 
@@ -81,7 +81,7 @@ pub enum SendPayload<'a> {
     Empty,
     /// Bytes that [`Fabric::send`] copies before it returns: for small control messages.
     Bytes(&'a [u8]),
-    /// A buffer from [`Fabric::payload_buffer`]. It is sent without a copy and returns to its pool on completion.
+    /// A buffer from [`Fabric::payload_buffer`], which is sent without a copy and returns to its pool on completion.
     Buffer(SendBuffer),
     /// Bytes that are read before [`Fabric::flush`] returns and must not change until then. A fabric that [reads in
     /// place](Fabric::reads_in_place) lets the kernel read them without a copy.
@@ -118,16 +118,16 @@ pub enum FabricEvent<'a> {
     /// The path to a connected peer broke. Reported once. The peer is then unknown and may be connected again. Messages
     /// that were accepted for the peer and not delivered are lost.
     PeerLost { peer: PeerId, why: PeerLoss },
-    /// A send or payload buffer refused as full since the last such event may succeed now.
+    /// A send or a payload buffer that was refused as full since the last `Room` may succeed now.
     Room,
 }
 
-/// Receives what arrives. A closure over events is a receiver too; each of its messages carries its payload.
+/// Receives events. A closure over events is a receiver too, and gets each payload with its message.
 pub trait MessageReceiver {
     fn event(&mut self, event: FabricEvent<'_>);
 
-    /// The memory for the `length` bytes of payload behind this header, part of which has yet to arrive. The kernel
-    /// writes the payload there. The fabric asks before each read, so an answer holds for one read only. When the
+    /// Returns the memory into which the kernel writes the `length` bytes of payload behind this header. Part of the
+    /// payload has yet to arrive. The fabric asks before each read, so an answer holds for one read only. When the
     /// answer changes, the fabric moves the bytes that have arrived. Without an answer the fabric buffers the payload.
     fn placement(&mut self, from: PeerId, header: &[u8], length: usize) -> Option<ScatterList> {
         let _ = (from, header, length);
@@ -183,7 +183,8 @@ pub enum ConnectError {
 /// Why [`Fabric::send`] failed. The message was not sent, and its buffer is back in the pool.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum SendError {
-    /// Too much is on its way to this peer, or the pool is empty. Try again after [`FabricEvent::Room`].
+    /// Too many messages or bytes are on their way to this peer, or the pool is empty. Try again after
+    /// [`FabricEvent::Room`].
     #[error("too much is on its way to {0}; send again when there is room")]
     Full(PeerId),
     #[error("{0} is not connected; connect it first")]
@@ -222,7 +223,7 @@ pub trait Fabric {
     fn connect(&mut self, peer: PeerId, address: &[u8]) -> Result<(), ConnectError>;
 
     /// Forgets `peer`. Messages on their way are still delivered if the peer accepts them within a bounded time and
-    /// before it is connected again. Does nothing for an unknown peer. The other end may report this one as lost.
+    /// before the peer is connected again. Does nothing for an unknown peer. The peer may report this end as lost.
     fn disconnect(&mut self, peer: PeerId);
 
     /// A buffer of `length` bytes to fill and send. None if the pool is used up or `length` exceeds [`MAX_PAYLOAD`].
@@ -240,12 +241,12 @@ pub trait Fabric {
     /// Accepts one message for `peer`. The message leaves with the next [`flush`](Fabric::flush) at the latest.
     fn send(&mut self, peer: PeerId, header: &[u8], payload: SendPayload<'_>) -> Result<(), SendError>;
 
-    /// Sends all accepted messages, as far as there is room. One flush of several messages costs less than one flush
-    /// each. [`progress`](Fabric::progress) flushes, too.
+    /// Sends all accepted messages, as far as there is room. One flush of several messages costs less than a flush of
+    /// each message. [`progress`](Fabric::progress) flushes, too.
     fn flush(&mut self) {}
 
-    /// Moves what can move and reports each event to `sink`. Never blocks; the work per call is bounded. Returns how
-    /// much was done; zero means that nothing can be done now.
+    /// Advances all work that can proceed, and reports each event to `sink`. Never blocks; the work per call is
+    /// bounded. Returns how much was done; zero means that nothing can be done now.
     fn progress(&mut self, sink: &mut dyn FnMut(FabricEvent<'_>)) -> usize;
 
     /// Does the work of `progress`, and reads payloads into the receiver's memory if this kind of fabric can.
@@ -253,7 +254,8 @@ pub trait Fabric {
         self.progress(&mut |event| receiver.event(event))
     }
 
-    /// Memory was withdrawn that payloads may be on their way to. Requests each place again and drops old ones.
+    /// Requests the place of each arriving payload again and drops old places. To be called after memory was withdrawn
+    /// that payloads may be on their way to.
     fn recheck_placements(&mut self, receiver: &mut dyn MessageReceiver) {
         let _ = receiver;
     }

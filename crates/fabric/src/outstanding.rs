@@ -46,7 +46,7 @@ pub(crate) fn check(
     fabric.ready(peer, length)
 }
 
-/// Checks as `check` does, then brings the payload into a buffer.
+/// Calls [`check`], then provides the payload in a buffer.
 pub(crate) fn admit(
     fabric: &mut impl Fabric,
     peer: PeerId,

@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 
 use crate::PeerId;
 
-/// Least time between two lines of one place.
+/// Least time between two lines of one place in the code.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Bounds the lines of one place; see [`limited`](crate::limited).
+/// Bounds the lines of one place in the code; see [`limited`](crate::limited).
 #[derive(Debug, Default)]
 pub struct LogLimit(Mutex<LogState>);
 

@@ -108,7 +108,7 @@ fn groups_do_not_mix() {
     }
 }
 
-/// A receiver that reads one datagram at a time is notified of more, whatever a foreign sender has put before them.
+/// Empty datagrams of a foreign sender hide no datagram behind them from a receiver that reads until nothing waits.
 #[test]
 fn empty_datagrams_hide_none_behind_them() {
     let settings = settings(6);

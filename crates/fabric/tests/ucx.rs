@@ -141,7 +141,7 @@ impl Drop for PeerProcess {
     }
 }
 
-/// A killed peer is found by the reset of its connection, whether or not a message was ever sent to it.
+/// A killed peer is found by the reset of its connection, whether or not a message was ever sent to the peer.
 #[test]
 #[ignore = "needs libucx0: make test"]
 fn a_killed_peer_is_lost() {

@@ -2,7 +2,7 @@
 //!
 //! The arena takes the whole range as one extent, without access rights. Then it splits and merges extents. jemalloc
 //! keeps its data about extents in private memory. So the range holds the program's bytes alone, and a forked child
-//! inherits consistent copies of both. Freed memory is kept warm within [`MOST_DIRTY`] bytes, then purged.
+//! inherits consistent copies of bytes and data. Freed memory is kept warm within [`MOST_DIRTY`] bytes, then purged.
 
 use std::ffi::{c_char, c_uint, c_void};
 use std::mem::size_of;
@@ -14,7 +14,7 @@ use tikv_jemalloc_sys::extent_hooks_t;
 
 use crate::{preserve_errno, range};
 
-/// Most freed bytes kept for reuse, unless this fraction of the bytes in use is more.
+/// Most freed bytes kept for reuse: this many, or the bytes in use divided by `DIRTY_PART` if that is more.
 const MOST_DIRTY: isize = 64 << 20;
 const DIRTY_PART: isize = 4;
 /// Room beyond the largest allocation, so that it also fits at an odd alignment.
@@ -140,18 +140,18 @@ pub(crate) fn resize(memory: *mut c_void, bytes: usize) -> *mut c_void {
 pub(crate) fn free(memory: *mut c_void) {
     let bytes = usable_size(memory);
     preserve_errno(|| {
-        // SAFETY: as in `resize`.
+        // SAFETY: allocated by this arena, which the caller has checked by the address.
         unsafe { jemalloc::dallocx(memory, FLAGS.load(Ordering::Acquire)) };
         count_freed(bytes);
     });
 }
 
 pub(crate) fn usable_size(memory: *mut c_void) -> usize {
-    // SAFETY: as in `resize`.
+    // SAFETY: allocated by this arena, which the caller has checked by the address.
     unsafe { jemalloc::sallocx(memory, FLAGS.load(Ordering::Acquire)) }
 }
 
-/// Counts an allocation. It reuses free memory first.
+/// Counts an allocation, which reuses free memory first.
 fn count_allocated(bytes: usize) {
     USED.fetch_add(bytes as isize, Ordering::Relaxed);
     let left = DIRTY.fetch_sub(bytes as isize, Ordering::Relaxed).wrapping_sub(bytes as isize);

@@ -2,7 +2,7 @@
 //!
 //! A private mapping of the memfd would show the parent's later writes. So the forking process copies the content of
 //! the range before the fork, to memory that the child inherits. The child moves the copy to the range's addresses; the
-//! parent frees its own. Concurrent writes of other parent threads may be in the copy, in part or not at all.
+//! parent frees its copy. Concurrent writes of other parent threads may be in the copy, in part or not at all.
 //! posix_spawn, system, popen and vfork run no handlers, and their children become another program.
 //!
 //! | the forking thread | has done |
@@ -12,7 +12,7 @@
 //! | as the child | moved the copy to the range's addresses, dropped the memfd, and closed the heap to allocations |
 //!
 //! Handlers of other libraries may use the heap. This library is initialized first and so registers its handlers first.
-//! They therefore run last before the fork and first after it.
+//! This library's handlers therefore run last before the fork and first after it.
 
 use std::cell::Cell;
 

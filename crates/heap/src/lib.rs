@@ -2,8 +2,8 @@
 //!
 //! `LD_PRELOAD=liboutboard_heap.so OUTBOARD_HEAP=shared` puts this library's malloc and related functions before
 //! libc's. Allocations from 64 KiB on come from one address range that a memfd backs. When liboutboard attaches, it
-//! passes that memfd to the service process ([`outboard_heap`]). libc serves all others, and all once the range is
-//! full.
+//! passes that memfd to the service process ([`outboard_heap`]). libc serves all other allocations, and every
+//! allocation once the range is full.
 //!
 //! | module | answers the question |
 //! |---|---|
@@ -53,7 +53,7 @@ fn fail_with(errno: c_int) -> *mut c_void {
     ptr::null_mut()
 }
 
-/// As in C.
+/// Behaves as in C.
 #[unsafe(no_mangle)]
 pub extern "C" fn malloc(size: usize) -> *mut c_void {
     let memory = allocate_shared(size, 1, false);
@@ -61,7 +61,7 @@ pub extern "C" fn malloc(size: usize) -> *mut c_void {
     if memory.is_null() { unsafe { libc_allocator::__libc_malloc(size) } } else { memory }
 }
 
-/// As in C.
+/// Behaves as in C.
 #[unsafe(no_mangle)]
 pub extern "C" fn calloc(count: usize, size: usize) -> *mut c_void {
     let memory = allocate_shared(count.saturating_mul(size), 1, true);
@@ -69,10 +69,10 @@ pub extern "C" fn calloc(count: usize, size: usize) -> *mut c_void {
     if memory.is_null() { unsafe { libc_allocator::__libc_calloc(count, size) } } else { memory }
 }
 
-/// As in C.
+/// Behaves as in C.
 ///
 /// # Safety
-/// As in C: nothing uses the memory afterwards.
+/// Nothing uses the memory afterwards, as in C.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn free(memory: *mut c_void) {
     if range::contains(memory) {
@@ -83,10 +83,10 @@ pub unsafe extern "C" fn free(memory: *mut c_void) {
     }
 }
 
-/// As in C.
+/// Behaves as in C.
 ///
 /// # Safety
-/// As in C: if the result is not null, nothing uses the old memory afterwards.
+/// If the result is not null, nothing uses the old memory afterwards, as in C.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn realloc(memory: *mut c_void, size: usize) -> *mut c_void {
     let held = range::contains(memory);
@@ -123,10 +123,10 @@ pub unsafe extern "C" fn realloc(memory: *mut c_void, size: usize) -> *mut c_voi
     moved
 }
 
-/// As in glibc.
+/// Behaves as in glibc.
 ///
 /// # Safety
-/// As [`realloc`].
+/// The contract of [`realloc`] holds.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn reallocarray(memory: *mut c_void, count: usize, size: usize) -> *mut c_void {
     match count.checked_mul(size) {
@@ -136,19 +136,19 @@ pub unsafe extern "C" fn reallocarray(memory: *mut c_void, count: usize, size: u
     }
 }
 
-/// As in glibc.
+/// Behaves as in glibc.
 #[unsafe(no_mangle)]
 pub extern "C" fn memalign(alignment: usize, size: usize) -> *mut c_void {
     allocate_aligned(alignment, size)
 }
 
-/// As in C.
+/// Behaves as in C.
 #[unsafe(no_mangle)]
 pub extern "C" fn aligned_alloc(alignment: usize, size: usize) -> *mut c_void {
     allocate_aligned(alignment, size)
 }
 
-/// As in POSIX.
+/// Behaves as in POSIX.
 ///
 /// # Safety
 /// `memory` may be written to.
@@ -166,13 +166,13 @@ pub unsafe extern "C" fn posix_memalign(memory: *mut *mut c_void, alignment: usi
     0
 }
 
-/// As in glibc.
+/// Behaves as in glibc.
 #[unsafe(no_mangle)]
 pub extern "C" fn valloc(size: usize) -> *mut c_void {
     allocate_aligned(PAGE, size)
 }
 
-/// As in glibc.
+/// Behaves as in glibc.
 #[unsafe(no_mangle)]
 pub extern "C" fn pvalloc(size: usize) -> *mut c_void {
     match size.max(1).checked_next_multiple_of(PAGE) {
@@ -181,7 +181,7 @@ pub extern "C" fn pvalloc(size: usize) -> *mut c_void {
     }
 }
 
-/// As in glibc.
+/// Behaves as in glibc.
 ///
 /// # Safety
 /// The memory is null or was allocated here.
@@ -194,20 +194,20 @@ pub unsafe extern "C" fn malloc_usable_size(memory: *mut c_void) -> usize {
     }
 }
 
-/// As in C23: later versions of glibc have this function, and would not recognize the heap's memory.
+/// Behaves as in C23. Later versions of glibc have this function, and would not recognize the heap's memory.
 ///
 /// # Safety
-/// As [`free`].
+/// The contract of [`free`] holds.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn free_sized(memory: *mut c_void, _size: usize) {
     // SAFETY: the caller keeps this contract.
     unsafe { free(memory) }
 }
 
-/// As in C23, like `free_sized`.
+/// Behaves as in C23, and is here for the same reason as `free_sized`.
 ///
 /// # Safety
-/// As [`free`].
+/// The contract of [`free`] holds.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn free_aligned_sized(memory: *mut c_void, _alignment: usize, _size: usize) {
     // SAFETY: the caller keeps this contract.
@@ -215,7 +215,7 @@ pub unsafe extern "C" fn free_aligned_sized(memory: *mut c_void, _alignment: usi
 }
 
 /// Returns the memfd that backs the heap, and stores the address and size of the range. liboutboard calls this when it
-/// attaches. The range begins at the memfd's first byte, and the descriptor stays the heap's. Returns a negative number
+/// attaches. The range begins at the memfd's first byte, and the heap keeps the descriptor. Returns a negative number
 /// and stores nothing if there is no heap: it is off, or this process is a forked child with private memory.
 ///
 /// # Safety

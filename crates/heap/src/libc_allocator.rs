@@ -18,7 +18,7 @@ unsafe extern "C" {
 
 type UsableSize = unsafe extern "C" fn(*mut c_void) -> usize;
 
-/// The only function without a second name; null until it is looked up.
+/// libc's only function without a second name; null until the function is looked up.
 static USABLE_SIZE: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
 const NAME: &CStr = c"malloc_usable_size";
 

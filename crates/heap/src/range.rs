@@ -11,9 +11,10 @@
 //! child's range is private memory at equal addresses.
 //!
 //! Invariants: the range never moves and is never freed; its memfd always has the size of the range. Memory comes from
-//! the kernel's internal tmpfs, which has no size limit. If memory runs out, an access ends as one of plain memory
-//! does. Nothing is allocated before its first access: that would take no time, but memory that many programs never
-//! use. Under strict accounting (`vm.overcommit_memory=2`) an access could end with SIGBUS, so there is no range then.
+//! the kernel's internal tmpfs, which has no size limit. If memory runs out, an access ends as an access to plain
+//! memory does. Nothing is allocated before its first access: allocation in advance would cost little time, but memory
+//! that many programs never use. Under strict accounting (`vm.overcommit_memory=2`) an access could end with SIGBUS, so
+//! there is no range then.
 
 use std::ffi::c_void;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
@@ -26,12 +27,14 @@ use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags};
 use rustix::process::Resource;
 
-/// Programs expect small descriptor numbers, and overwrite descriptors that hold them.
+/// Least descriptor number of the memfd. Programs expect small descriptor numbers, and overwrite descriptors that have
+/// such numbers.
 const LEAST_DESCRIPTOR: RawFd = 512;
 
-/// Limits on the range, each with the multiple of the range's size that it must allow and its name for users. Growing a
-/// file beyond its limit would end the program. Addresses must suffice for the range, a fork's copy and plain memory,
-/// data for the copy.
+/// Limits of the process that the range must respect: each with the multiple of the range's size that the limit must
+/// allow, and with the limit's name for users. A program that grows a file beyond `RLIMIT_FSIZE` would be killed. The
+/// limit on addresses must allow the range, the copy in a forked child and plain memory. The limit on data must allow the
+/// copy.
 const LIMITS: [(Resource, u64, &str); 3] = [
     (Resource::Fsize, 1, "the size of files (`ulimit -f`)"),
     (Resource::As, 3, "addresses (`ulimit -v`)"),
@@ -127,14 +130,15 @@ pub(crate) fn reserve(bytes: usize) -> Result<(), ReserveError> {
     // SAFETY: the kernel chooses fresh addresses, which nobody knows yet.
     let start = unsafe { rustix::mm::mmap(ptr::null_mut(), bytes, ProtFlags::empty(), flags, &memfd, 0) }
         .map_err(kernel("reserve"))?;
-    // A child made without fork's handlers faults here; otherwise it would write to its parent's memory.
+    // A child made without fork's handlers faults in the range. Otherwise the child would write to its parent's memory.
     // SAFETY: the addresses belong to the range, and nobody uses them yet.
     unsafe { rustix::mm::madvise(start, bytes, Advice::LinuxDontFork) }.map_err(kernel("keep from children"))?;
-    // SAFETY: as above.
+    // SAFETY: the addresses belong to the range, and nobody uses them yet.
     unsafe { rustix::mm::madvise(start, bytes, Advice::LinuxDontDump) }.map_err(kernel("keep from core dumps"))?;
     if huge_pages_everywhere() {
-        // malloc's memory would have huge pages unasked. The kernel may refuse them to shared memory.
-        // SAFETY: as above.
+        // malloc's plain memory would have huge pages without a request. The kernel may refuse huge pages to shared
+        // memory.
+        // SAFETY: the addresses belong to the range, and nobody uses them yet.
         let _ = unsafe { rustix::mm::madvise(start, bytes, Advice::LinuxHugepage) };
     }
     START.store(start.expose_provenance(), Ordering::Relaxed);
@@ -175,7 +179,7 @@ pub(crate) fn commit(memory: *mut c_void, bytes: usize) -> bool {
     if usable {
         USABLE.fetch_max(memory.addr().wrapping_add(bytes).wrapping_sub(bounds().0.addr()), Ordering::Relaxed);
         // A failure only leaves the pages out of core dumps.
-        // SAFETY: as above; the advice does not change the content.
+        // SAFETY: the pages belong to the range, and the advice does not change their content.
         let _ = unsafe { rustix::mm::madvise(memory, bytes, Advice::LinuxDoDump) };
     }
     usable
@@ -239,7 +243,7 @@ impl SharedRange {
     }
 }
 
-/// A copy of the range's content at the fork of its process, at other addresses.
+/// A copy of the range's content at a fork, at other addresses than the range.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RangeCopy {
     start: *mut c_void,

@@ -29,7 +29,7 @@ pub(crate) enum HeapSettingError {
 /// Reads the variable through libc, the only way by which a program may change its environment.
 fn variable(name: &CStr) -> Option<String> {
     // SAFETY: the text is copied before this thread does anything else. A program must not change its environment in
-    // one thread while another reads it, and libc itself reads it.
+    // one thread while another thread reads the environment, and libc itself reads it.
     let found = unsafe { libc::getenv(name.as_ptr()).as_ref().map(|text| CStr::from_ptr(text)) }?;
     Some(found.to_string_lossy().into_owned()).filter(|text| !text.is_empty())
 }
@@ -52,7 +52,7 @@ pub(crate) fn requested_bytes() -> Result<Option<usize>, HeapSettingError> {
     }
 }
 
-/// Memory of this machine. A cgroup may allow less; an access beyond it then ends as one of plain memory does.
+/// Memory of this machine. A cgroup may allow less; an access beyond that limit ends as an access to plain memory does.
 fn machine_memory() -> u64 {
     let found = rustix::system::sysinfo();
     found.totalram.saturating_mul(u64::from(found.mem_unit))

@@ -26,7 +26,8 @@ enum HeapState {
     Closed,
 }
 
-/// Forks with a copy after which the heap closes. Later forks copy only memory still in use, which shrinks over time.
+/// After this many forks with a copy the heap closes. Later forks copy only memory still in use, which shrinks over
+/// time.
 const MOST_FORKS: u32 = 8;
 
 static STATE: AtomicU8 = AtomicU8::new(HeapState::NotStarted as u8);

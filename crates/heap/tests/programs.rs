@@ -100,12 +100,12 @@ fn threads_free_allocations_of_other_threads_for_minutes() {
     assert!(output.stdout.is_empty() && output.stderr.is_empty(), "{output:?}");
 }
 
-/// The tests fail as often as on plain memory: not at all, or where they fail on this machine anyway.
+/// As many tests fail as on plain memory: none, or the tests that fail on this machine anyway.
 #[test]
 #[ignore = "minutes: make soak; needs python3-pytest and python3-hypothesis"]
 fn numpy_test_suite_fails_as_on_plain_memory() {
     let verdict = |mut command: Command| {
-        // Skips tests that need more memory. One module of Debian's cannot be loaded.
+        // Skips tests that need more memory. One module of Debian's package cannot be loaded.
         command.env("NPY_AVAILABLE_MEM", "2GB").env("OPENBLAS_NUM_THREADS", "1");
         let arguments = "-m pytest -q -p no:cacheprovider --tb=no --continue-on-collection-errors --pyargs numpy";
         command.args(arguments.split(' '));
@@ -186,7 +186,8 @@ fn invalid_setting_is_reported_once() {
     }
 }
 
-/// There is no range under limits that it would break. When the heap is full, libc serves the rest.
+/// If the range would exceed a resource limit, the heap stays closed. When the heap is full, libc serves further
+/// allocations.
 #[test]
 fn resource_limits_keep_the_heap_closed() {
     let program = compiled("gcc", "heap.c", "limits");
@@ -258,7 +259,7 @@ fn lammps_results_match_plain_memory() {
     assert_eq!(numbers(on_heap(Command::new("lmp"))), plain);
 }
 
-/// The shell has large memory in use at every fork, so a message reports that its new memory is not shared.
+/// The shell has large memory in use at every fork, so a message reports that the shell's new memory is not shared.
 #[test]
 fn forking_script_output_matches_plain_memory() {
     let script = "big=$(seq 1 40000); for at in $(seq 1 40); do (echo \"$big\" | cksum; echo $at) & wait; done; \

@@ -1,8 +1,9 @@
 //! `--background`: runs the daemon as an independent process, for starters that continue meanwhile. A rank of a job
-//! needs this, systemd does not.
+//! needs this option, systemd does not.
 //!
-//! This process starts the real daemon, waits until it is ready and exits. Its parent gets one exit status, and init
-//! adopts the daemon. The daemon does not inherit a rank's session and terminal, descriptors, or processor affinity.
+//! This process starts the real daemon, waits until the daemon is ready, and exits. The parent of this process gets one
+//! exit status, and init adopts the daemon. The daemon does not inherit a rank's session and terminal, descriptors, or
+//! processor affinity.
 
 use std::ffi::OsString;
 use std::io::Read;
@@ -15,18 +16,18 @@ use rustix::thread::CpuSet;
 
 use crate::{DaemonError, kernel};
 
-/// Time that the daemon has until ranks may attach.
+/// Time limit for the daemon's start, until ranks may attach.
 pub(crate) const READY_LIMIT: Duration = Duration::from_secs(20);
 
-/// Starts this program again without `--background`; returns when it is ready.
+/// Starts this program again without `--background`; returns when the new process is ready.
 pub(crate) fn start() -> Result<(), DaemonError> {
-    // SAFETY: the call only marks descriptors, and closes none.
+    // SAFETY: the call only marks descriptors and closes none of them.
     unsafe { libc::close_range(3, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC as libc::c_int) };
-    // Fails for the leader of a process group, whose child at least gets a new group.
+    // The call fails for the leader of a process group; the daemon then gets only a new process group.
     let _ = rustix::process::setsid();
     let mut every = CpuSet::new();
     (0..CpuSet::MAX_CPU).for_each(|processor| every.set(processor));
-    // Fails if a policy forbids it; the daemon then keeps its starter's processors.
+    // The call fails if a policy forbids it; the daemon then keeps the processors of its starter.
     let _ = rustix::thread::sched_setaffinity(None, &every);
     let own = std::env::current_exe().map_err(kernel("find this program"))?;
     let arguments: Vec<OsString> = std::env::args_os().skip(1).filter(|word| word != "--background").collect();

@@ -2,8 +2,8 @@
 //!
 //! The driving thread obeys an order to end within milliseconds, unless it hangs. It hangs while it accesses a rank's
 //! memory whose page faults nobody serves, for example on a blocked file system. Only the end of the process interrupts
-//! such an access. A thread here ends the process when an order stays unread. It sleeps until an order comes, and
-//! shares only the log's queue with other threads.
+//! such an access. The thread of this module ends the process when an order stays unread. This thread sleeps until an
+//! order comes, and shares only the log's queue with other threads.
 
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
@@ -12,10 +12,10 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 /// Time after which an unread order ends the process: many times the delay of a busy daemon.
 const LIMIT: Duration = Duration::from_secs(5);
-/// Interval of checks on an unread order.
+/// Interval of checks whether an order is still unread.
 const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Makes sure that orders readable from `orders` are obeyed.
+/// Starts the thread that makes sure that orders readable from `orders` are obeyed.
 pub(crate) fn enforce_orders(orders: OwnedFd) -> std::io::Result<()> {
     std::thread::Builder::new().name("ending".into()).spawn(move || watch(&orders))?;
     Ok(())
@@ -26,7 +26,7 @@ fn watch(orders: &OwnedFd) {
     loop {
         let lies =
             |limit: Option<&Timespec>| poll(&mut [PollFd::new(orders, PollFlags::IN)], limit).is_ok_and(|n| n > 0);
-        // The poll fails only when interrupted; an order then does not count as waiting.
+        // The poll fails only if it is interrupted. In that case the order counts as read.
         if !lies(left_since.map(|_| &Timespec { tv_sec: 0, tv_nsec: 0 })) {
             left_since = None;
             continue;
@@ -37,7 +37,8 @@ fn watch(orders: &OwnedFd) {
                  page faults nobody serves; it ends at once"
             );
             crate::log::finish();
-            // SAFETY: ends the process. Other exit handlers could wait for the thread that hangs.
+            // SAFETY: `_exit` ends the process at once. `exit` would run exit handlers, which could wait for the thread
+            // that hangs.
             unsafe { libc::_exit(1) };
         }
         std::thread::sleep(CHECK_INTERVAL);

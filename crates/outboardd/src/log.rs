@@ -1,11 +1,11 @@
 //! The daemon's log: a thread takes lines from a bounded queue and writes them to standard error.
 //!
-//! Invariants: no logging thread waits for standard error. Lines without room in the queue are lost and counted
-//! ([`LOST_LINES`]). The ending daemon waits for its last lines only while standard error accepts bytes, so an unread
-//! pipe does not keep the process.
+//! Invariants: no logging thread waits for standard error. Lines that find the queue full are lost and counted
+//! ([`LOST_LINES`]). At its end the daemon waits for its last lines only while standard error accepts bytes, so a pipe
+//! that nobody reads does not keep the process alive.
 //!
-//! tracing-appender has such a queue, but blocks at the end: without a reader its guard waits for more than a second.
-//! Its guard also prints to standard output, where a rank's pipe may be full or closed.
+//! tracing-appender has such a queue, but blocks at the end of the process: if nobody reads, its guard waits for more
+//! than a second. The guard also prints to standard output, where a rank's pipe may be full or closed.
 
 use std::collections::VecDeque;
 use std::io::{self, Write};
@@ -22,12 +22,12 @@ use rustix::stdio::stderr;
 const MOST_LINES: usize = 4096;
 /// Longest wait for the last lines while standard error accepts bytes.
 const LAST_LINES: Duration = Duration::from_secs(2);
-/// Interval of checks whether standard error accepts bytes.
+/// Interval of checks whether standard error accepts bytes again.
 const CHECK_INTERVAL: Duration = Duration::from_millis(10);
 
 struct DaemonLog {
     queue: Mutex<Queue>,
-    /// Signals that a line was queued, or that the last one is written.
+    /// Signals that a line was queued, or that the last line is written.
     changed: Condvar,
 }
 
@@ -35,7 +35,7 @@ struct Queue {
     lines: VecDeque<Vec<u8>>,
     started: bool,
     writing: bool,
-    /// Lines lost since the log last reported a loss.
+    /// Lines lost since the log last reported lost lines.
     lost: u64,
 }
 
@@ -51,7 +51,7 @@ pub(crate) fn start() -> io::Result<()> {
 pub(crate) struct LogWriter;
 
 impl Write for LogWriter {
-    /// Never fails, so a full disk or queue causes no further log line.
+    /// The write never fails, so a full disk or queue causes no further log line.
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         LOG.put(line.to_vec());
         Ok(line.len())
@@ -62,18 +62,18 @@ impl Write for LogWriter {
     }
 }
 
-/// Logs the reason of the daemon's end, after all other lines.
+/// Logs the reason for the daemon's end, after all other lines.
 pub(crate) fn log_final_error(text: &str) {
     let line = format!("outboardd: {text}\n").into_bytes();
     if LOG.queue().started {
         LOG.put(line);
     } else {
-        // If this fails as well, there is no output left.
+        // If this write fails as well, there is no output left.
         let _ = io::stderr().write_all(&line);
     }
 }
 
-/// Waits until all lines are written, or standard error accepts no more.
+/// Waits until all lines are written, or until standard error accepts no more bytes.
 pub(crate) fn finish() {
     let until = Instant::now() + LAST_LINES;
     let mut queue = LOG.queue();
@@ -139,7 +139,7 @@ impl Queue {
     }
 }
 
-/// Waits for a reader even if others have made standard error non-blocking.
+/// Writes a whole line. Waits for a reader even if another process has made standard error non-blocking.
 fn write_all(output: BorrowedFd<'_>, mut line: &[u8]) -> Result<(), Errno> {
     while !line.is_empty() {
         match rustix::io::write(output, line) {
@@ -167,7 +167,7 @@ mod tests {
 
     use super::*;
 
-    /// Fills the pipe first, whatever its size.
+    /// Fills the pipe first, whatever the size of the pipe.
     #[test]
     fn lines_beyond_the_queue_are_lost_and_counted_once_the_others_are_written() {
         let (reader, writer) = io::pipe().expect("descriptors");

@@ -1,4 +1,5 @@
-//! `outboardd`, the daemon: command line, signals, log. Runs a service process, or a relay to one elsewhere.
+//! `outboardd`, the daemon: command line, signals, log. Runs a service process, or a relay to a service process on
+//! another machine.
 
 mod activation;
 mod background;
@@ -47,14 +48,14 @@ fn main() -> ExitCode {
     let matches = Settings::command().get_matches();
     let settings = Settings::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     if settings.print_settings {
-        // A reader that closes the pipe early is no failure.
+        // It is no failure if the reader closes the pipe early.
         let _ = writeln!(std::io::stdout(), "{}", settings::print(&matches));
         return ExitCode::SUCCESS;
     }
     let ended = if settings.background { background::start() } else { serve(&settings) };
     let code = match ended {
         Ok(()) => ExitCode::SUCCESS,
-        // The daemon itself has printed the reason.
+        // The background daemon itself has printed the reason.
         Err(DaemonError::Early(status)) if status.code().is_some() => ExitCode::FAILURE,
         Err(failure) => {
             log::log_final_error(&failure.to_string());
@@ -73,7 +74,7 @@ fn serve(settings: &Settings) -> Result<(), DaemonError> {
     let passed = activation::descriptor()?;
     let filter: Targets = settings.log.parse().map_err(|error| DaemonError::Log(settings.log.clone(), error))?;
     let terminal = std::io::IsTerminal::is_terminal(&std::io::stderr());
-    // Signals are blocked before any thread starts; otherwise that thread would receive them.
+    // Signals are blocked before any thread starts; otherwise the new thread would receive them.
     let signals = signals().map_err(kernel("take signals"))?;
     log::start().map_err(kernel("start the thread of the log"))?;
     let lines = tracing_subscriber::fmt::layer().with_writer(|| log::LogWriter).with_ansi(terminal);
@@ -92,7 +93,7 @@ fn serve(settings: &Settings) -> Result<(), DaemonError> {
             return Err(kernel("pin to that processor")(std::io::ErrorKind::InvalidInput));
         }
         cores.set(core);
-        // Threads started later inherit the affinity; the log's thread keeps its own.
+        // Threads that start later inherit the affinity. The thread of the log has already started and keeps its own.
         let pinned = rustix::thread::sched_setaffinity(None, &cores);
         pinned.map_err(kernel("pin to that processor"))?;
     }
@@ -108,14 +109,15 @@ fn serve(settings: &Settings) -> Result<(), DaemonError> {
         {
             tracing::warn!(%errno, "nobody hears that we are ready");
         }
-        // Does nothing if systemd did not start this process.
+        // The call does nothing if systemd did not start this process.
         if let Err(error) = sd_notify::notify(false, &[sd_notify::NotifyState::Ready]) {
             tracing::warn!(%error, "systemd does not hear that we are ready");
         }
     };
     let (relay, passed) = match (settings.dock, passed) {
         (Some(DockAt::Passed), Some(connection)) => {
-            // systemd runs all docks of a template as one user, whose other processes must not access this one.
+            // systemd runs all docks of a template as one user. Other processes of that user must not access the memory
+            // of this process.
             let closed = rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable);
             closed.map_err(kernel("close this process's memory to others"))?;
             (Some(Relay::accept(connection, settings)?), None)
@@ -141,27 +143,29 @@ fn serve(settings: &Settings) -> Result<(), DaemonError> {
     Ok(outboard_service::run(settings, socket, signals.as_fd(), stopped, ready)?)
 }
 
-/// Ends this process in good order, as its starter would.
+/// Ends this process in good order, as its starter would do.
 fn end() {
     // A process may always signal itself.
     let _ = rustix::process::kill_process(rustix::process::getpid(), Signal::TERM);
 }
 
-/// The descriptor that the parent left open for this process; a standard stream stays open beside it.
+/// The descriptor `number`, which the parent left open for this process. A standard stream is duplicated and stays
+/// open.
 fn descriptor(number: i32) -> std::io::Result<OwnedFd> {
     // SAFETY: `fcntl` with F_GETFD is harmless for any number.
     if number <= 0 || unsafe { libc::fcntl(number, libc::F_GETFD) } < 0 {
         return Err(std::io::ErrorKind::InvalidInput.into());
     }
     if number <= 2 {
-        // SAFETY: the descriptor is open, as just checked; nobody closes the standard streams.
+        // SAFETY: the descriptor is open, as just checked, and no code closes the standard streams.
         return unsafe { std::os::fd::BorrowedFd::borrow_raw(number) }.try_clone_to_owned();
     }
-    // SAFETY: the descriptor is open, and only this process knows its number.
+    // SAFETY: the descriptor is open, as just checked, and no other code of this process uses its number.
     Ok(unsafe { OwnedFd::from_raw_fd(number) })
 }
 
-/// SIGTERM and SIGINT as a descriptor, blocked everywhere else: threads started later inherit the mask.
+/// A descriptor for SIGTERM and SIGINT. Both signals are blocked in this thread, and threads started later inherit the
+/// mask.
 fn signals() -> std::io::Result<OwnedFd> {
     // SAFETY: the set is initialised before use and outlives the calls; the descriptor is fresh and unshared.
     unsafe {

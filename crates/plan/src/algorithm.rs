@@ -4,9 +4,10 @@
 //! of the collective builds its plans.
 //!
 //! `P` is the number of ranks and `m` is `floor(log2 P)`. `n` is the bytes of a block (allgather, alltoall, gather,
-//! scatter) or of the whole (all others). Where `P` is no power of two, reductions add a round before the others, in
-//! which the ranks beyond that power give their vector away. Most add another behind, in which these ranks get their
-//! share of the result. A round is a message that cannot leave before another has arrived.
+//! scatter) or of the whole (all others). If `P` is no power of two, reductions add a round at the start: the ranks
+//! beyond that power send their vectors to other ranks. Most reductions also add a round at the end, in which the ranks
+//! beyond that power receive their share of the result. A round is a message that cannot leave before another message
+//! has arrived.
 
 use std::fmt;
 
@@ -23,19 +24,21 @@ pub const WHOLE: u64 = u64::MAX;
 /// The way in which messages travel. A group agrees on one algorithm for each call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Algorithm {
-    /// `binomial`: a binomial tree, `ceil(log2 P)` rounds. Counted from the root, rank `v` hangs below `v` without its
-    /// lowest set bit. (CD-2.)
+    /// `binomial`: a binomial tree, `ceil(log2 P)` rounds. Counted from the root, the parent of rank `v` is `v` without
+    /// its lowest set bit. (CD-2.)
     ///
     /// Broadcast: the root sends `n` bytes in each round, every other rank receives `n` once. Reduce: the same tree,
     /// towards the root. Gather and scatter: inner ranks hold their subtrees' blocks, all of one size, in scratch.
     Binomial,
     /// `bruck`: distances grow by a factor of `ports + 1`, `ceil(log_(ports + 1) P)` rounds for any `P` (CD-2).
     ///
-    /// Allgather: in round `j` a rank sends blocks to `rank - i * (ports + 1)^j`, `i` from 1 to `ports`: as many, from
-    /// its own on, as are missing there. `(P - 1) * n` bytes each way. Blocks go straight to their place, in two
-    /// messages if they wrap round the last rank. So the rotation at the end of the paper's variant is not needed.
+    /// Allgather: in round `j` a rank sends blocks to `rank - i * (ports + 1)^j`, `i` from 1 to `ports`: the sender's
+    /// own block and the following ones, as many as the receiver misses. `(P - 1) * n` bytes each way. Blocks go
+    /// straight to their place, in two messages if they wrap round the last rank. So the rotation at the end of the
+    /// paper's variant is not needed.
     /// Alltoall, with one port: blocks of one size travel in steps of powers of two, together with others that need the
-    /// same step. Each rank sends `ceil(log2 P) * P / 2 * n` bytes at most and copies twice as many through scratch.
+    /// same step. Each rank sends `ceil(log2 P) * P / 2 * n` bytes at most and copies twice as many bytes through
+    /// scratch.
     /// (J. Bruck and others, "Efficient algorithms for all-to-all communications in multiport message-passing systems",
     /// 1997.)
     Bruck {
@@ -63,7 +66,7 @@ pub enum Algorithm {
     /// one tree has none in the other (TH-6). The rounds are about `2 * log2 P` more than the segments of a half; each
     /// rank sends `n` bytes at most.
     DoubleTree {
-        /// As in [`Algorithm::Chain`].
+        /// Bytes of a segment, as in [`Algorithm::Chain`].
         segment: u64,
     },
     /// `halving`: vector halving with distance doubling, then a binomial gather of the parts to the root (TH-6). `2 *
@@ -82,7 +85,7 @@ pub enum Algorithm {
     /// every other rank `n`. Allgather: every rank sends its block to all others, `(P - 1) * n` bytes each way. (CD
     /// Sec. VI-B compares with this algorithm.)
     Linear,
-    /// `multicast`: a rank multicasts once to all others (MC-1, MC-8). It sends `n` bytes, which every other rank
+    /// `multicast`: a rank multicasts once to all others (MC-1, MC-8). The rank sends `n` bytes, which every other rank
     /// receives.
     ///
     /// Broadcast: the root multicasts. Allgather: all ranks multicast, one broadcast per rank, `chains` ranks at the
@@ -104,21 +107,22 @@ pub enum Algorithm {
     NeighbourExchange,
     /// `pairwise`: a rank has a message for every other rank.
     ///
-    /// Alltoall: in each of `P - 1` rounds a rank exchanges with one other. In round `i` this is `rank ^ i` where `P`
-    /// is a power of two; else it sends to `rank + i` and receives from `rank - i`. Reduce-scatter: each rank sends
-    /// every other rank its block, all at once, in segments. A segment is combined while others are under way. (GP-8.)
+    /// Alltoall: in each of `P - 1` rounds a rank exchanges blocks with one other rank. If `P` is a power of two, the
+    /// other rank is `rank ^ i` in round `i`. Otherwise a rank sends to `rank + i` and receives from `rank - i`.
+    /// Reduce-scatter: each rank sends every other rank its block, all at once, in segments. A segment is combined
+    /// while others are under way. (GP-8.)
     Pairwise {
-        /// As in [`Algorithm::Ring`].
+        /// Bytes of a segment of a block, as in [`Algorithm::Ring`].
         segment: u64,
     },
-    /// `chain` of a scan: from rank to rank, the vector cut into pieces that follow each other. The rounds, each of one
-    /// piece, are `P - 2` more than the pieces. Each rank but the last sends `n` bytes. For long vectors.
+    /// `chain` of a scan: the vector goes from rank to rank, cut into pieces that follow each other. A round moves one
+    /// piece, and there are `P - 2` more rounds than pieces. Each rank but the last sends `n` bytes. For long vectors.
     Pieces {
         /// Pieces of the vector, at least 1; the elements of the vector limit their number.
         pieces: u32,
     },
     /// `pull`: all messages at once, in scatter-destination order (GP-8). The engine may let the receiving side request
-    /// them (SP-5). 1 round.
+    /// the messages (SP-5). 1 round.
     Pull,
     /// `rabenseifner`: reduce-scatter by vector halving and distance doubling, then allgather by the way back (TH-6).
     /// `2 * m` rounds, two more where `P` is no power of two. Each rank sends less than `2 * n` bytes, some ranks `n`
@@ -132,22 +136,22 @@ pub enum Algorithm {
     /// and G. L. Steele, "Data parallel algorithms", 1986.)
     RecursiveDoubling,
     /// `recursive-halving`: pairs exchange halves of the blocks at halving distances. `m` rounds, two more where `P` is
-    /// no power of two. Each rank sends at most `n` bytes, also those that stand aside. (R. Thakur and others, 2005.)
+    /// no power of two. Each rank sends at most `n` bytes, also a rank that stands aside. (R. Thakur and others, 2005.)
     RecursiveHalving,
     /// `reduce-multicast`: a binomial reduce to rank 0, which multicasts the result (MC-1). `ceil(log2 P) + 1` rounds;
     /// each rank sends `n` bytes. For short vectors.
     ReduceMulticast {
-        /// As in [`Algorithm::Multicast`].
+        /// Multicast addresses for each block, as in [`Algorithm::Multicast`].
         subgroups: u16,
     },
     /// `reduce-scatter-multicast`: reduce-scatter round a ring, then every rank multicasts its block, all at once
-    /// (MC-8). `P` rounds. Each rank sends `n` bytes, where `ring` sends nearly twice as many, and receives as many as
-    /// with `ring`. For long vectors. (The composition of appendix B of the MC paper, with a ring in place of a network
-    /// that reduces.)
+    /// (MC-8). `P` rounds. Each rank sends `n` bytes, nearly half of the bytes that `ring` sends, and receives as many
+    /// bytes as with `ring`. For long vectors. (The composition of appendix B of the MC paper, with a ring in place of
+    /// a network that reduces.)
     ReduceScatterMulticast {
-        /// As in [`Algorithm::Multicast`].
+        /// Multicast addresses for each block, as in [`Algorithm::Multicast`].
         subgroups: u16,
-        /// As in [`Algorithm::Ring`].
+        /// Bytes of a segment of a block, as in [`Algorithm::Ring`].
         segment: u64,
     },
     /// `ring`: each rank sends only to its right neighbour `rank + 1`.
@@ -158,19 +162,19 @@ pub enum Algorithm {
     /// sends all blocks but one. Allreduce: a reduce-scatter, then an allgather round the same ring. For long vectors.
     /// (P. Patarasuk and X. Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", 2009.)
     Ring {
-        /// Bytes of a segment of a block, at least 1. Segments are whole elements. They are longer if a vector would
-        /// have more than [`crate::combine::MAX_SEGMENTS`]. [`WHOLE`] if blocks are not cut.
+        /// Bytes of a segment of a block, at least 1. Segments are whole elements. Segments are longer if a vector
+        /// would have more than [`crate::combine::MAX_SEGMENTS`]. [`WHOLE`] if blocks are not cut.
         segment: u64,
     },
-    /// `rotated-bruck`: as `bruck`, but with the rotation of the paper (CD-2). Blocks are appended in scratch from the
-    /// rank's own on, so every message is one run of bytes. All blocks are copied to their places in the end.
+    /// `rotated-bruck`: as `bruck`, but with the rotation of the paper (CD-2). Scratch holds the blocks in order, from
+    /// the rank's own on, so every message is one run of bytes. In the end all blocks are copied to their places.
     ///
     /// `ceil(log_(ports + 1) P)` rounds; `(P - 1) * n` bytes each way, and `P * n` bytes of scratch, which are copied.
     RotatedBruck {
-        /// As in [`Algorithm::Bruck`].
+        /// Messages that a rank sends at the same time, as in [`Algorithm::Bruck`].
         ports: u32,
     },
-    /// `scatter-allgather`: `P` blocks go down a binomial tree, then round a ring, which skips ranks that already have
+    /// `scatter-allgather`: `P` blocks go down a binomial tree, then round a ring that skips ranks which already have
     /// the block. `P - 1` rounds after the `ceil(log2 P)` of the tree; each rank sends less than `2 * n` bytes. (R. van
     /// de Geijn and others, "Collective communication: theory, practice, and experience", 2007.)
     ScatterAllgather,
@@ -308,7 +312,8 @@ impl Algorithm {
         )
     }
 
-    /// The algorithm that a group of `ranks` ranks uses in place of this one: the same, unless the group does not fit.
+    /// The algorithm that a group of `ranks` ranks uses: this one, or its replacement if the group does not fit this
+    /// one.
     pub fn effective_for(self, ranks: u32) -> Algorithm {
         match self {
             Algorithm::NeighbourExchange if !ranks.is_multiple_of(2) => Algorithm::Ring { segment: WHOLE },

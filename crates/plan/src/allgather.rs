@@ -5,8 +5,9 @@
 //! same choice on all ranks; the plan does not depend on that.
 //!
 //! Invariants: receives of message data follow nothing, so an engine posts them all at once (MC-4). Each block is
-//! written once on every rank, straight from the network except with `rotated-bruck`. `Input` is only read. A program
-//! takes time and memory in the order of `ranks`, for a leader times the ranks of its host, for any byte counts.
+//! written once on every rank, straight from the network except with `rotated-bruck`. `Input` is only read. Time and
+//! memory of a program grow with `ranks`, for a leader with `ranks` times the ranks of its host, and do not depend on
+//! byte counts.
 
 mod exchange;
 mod hierarchical;
@@ -19,7 +20,7 @@ use crate::partition::{chain_of, chain_ranks};
 use crate::program::{OpId, Program, Rank, Span};
 use crate::topology::Topology;
 
-/// The program of `rank` in an allgather of these blocks, among all ranks or among this many leaders of each host.
+/// The program of `rank` in an allgather of these blocks, among all ranks or among `leaders` leaders of each host.
 ///
 /// Empty blocks do not move. If all are empty, the program is empty. A group of one copies its block, or in place does
 /// nothing.
@@ -137,7 +138,7 @@ fn multicast(builder: &mut ProgramBuilder, blocks: GatheredBlocks<'_>, chains: u
     }
     let chain = chain_of(Rank(blocks.rank), blocks.ranks, chains);
     let turns = chain_ranks(blocks.ranks, chains, chain);
-    // A rank without bytes takes no turn, because it may have completed before its signal arrives.
+    // A rank without bytes takes no turn, because the rank may have completed before its signal arrives.
     let takes_turn = |rank: &u32| !blocks.of(*rank).is_empty();
     let before = (turns.start..blocks.rank).rev().find(takes_turn);
     let activated: Vec<OpId> =

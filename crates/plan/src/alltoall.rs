@@ -60,8 +60,8 @@ fn pull(mut builder: ProgramBuilder, rank: Rank, blocks: &Blocks) -> Program {
     builder.build()
 }
 
-/// Limits `program` to `batch` sends of data under way at a time: a send follows the one that is `batch` before it in
-/// the program (GP-8).
+/// Limits `program` to `batch` sends of data under way at a time: a send follows the send that is `batch` sends before
+/// it in the program (GP-8).
 ///
 /// Sends then leave in the order of the program. So all programs must keep one common order of the group's messages;
 /// scatter-destination order is one.

@@ -1,7 +1,7 @@
 //! Barrier: no rank leaves before all ranks have called.
 //!
-//! No bytes move. A rank sends an empty span of `Input`, which, unlike a signal, needs that the rank has called. A
-//! signal could come from an engine that stands in for an absent rank, and would let the others leave.
+//! No bytes move. A rank sends an empty span of `Input`. That message, unlike a signal, requires that the rank has
+//! called. A signal could come from an engine that stands in for an absent rank, and would let the other ranks leave.
 //!
 //! Invariant: a send follows all receives of its rank in earlier rounds.
 

@@ -1,7 +1,7 @@
-//! The binomial tree of several collectives. Counted from the root, rank `v` hangs below `v` without its lowest set
-//! bit.
+//! The binomial tree of several collectives. Counted from the root, the parent of rank `v` is `v` without its lowest
+//! set bit.
 //!
-//! Invariant: the ranks of a subtree are contiguous, its top first.
+//! Invariant: the ranks of a subtree are contiguous and begin with the top of the subtree.
 
 use std::ops::Range;
 

@@ -1,7 +1,7 @@
 //! Broadcast: every rank receives the root's contribution.
 //!
-//! The root has only `Input`, all other ranks have only `Output`, since MPI's one buffer is read on the root and
-//! written elsewhere.
+//! The root has only `Input`, all other ranks have only `Output`, since MPI's single buffer is read on the root and
+//! written on all other ranks.
 //!
 //! Invariants: receives follow nothing, so an engine posts them all at once (MC-4). Every byte arrives once on each
 //! rank but the root, straight in its place. Ranks count from the root round the group, so that all roots are alike.
@@ -16,7 +16,7 @@ use crate::binomial::TreePosition;
 use crate::builder::ProgramBuilder;
 use crate::program::{OpId, Program, Rank, Span};
 
-/// The most segments of a message: each step of a program takes memory of an engine.
+/// The most segments of a message: each step of a program takes memory in an engine.
 pub const MAX_SEGMENTS: u64 = 1 << 20;
 
 /// The program of `rank` in a broadcast of `bytes` bytes from `root` among `ranks` ranks.
@@ -62,7 +62,7 @@ impl TreePosition {
     }
 }
 
-/// Rank `v` receives from `v` without its lowest non-zero digit, to the base `radix`.
+/// Rank `v` receives from the rank whose number is `v` without its lowest non-zero digit to the base `radix`.
 fn k_nomial(builder: &mut ProgramBuilder, place: TreePosition, bytes: u64, radix: u32) {
     let TreePosition { ranks, rank, .. } = place;
     let all = place.span(0, bytes);
@@ -78,7 +78,7 @@ fn k_nomial(builder: &mut ProgramBuilder, place: TreePosition, bytes: u64, radix
         let digit = u64::from(rank) / lowest % radix;
         vec![builder.recv(place.at((u64::from(rank) - digit * lowest) as u32), 0, all, &[])]
     };
-    // The largest subtree first: it takes longest.
+    // The largest subtree comes first, because it takes longest.
     let mut weight = lowest / radix;
     while weight > 0 {
         let children = (1..radix).map(|digit| u64::from(rank) + digit * weight).take_while(|child| *child < ranks_wide);

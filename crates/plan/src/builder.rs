@@ -56,7 +56,7 @@ impl ProgramBuilder {
         self
     }
 
-    /// Sets how many roots multicast at the same time (MC-8) and over how many addresses each (MC-10).
+    /// Sets how many roots multicast at the same time (MC-8) and over how many addresses each root multicasts (MC-10).
     pub fn multicast_layout(&mut self, chains: u32, subgroups: u16) -> &mut Self {
         self.program.chains = chains;
         self.program.subgroups = subgroups;
@@ -90,7 +90,7 @@ impl ProgramBuilder {
     }
 
     /// Appends [`Op::Recv`]; otherwise as [`push`](Self::push). Message data must not wait to be received (MC-4). So
-    /// the verifier rejects `after`, or a barrier before, unless `span` is empty.
+    /// the verifier rejects `after`, or a barrier before the receive, unless `span` is empty.
     pub fn recv(&mut self, from: Rank, index: u32, span: Span, after: &[OpId]) -> OpId {
         self.push(Op::Recv { from, index, span }, after)
     }

@@ -1,19 +1,19 @@
 //! Task lists for NICs with deferred work (`FI_TRIGGER` of libfabric): a rank's program as messages that begin when
 //! counters reach thresholds. Pure; the tasks name messages as the program does.
 //!
-//! As on CORE-Direct's NIC (CD-1) a list is posted whole and messages wait for completions, here by counters in place
-//! of a management queue. Each complete task adds 1 to one counter. A step that follows nothing begins at once; a step
-//! that follows others begins when a counter reaches their number. A step that is in several sets of awaited steps has
-//! its own counter, and adding tasks join it to the counters of these sets. A step that no step follows adds to the
-//! counter of the list's end.
+//! As on CORE-Direct's NIC (CD-1), a list is posted whole and messages wait for completions. Counters take the place of
+//! CORE-Direct's management queue. Each complete task adds 1 to one counter. A step that follows nothing begins at
+//! once. A step that follows others begins when a counter reaches the number of these others. A step that is in several
+//! sets of awaited steps has its own counter, and [`DeferredAction::Add`] tasks add to the counters of these sets. A
+//! step that no step follows adds to the counter of the list's end.
 //!
-//! A message with bytes leaves when its receiver has cleared it, by a message without bytes of the receiver's own list.
-//! Without that, a rank that calls ahead of others would fill their NICs.
+//! A message with bytes leaves when its receiver has cleared the message. The receiver's own list clears it by a
+//! message without bytes. Without this, a rank that calls ahead of other ranks would fill their NICs.
 //!
 //! Messages use memory that mirrors the program's input and output, since a rank's memory may go away while the NIC
-//! works. The engine copies the bytes that the list sends into it ([`DeferredList::gathers`]) and the received bytes
-//! out of it ([`DeferredList::delivers`]). Copies of the program are also done by the engine, before the list or after
-//! it.
+//! works. The engine copies the bytes to be sent into this memory ([`DeferredList::gathers`]) and the received bytes
+//! out of this memory ([`DeferredList::delivers`]). The engine also does the copies of the program, before the list or
+//! after it.
 //!
 //! Invariants: a counter only grows. The end is reached once, when every task is complete. All members of a group agree
 //! whether a call is taken ([`choice`]). Never combines: deferred work has no reductions here.
@@ -26,9 +26,9 @@ use crate::algorithm::{Algorithm, WHOLE};
 use crate::program::{Buffer, Op, OpId, Program, Rank, Span};
 use crate::selection::{Choice, Collective};
 
-/// The most ranks of a call that is taken, so that a list has few counters.
+/// The most ranks of a call that deferred work accepts, so that a list has few counters.
 pub const MOST_RANKS: u32 = 64;
-/// The most bytes that all ranks of a call together contribute: engines read and write copies of them.
+/// The most bytes that all ranks of a call together contribute: engines read and write copies of these bytes.
 pub const MOST_BYTES: u64 = 64 << 20;
 /// The most counters of a list of [`MOST_RANKS`] ranks; a provider with fewer cannot be used.
 pub const MOST_COUNTERS: u32 = 64;
@@ -65,7 +65,8 @@ pub fn choice(collective: Collective, ranks: u32, bytes: u64) -> Result<Choice, 
     if ranks > MOST_RANKS {
         return Err(DeferredError::Ranks { ranks });
     }
-    // A rank of an alltoall has this many blocks.
+    // A broadcast counts the bytes of the whole, all other collectives the bytes of a block. A rank of an alltoall has
+    // `ranks` blocks.
     let bytes = bytes.saturating_mul(if collective == Collective::Broadcast { 1 } else { ranks.into() });
     if bytes > MOST_BYTES {
         return Err(DeferredError::Bytes { bytes });
@@ -201,7 +202,7 @@ impl StepsByKind {
         Ok(parts)
     }
 
-    /// Records the sent spans that are not received from other ranks: they come from the rank's memory.
+    /// Records the spans that are sent and not received from other ranks: these spans come from the rank's memory.
     fn gather(&mut self, program: &Program) -> Result<(), DeferredError> {
         for id in &self.sends {
             let Op::Send { span, .. } = program.steps[id.0 as usize].op else { continue };
@@ -233,7 +234,7 @@ impl StepsByKind {
     }
 }
 
-/// An id beyond the steps of the program for the message that clears a send.
+/// The id of the message that clears a send, beyond the ids of the program's steps.
 fn clearing(program: &Program, send: OpId) -> OpId {
     OpId(program.steps.len() as u32 + send.0)
 }
@@ -292,7 +293,7 @@ impl TaskCounters {
         })
     }
 
-    /// Tasks that add to the counters of all sets that contain a step, for steps with their own counter.
+    /// For each step with its own counter: tasks that add to the counters of all sets that contain the step.
     fn join_tasks(&mut self) -> Vec<DeferredTask> {
         let mut tasks = Vec::new();
         for (id, sets) in std::mem::take(&mut self.sets_of).into_iter().filter(|(_, sets)| sets.len() > 1) {

@@ -6,8 +6,9 @@
 //! produced one rank at a time, so that a group of 4,096 ranks never exists in memory as a whole.
 //!
 //! Invariants: a program depends on values that MPI makes equal on both ends of each message: group size, collective,
-//! root, byte counts. It depends on nothing else but the [`Algorithm`] and [`Topology`] that the group agrees on. Ids
-//! are dense and dependencies point backwards. This crate never does IO, reads no clock, and never sees payload.
+//! root, byte counts. A program depends on nothing else but the [`Algorithm`] and [`Topology`] that the group agrees
+//! on. Ids are dense and dependencies point backwards. This crate never does IO, reads no clock, and never sees
+//! payload.
 
 #![forbid(unsafe_code)]
 #![allow(missing_docs, reason = "the workspace alone uses it; names that say enough are the documentation")]

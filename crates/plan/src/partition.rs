@@ -1,8 +1,8 @@
 //! Balanced partitions: the ranks of a chain (MC-8), the chunks of a subgroup (MC-10).
 //!
-//! `total` items are cut into `parts` contiguous parts. Every part has `total / parts` items and the first `total %
-//! parts` of them one more. So sizes differ by at most one and nothing needs to divide evenly. Parts follow each other
-//! in order and cover every item once. Both ends of a message compute the same partition; it is never sent.
+//! `total` items are cut into `parts` contiguous parts. Every part has `total / parts` items, and the first `total %
+//! parts` parts have one item more. So sizes differ by at most one and nothing needs to divide evenly. Parts follow
+//! each other in order and cover every item once. Both ends of a message compute the same partition; it is never sent.
 
 use std::ops::Range;
 

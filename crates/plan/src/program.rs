@@ -17,7 +17,8 @@ pub enum Op {
     /// Receives the message `(from, me, index)` into `span`, which has the length of the sent span.
     Recv { from: Rank, index: u32, span: Span },
     /// Sends `span` to all other ranks of the group at once (MC-1). A rank multicasts at most one span per collective.
-    /// The engine cuts it into chunks and spreads them over [`crate::Program::subgroups`] multicast addresses (MC-10).
+    /// The engine cuts the span into chunks and spreads the chunks over [`crate::Program::subgroups`] multicast
+    /// addresses (MC-10).
     Multicast { span: Span },
     /// Receives the multicast of `root` into `span`, chunk by chunk in any order (MC-2).
     MulticastRecv { root: Rank, span: Span },
@@ -73,6 +74,6 @@ pub struct Program {
     pub scratch_bytes: u64,
     /// Contiguous parts of a multicast span, each with its own multicast address (MC-10). At least 1.
     pub subgroups: u16,
-    /// Roots that multicast at the same time, `M` of MC-8; determines how fast each may send. At least 1.
+    /// Roots that multicast at the same time, `M` of MC-8; determines how fast each root may send. At least 1.
     pub chains: u32,
 }

@@ -1,7 +1,7 @@
 //! Gather and scatter: one shape, whose blocks travel to the root or from it.
 //!
-//! With the linear algorithm they are an alltoall in which all ranks but the root have one block. With a tree, ranks
-//! count from the root round the group; blocks at the root lie in the order of ranks.
+//! With the linear algorithm, gather and scatter are an alltoall in which all ranks but the root have one block. With a
+//! tree, ranks count from the root round the group; blocks at the root lie in the order of ranks.
 //!
 //! Invariants: receives follow nothing, so an engine posts them all at once (MC-4). Empty blocks do not move. At the
 //! root every block is received straight into its place, or sent straight from it.
@@ -124,7 +124,7 @@ fn binomial_root(direction: BlockDirection, builder: &mut ProgramBuilder, place:
     builder.push(direction.copy(held(place.root, 1)), &[]);
 }
 
-/// An inner rank of the tree holds the blocks of its subtree in scratch, its own first.
+/// An inner rank of the tree holds the blocks of its subtree in scratch, its own block first.
 fn binomial_other(direction: BlockDirection, builder: &mut ProgramBuilder, place: TreePosition, bytes: u64) {
     let TreePosition { ranks, rank, .. } = place;
     let parent = binomial::parent(rank).expect("the root is another rank");

@@ -15,7 +15,7 @@ use siphasher::sip::SipHasher13;
 
 use crate::staging::ALIGN;
 
-/// Bits of a digest: the settings lie above the bits for the engine and for authenticated multicast, the tuning below.
+/// Positions in a digest, from the top: settings hash, engine bit, bit for authenticated multicast, tuning digest.
 const SETTINGS_SHIFT: u32 = 34;
 const ENGINE_SHIFT: u32 = 33;
 const AUTH_SHIFT: u32 = 32;
@@ -35,18 +35,19 @@ pub struct Config {
     pub multicast: bool,
     /// `M` of MC-8; 0 means as many chains as ranks. Agreed.
     pub chains: u32,
-    /// `S` of MC-10: multicast addresses a block is spread over. Agreed.
+    /// `S` of MC-10: multicast addresses that a block is spread over. Agreed.
     pub subgroups: u16,
-    /// Whether the tags of datagrams cover their payload. Agreed where there are datagrams.
+    /// Whether the tags of datagrams cover their payload. Agreed if hosts multicast.
     pub multicast_auth: bool,
     /// Smallest block (bytes per rank) that is offloaded. Agreed.
     pub offload_from: u64,
-    /// Calls that move at most this many bytes, all ranks together, skip the barrier (MC-9). 0 disables this. Agreed.
+    /// Calls that move at most this many bytes, all ranks together, skip the barrier (MC-9). 0: every call has a
+    /// barrier. Agreed.
     pub eager_bytes: u64,
     /// The tuning that selects algorithms; `None` without a tuning file. Agreed.
     pub tuning: Option<Arc<Tuning>>,
-    /// The libfabric provider whose deferred work executes the calls that it supports ([`outboard_plan::deferred`]).
-    /// `None`: the service processes execute all calls. Agreed.
+    /// The libfabric provider whose deferred work executes all calls that the provider supports
+    /// ([`outboard_plan::deferred`]). `None`: the service processes execute all calls. Agreed.
     pub deferred: Option<Arc<str>>,
     /// Bytes of staging for ranks that have not called (SP-6) and for messages that came early.
     pub staging_quota: u64,
@@ -54,7 +55,7 @@ pub struct Config {
     pub scratch_quota: u64,
     /// Approximate bytes of the tables of groups, recordings and chunks of multicast blocks.
     pub tables_quota: u64,
-    /// Most other service processes that groups may contain.
+    /// Most other service processes that all groups together may contain.
     pub peers: usize,
     /// Most remembered service processes without a group.
     pub idle_peers: usize,
@@ -64,7 +65,7 @@ pub struct Config {
     pub dead_after: Duration,
     /// Floor of the adaptive timers of recovery (MC-5's alpha, MC-6).
     pub timer_floor: Duration,
-    /// Floor of a link's retransmission timer. It is long where the fabric itself is reliable.
+    /// Floor of a link's retransmission timer. The floor is long where the fabric itself is reliable.
     pub retransmit_floor: Duration,
     /// A rank's service process stands in for the rank this long after the first news of a collective.
     pub stand_in_after: Duration,
@@ -74,21 +75,22 @@ pub struct Config {
     pub watchdog: Option<Duration>,
     /// Report every step of every collective ([`crate::Event::Milestone`]).
     pub narrate: bool,
-    /// Bytes that every switch port can queue for certain. Bounds batches and how much a sender may catch up at once.
+    /// Bytes that every switch port can queue for certain. This size bounds the batches, and how much a sender may
+    /// catch up at once.
     pub switch_queue: u64,
     /// Most datagrams of one multicast batch.
     pub batch_chunks: u32,
     /// Payload bytes of one unicast fragment. Larger fragments cost less processor time, but block the other receivers
-    /// of their source: they are smaller on slow links, and larger in long messages of few sources. With 40 KiB,
-    /// sixteen hosts that call at different times can overflow the queue of a switch port. Blocks of a power of two are
-    /// cut into whole fragments of the size that [`Config::on_links`] sets.
+    /// of their source. So fragments are smaller on slow links, and larger in long messages of few sources. With 40
+    /// KiB, sixteen hosts that call at different times can overflow the queue of a switch port. Blocks of a power of
+    /// two are cut into whole fragments of the size that [`Config::on_links`] sets.
     pub fragment_bytes: u32,
-    /// Bytes of one collective that are requested and have not come (SP-5). An all-to-all may request 3/4 more.
+    /// Most bytes of one collective that are requested and have not come (SP-5). An all-to-all may request 3/4 more.
     pub pull_bytes: u64,
 }
 
 impl Default for Config {
-    /// On links of 1 Gbit/s.
+    /// The defaults on links of 1 Gbit/s.
     fn default() -> Self {
         Config::on_links(1_000_000_000)
     }
@@ -97,8 +99,9 @@ impl Default for Config {
 impl Config {
     /// The defaults on links of `link_rate` bit/s. From 2 Gbit/s on the processors are slower than the links, so twice
     /// as much is sent and requested at once. An all-to-all of 4 MiB among four hosts on unlimited links then takes
-    /// 0.72 of the time and 0.75 of the processor time. The factor is no greater, since faster switch ports do not
-    /// queue more: if sixteen hosts call apart, 2 MiB wait before a 10 Gbit/s port, 3 MiB with 128 KiB fragments.
+    /// 0.72 of the time and 0.75 of the processor time. The factor is not greater than 2, because faster switch ports
+    /// do not queue more. If sixteen hosts call at different times, 2 MiB wait before a 10 Gbit/s port; with fragments
+    /// of 128 KiB, 3 MiB wait.
     pub fn on_links(link_rate: u64) -> Self {
         let times = if link_rate < 2_000_000_000 { 1 } else { 2 };
         Config {
@@ -133,8 +136,8 @@ impl Config {
         }
     }
 
-    /// Digest of the agreed fields and of the protocol version. The settings lie above the bits for the engine and for
-    /// authenticated multicast; the tuning lies below them and is 0 without a tuning file.
+    /// Digest of the agreed fields and of the protocol version. From the top: hash of the settings, engine bit, bit for
+    /// authenticated multicast, tuning digest (0 without a tuning file).
     pub fn digest(&self) -> u64 {
         let tuning = self.tuning.as_ref().map_or(0, |tuning| tuning.digest());
         let auth = self.multicast_auth && self.multicast;
@@ -142,7 +145,7 @@ impl Config {
         self.settings_digest() << SETTINGS_SHIFT | bits | u64::from(tuning)
     }
 
-    /// The largest vector in bytes that `ranks` can combine where `here` of them share this scratch.
+    /// The largest vector in bytes that `ranks` ranks can combine, if `here` of these ranks share this scratch.
     pub fn reduction_most(&self, ranks: u32, here: u32) -> u64 {
         // An allocation may exceed the request by an eighth ([`crate::staging_size`]).
         let needed = (self.scratch_quota / 9 * 8).saturating_sub(ALIGN * u64::from(here));

@@ -1,4 +1,4 @@
-//! Deadlines of many items. Every event polls for the next deadline, so it is kept at hand.
+//! Deadlines of many items. Every event polls for the next deadline, so the items are sorted by deadline.
 
 use std::collections::BTreeSet;
 
@@ -29,7 +29,7 @@ impl<K: Copy + Ord> Deadlines<K> {
         self.0.first().map(|(at, _)| *at)
     }
 
-    /// Removes and returns the first item that is due at `now`. It has no deadline until the next change.
+    /// Removes and returns the first item that is due at `now`. The item has no deadline until the next change.
     pub fn pop_due(&mut self, now: Instant) -> Option<K> {
         self.first().filter(|at| *at <= now)?;
         self.0.pop_first().map(|(_, key)| key)

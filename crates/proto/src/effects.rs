@@ -25,17 +25,17 @@ pub(crate) struct Effects {
     pub(crate) contention: Contention,
     pub(crate) orders: VecDeque<Order>,
     pub(crate) events: VecDeque<Event>,
-    /// Calls that only wait for orders to complete, and their result if the orders succeed.
+    /// Calls that only wait for orders to complete, each with its result if the orders succeed.
     ending: VecDeque<(CallCompletion, Result<(), CollectiveError>)>,
-    /// Calls in flight that will never have all their bytes, and the error.
+    /// Calls in flight that will never have all their bytes, each with its error.
     bytes_lost: BTreeMap<CallId, CollectiveError>,
-    /// Lists for the engine beside the service process. The bytes of each list's call are copied first.
+    /// Lists for the engine beside the service process. A list is handed out after the bytes of its call are copied.
     offloads: VecDeque<Offload>,
     /// Messages without payload, in order, for the links.
     pub(crate) messages: VecDeque<(SpId, Message)>,
     /// Ended collectives: links must not read their payload any more.
     pub(crate) ended_instances: Vec<(GroupHandle, InstanceId)>,
-    /// Buffers of ended calls, and staging of ranks whose call has ended: links must not read them any more.
+    /// Memory that links must not read any more: buffers of ended calls, and staging of ranks whose call has ended.
     pub(crate) freed_memory: Vec<(MessageOwner, MemRegion)>,
     /// Instances that an event has changed.
     pub(crate) changed: Vec<(GroupHandle, InstanceId)>,
@@ -45,7 +45,7 @@ pub(crate) struct Effects {
     pub(crate) unfinished: VecDeque<(GroupHandle, InstanceId)>,
     pub(crate) counters: EndpointCounters,
     narrates: bool,
-    /// For each [`Quota`] its limit and the bytes in use.
+    /// By [`Quota`]: the limit, and the bytes in use.
     quotas: [(u64, u64); 3],
     next_staging: u64,
 }
@@ -110,7 +110,7 @@ impl Effects {
         self.orders.push_back(Order::Unstage { id: staging.id });
     }
 
-    /// Frees staging while its collective continues. Links send nothing of it any more.
+    /// Frees staging while its collective continues. Links send no more bytes from this staging.
     pub(crate) fn unstage_early(&mut self, group: GroupHandle, instance: InstanceId, staging: Staging) {
         self.freed_memory.push((MessageOwner::Instance(group, instance), MemRegion::Staging(staging.id)));
         self.unstage(staging);
@@ -140,7 +140,7 @@ impl Effects {
         }
     }
 
-    /// Queues a list for the engine. It is handed out when the orders before it are done.
+    /// Queues a list for the engine. The list is handed out when the orders before it are done.
     pub(crate) fn offload(&mut self, offload: Offload) {
         self.offloads.push_back(offload);
     }
@@ -206,8 +206,8 @@ impl Effects {
         self.bytes_lost.insert(call, error);
     }
 
-    /// The next event. The result of a call is decided here, once: when all orders are done, including those that the
-    /// driver has put off for this call. The second argument of `is_deferred` returns whether a call has failed.
+    /// The next event. The result of a call is decided here, once: when all orders of the call are done, also the
+    /// orders that the driver has postponed. The second argument of `is_deferred` returns whether a call has failed.
     pub(crate) fn poll_event(
         &mut self,
         is_deferred: impl Fn(CallId, &dyn Fn(CallId) -> bool) -> bool,
@@ -234,14 +234,14 @@ impl Effects {
 
     pub(crate) fn violation(&mut self, peer: Option<SpId>, what: &'static str) {
         self.counters.violations += 1;
-        // The counter counts all; the driver needs only a sample of a flood.
+        // The counter counts all violations; the driver needs only a sample of a flood.
         if self.events.len() < 1024 {
             self.events.push_back(Event::Violation { peer, what });
         }
     }
 }
 
-/// The work that recordings and collectives may do at once: steps and bytes of about a millisecond each.
+/// The work that recordings and collectives may do at once. The steps take about a millisecond, and so do the bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Allowance {
     steps: u32,
@@ -286,7 +286,7 @@ pub(crate) enum Quota {
     Tables,
 }
 
-/// Staging in use. Given back with [`Effects::unstage`].
+/// Staging in use, until [`Effects::unstage`] frees it.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Staging {
     pub(crate) id: StagingId,

@@ -48,11 +48,11 @@ use uplink::Uplink;
 
 /// Most multicast batches that the driver may hold at once.
 const MAX_BATCHES: usize = 16;
-/// Remembered ended groups: late messages for them are dropped, and late ranks get an answer.
+/// Most ended groups that are remembered. Late messages for such a group are dropped, and late ranks get an answer.
 const MAX_RETIRED: usize = 4096;
-/// Kept messages of ended groups, which their receivers may not have received.
+/// Most messages of ended groups that are kept, because their receivers may not have received them.
 const MAX_UNDELIVERED: usize = 1024;
-/// Broken groups whose error and members' addresses are remembered.
+/// Most broken groups whose error and members' addresses are remembered.
 const MAX_FAILED: usize = 256;
 
 /// The protocol of one service process. The crate's documentation describes how to drive it.
@@ -60,7 +60,7 @@ const MAX_FAILED: usize = 256;
 pub struct Endpoint {
     groups: BTreeMap<GroupHandle, Group>,
     node: NodeState,
-    /// Messages that the last frame acknowledged. Kept to reuse the allocation.
+    /// Messages that the last frame acknowledged. The list is kept to reuse its allocation.
     acked: Vec<Acked>,
     pending_group_messages: PendingGroupMessages,
     offers: RankOffers,
@@ -117,7 +117,7 @@ struct SentBatch {
 }
 
 impl Endpoint {
-    /// A service process without groups. `seed` makes its timers differ from the timers of others.
+    /// A service process without groups. `seed` makes the timers of service processes differ.
     pub fn new(id: SpId, config: Config, seed: u64) -> Self {
         Endpoint {
             groups: BTreeMap::new(),
@@ -177,13 +177,13 @@ impl Endpoint {
         self.progress();
     }
 
-    /// A local rank has received an offer, which it may pass to others from now on.
+    /// A local rank has received an offer. From now on the rank may pass the offer to others.
     pub fn handle_offer(&mut self, offer: OfferId) {
         self.offers.open(offer);
     }
 
-    /// A local rank will not request a group by this offer any more, because it is gone or is refused. An offer that
-    /// was used before is not affected. The rank that makes the group gets an error.
+    /// A local rank will not request a group by this offer any more, because the rank is gone or is refused. An offer
+    /// that was used before is not affected. The rank that makes the group gets an error.
     pub fn handle_offer_withdrawn(&mut self, now: Instant, offer: OfferId, refused: Option<GroupRefusal>) {
         self.input(now, |sp| sp.withdraw_offer(offer, refused.map_or(Withdrawn::Gone, Withdrawn::Refused)));
     }
@@ -198,8 +198,8 @@ impl Endpoint {
         self.input(now, |sp| sp.create_group(spec, rank));
     }
 
-    /// A local rank leaves a group in order (without a call in flight there) or because its process died. Its calls in
-    /// flight end with an error on all ranks that need it; each of them still gets `Completed`.
+    /// A local rank leaves a group in order (without a call in flight there) or because its process died. The rank's
+    /// calls in flight end with an error on all ranks that need this rank. Every such call still gets `Completed`.
     pub fn handle_leave(&mut self, now: Instant, group: GroupHandle, rank: Rank) {
         self.input(now, |sp| sp.leave_group(group, rank));
     }
@@ -253,7 +253,7 @@ impl Endpoint {
             ReceivedFrame::Nothing => None,
             ReceivedFrame::Message(body) => Some(Message::decode(body)),
         };
-        // The payload precedes the acknowledgements, which might change what `destination` has answered.
+        // The payload is handled before the acknowledgements, which might change the answer that `destination` gave.
         let message = match message {
             Some(message) if payload_len > 0 => {
                 self.receive_message(from, message, payload_len);
@@ -279,8 +279,8 @@ impl Endpoint {
         self.progress();
     }
 
-    /// A frame over a link that this end has given up and the peer has not. A `RequestStep` names the address of its
-    /// answer, and may be received twice. The link of the answer announces the new link to the peer.
+    /// A frame over a link that this end has given up but the peer has not. Only a `RequestStep` is handled: it carries
+    /// the address for its answer, and may be received twice. The frame with the answer announces the new link.
     fn handle_stale_request(&mut self, from: SpId, body: &[u8]) {
         if let Ok(message @ Message::Group { body: GroupMessage::RequestStep { .. }, .. }) = Message::decode(body) {
             self.route_message(from, message, 0);
@@ -309,7 +309,7 @@ impl Endpoint {
         self.progress();
     }
 
-    /// The engine beside the service process has completed a list ([`Event::Offload`]), or has failed to.
+    /// The engine beside the service process has completed a list ([`Event::Offload`]), or could not complete the list.
     pub fn handle_offloaded(
         &mut self,
         now: Instant,
@@ -328,7 +328,7 @@ impl Endpoint {
         self.advance(now);
         if let Some(g) = self.groups.get_mut(&group) {
             let error = CollectiveError::Staging { rank: g.members.locals[0], bytes };
-            // Orders that name the missing memory were skipped since.
+            // Orders that name the missing memory were skipped.
             self.node.out.fail_ending_of_group(group, &error);
             g.break_up(&mut self.node, error, true);
         }
@@ -349,7 +349,7 @@ impl Endpoint {
         self.input(now, |sp| sp.lose_peer(peer, LossCause::Reported));
     }
 
-    /// The driver has no descriptor for this peer: the groups with the peer fail, and the error names this end.
+    /// The driver has no descriptor for this peer. Groups with the peer fail; the error names this service process.
     pub fn handle_no_descriptors(&mut self, now: Instant, peer: SpId) {
         self.advance(now);
         for g in self.groups.values_mut().filter(|g| g.members.index_of(peer).is_some()) {
@@ -360,13 +360,13 @@ impl Endpoint {
         self.progress();
     }
 
-    /// The driver is `full` of frames to this peer, or has room again. It gets no frames to the peer while it is full,
-    /// so that frames to others do not wait for a peer that accepts none.
+    /// The driver is `full` of frames to this peer, or has room again. While the driver is full it gets no frames to
+    /// this peer. So frames to others do not wait for a peer that accepts none.
     pub fn handle_full(&mut self, peer: SpId, full: bool) {
         self.node.peers.set_full(peer, full);
     }
 
-    /// Time has passed. Harmless when called early.
+    /// Time has passed. An early call is harmless.
     pub fn handle_timeout(&mut self, now: Instant) {
         self.advance(now);
         self.handle_peer_timeout();
@@ -394,7 +394,7 @@ impl Endpoint {
         self.progress();
     }
 
-    /// The next work on memory; it precedes everything else. See [`Order`].
+    /// The next work on memory. Orders precede all other effects. See [`Order`].
     pub fn poll_order(&mut self) -> Option<Order> {
         self.node.out.orders.pop_front()
     }
@@ -416,13 +416,14 @@ impl Endpoint {
         transmit
     }
 
-    /// The next event. Drain after the orders, before [`Self::poll_transmit`]: a connection precedes its first frame.
+    /// The next event. Drain events after orders, before [`Self::poll_transmit`]: a connection precedes its first
+    /// frame.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.poll_event_unless_deferred(|_, _| false)
     }
 
-    /// Like [`Self::poll_event`], for a driver that puts orders off until a rank has copied bytes that only it can
-    /// reach, or until a later turn. A call with deferred orders does not complete yet. The second argument of
+    /// Like [`Self::poll_event`], for a driver that postpones orders: until a rank has copied bytes that only this rank
+    /// can reach, or until a later turn. A call with deferred orders does not complete yet. The second argument of
     /// `is_deferred` returns whether a call has failed.
     pub fn poll_event_unless_deferred(
         &mut self,
@@ -457,7 +458,7 @@ impl Endpoint {
         [self.node.peers.next_poll(), self.uplink.poll_timeout(), pacer].into_iter().flatten().min()
     }
 
-    /// The collectives and messages in flight at `now`, with the ranks that each waits for.
+    /// The collectives and messages in flight at `now`, each with the ranks that it waits for.
     pub fn in_flight(&self, now: Instant) -> impl Iterator<Item = InFlightInstance> + '_ {
         let instances = self.node.turns.iter().filter_map(move |(group, instance)| {
             let group = self.groups.get(&group)?;
@@ -471,7 +472,7 @@ impl Endpoint {
         self.batches.len() < MAX_BATCHES && self.node.turns.multicasts()
     }
 
-    /// The next multicast batch, when the pacer allows one, of the group whose turn it is (MC-13).
+    /// The next multicast batch of the group whose turn it is (MC-13), when the pacer allows a batch.
     fn next_batch(&mut self, now: Instant) -> Option<Transmit> {
         self.update_totals();
         if !self.node.turns.multicasts() {
@@ -521,7 +522,7 @@ impl Endpoint {
             for (group, instance) in std::mem::take(&mut self.node.out.ended_instances) {
                 self.node.turns.remove(self.node.out.now, group, instance);
                 self.node.peers.void_owner(MessageOwner::Instance(group, instance));
-                // The next collective may begin now, which may send more messages.
+                // The next collective may begin now and send more messages.
                 let g = self.groups.get_mut(&group).expect("a group outlives its collectives");
                 g.end_collective(&mut self.node, instance);
             }

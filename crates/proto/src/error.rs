@@ -1,4 +1,4 @@
-//! Why a collective or the making of a group failed, on whichever rank it is reported.
+//! Why a collective, or the making of a group, failed.
 //!
 //! Service processes send these values to each other, so that every rank names the same culprit.
 
@@ -101,8 +101,8 @@ pub enum CollectiveError {
     #[error("{rank} cannot be in the group: {why}")]
     Refused { rank: Rank, why: GroupRefusal },
     /// A call needs more memory of the service process than the quotas or the host have left: a reduction for its
-    /// bytes, a multicast for the bitmap of its chunks. Waiting for other groups could last for ever, since they may
-    /// wait for this call on another host.
+    /// bytes, a multicast for the bitmap of its chunks. Waiting for other groups could last for ever, since the other
+    /// groups may wait for this call on another host.
     #[error(
         "the service process of {rank} needs {bytes} bytes of memory for this call, more than its quota or its host \
          has left; raise --scratch-quota or --tables-quota of its outboardd, or make calls on less or fewer at once"
@@ -124,7 +124,7 @@ pub enum CollectiveError {
 }
 
 impl CollectiveError {
-    /// Whether only a call can cause this error. Then the group had been made on all hosts.
+    /// Whether only a call can cause this error. If so, the group had been made on all hosts.
     pub(crate) fn is_from_call(&self) -> bool {
         match self {
             CollectiveError::Mismatch { .. }
@@ -171,7 +171,7 @@ pub enum GroupRefusal {
         "its service process cannot meet so many others; destroy some groups, or raise --max-peers of its outboardd"
     )]
     Peers,
-    /// The rank has made so many later offers that this one is forgotten.
+    /// The rank has made so many later offers that this offer is forgotten.
     #[error("it has made too many offers since; make the group of new ones")]
     Forgotten,
 }
@@ -180,7 +180,7 @@ pub enum GroupRefusal {
 pub enum GroupError {
     #[error("group refused: {0}")]
     Invalid(&'static str),
-    /// The members could not agree, or one was lost on the way.
+    /// The members could not agree, or a member was lost while the group was being made.
     #[error(transparent)]
     Failed(#[from] CollectiveError),
 }

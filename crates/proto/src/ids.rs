@@ -67,7 +67,7 @@ pub struct InstanceId(pub u64);
 /// The instance number that stands for all messages of a group. No collective has it.
 pub(crate) const TAGGED: InstanceId = InstanceId(0);
 
-/// One rank's call of a collective, named by the driver. It stands for the buffers that the rank passed.
+/// One rank's call of a collective, named by the driver. The ID stands for the buffers that the rank passed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CallId(pub u64);
 
@@ -76,6 +76,6 @@ pub struct CallId(pub u64);
 pub struct StagingId(pub u64);
 
 /// A multicast address before the driver maps it to an address of its fabric. Equal (job, set of service processes,
-/// subgroup) have equal channels, so that communicators of the same hosts share one.
+/// subgroup) have equal channels, so that communicators of the same hosts share a channel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MulticastChannel(pub u64);

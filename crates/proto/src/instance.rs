@@ -15,15 +15,16 @@
 //! | Running | the calls of all local ranks have ended | Ended |
 //! | AwaitingSizes .. Running | [`Instance::fail`] | Failed; Ended when nothing of ours is on its way |
 //!
-//! A rank is absent, has a stand-in (its output is staging, SP-6), has called, or its call has ended. The call ends
-//! when its program is done, the right neighbour complete (MC-7) and nothing of ours on its way to the wire. A late
-//! rank delays only the ranks that need its contribution. News of a call from another host starts the clock after which
-//! the service process stands in. In place means that the input is an alias of the rank's part of the output, so one
-//! program serves both forms; for the root of a scatter it is the reverse. The programs fix the order of reductions,
-//! whatever comes first, so that results have the same bits from run to run (TH-2). A barrier call has no stand-in:
-//! once all are ready for it, all have called, and nothing is left to do.
+//! A rank is absent, has a stand-in (the rank's output is staging, SP-6), has called, or its call has ended. A call
+//! ends when the rank's program is done, the right neighbour is complete (MC-7) and nothing of ours is on its way to
+//! the wire. A late rank delays only the ranks that need its contribution. News of a call from another host starts the
+//! timer of the stand-in. In place, the input is an alias of the rank's part of the output, so one program serves both
+//! forms. At the root of a scatter, the rank's part of the output is an alias of the input. The programs fix the order
+//! of reductions, in whatever order messages come, so that results have the same bits from run to run (TH-2). A call of
+//! the barrier collective has no stand-in. Once all service processes are ready for it, all ranks have called, and
+//! nothing is left to do.
 //!
-//! Invariants: every call completes once; none of its buffers is used after that. Never sees payload.
+//! Invariants: every call completes once; no buffer of a call is used after its completion. Never sees payload.
 
 use std::collections::BTreeSet;
 
@@ -67,7 +68,7 @@ use recovery::Multicasts;
 use scratch::Scratch;
 use sizes::AwaitingSizes;
 
-/// The violation of an offer that comes for a call with a barrier, or has another form.
+/// The violation when an offer comes for a call with a barrier, or when an offer has the wrong form.
 const NO_OFFER: &str = "an offer for a call that takes none";
 
 /// The environment of an instance while it handles an event.
@@ -100,9 +101,10 @@ pub(crate) struct FirstCall {
 /// The guarantees that the programs of a call rely on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Policy {
-    /// All are ready before any byte leaves for another host, and all know the sizes (MC-4).
+    /// All service processes are ready before any byte leaves for another host, and all know the sizes (MC-4).
     Barrier,
-    /// All know the small sizes: every message carries its bytes, and is kept where its receiver is late (MC-9).
+    /// All ranks know the sizes, which are small. Every message carries its bytes, and is kept where its receiver is
+    /// late (MC-9).
     Eager,
     /// A calling rank sends offers to the ranks that it exchanges with (SP-5).
     Pairs,
@@ -137,7 +139,7 @@ pub(crate) struct Instance {
     extents: Option<Extents>,
     multicast: Multicasts,
     stand_in_at: Option<Instant>,
-    /// Without a barrier: absent ranks have a stand-in, also ranks that call from now on.
+    /// Without a barrier: absent ranks have a stand-in, also ranks whose first block comes later.
     has_stand_ins: bool,
     /// When to notify others of a call that their engines may not have.
     notify_at: Option<Instant>,
@@ -249,7 +251,7 @@ impl Instance {
         matches!(self.phase, InstancePhase::Ended)
     }
 
-    /// Neither ended nor failed: takes part in the protocol.
+    /// Whether the instance has neither ended nor failed, so that it takes part in the protocol.
     pub(crate) fn is_active(&self) -> bool {
         match self.phase {
             InstancePhase::AwaitingSizes(_)
@@ -260,7 +262,7 @@ impl Instance {
         }
     }
 
-    /// This service process has entered the ready barrier, so others may have passed it (MC-4).
+    /// Whether this service process has entered the ready barrier. Then others may have passed the barrier (MC-4).
     pub(crate) fn has_entered(&self) -> bool {
         matches!(self.phase, InstancePhase::Barrier | InstancePhase::Running)
     }
@@ -269,12 +271,12 @@ impl Instance {
         matches!(self.phase, InstancePhase::Running)
     }
 
-    /// A local rank has not called and has no stand-in.
+    /// Whether a local rank has not called and has no stand-in.
     fn is_anyone_missing(&self) -> bool {
         self.locals.iter().any(Local::is_missing)
     }
 
-    /// A rank may end the call without news of all others.
+    /// Whether a rank may end the call without news of all others.
     pub(crate) fn may_end_alone(&self) -> bool {
         self.policy != Policy::Barrier
     }
@@ -283,7 +285,8 @@ impl Instance {
     pub(crate) fn mismatch_with_departed(&self, cx: &Context<'_>, gone: Rank) -> Option<CollectiveError> {
         match self.policy {
             _ if !self.is_active() => None,
-            // No peer passes a barrier that is not entered here. Before it left, `gone` sent all its steps.
+            // No peer passes a barrier that this service process has not entered. `gone` sent all its steps before
+            // leaving.
             Policy::Barrier => {
                 let owes = self.barrier.awaited() == Some(cx.members.of_rank[gone.0 as usize]);
                 (owes || matches!(self.phase, InstancePhase::Gathering)).then_some(CollectiveError::RankLost(gone))
@@ -411,17 +414,18 @@ impl Instance {
             _ if !self.is_active() => Ok(()),
             Policy::Pairs => self.handle_pairs_offer(cx, from, offer, payload_len),
             Policy::Eager => self.handle_eager_offer(cx, from, offer, payload_len),
-            // All members agree on the policy, so no offer can come for these.
+            // All members agree on the policy, so no offer can come for calls with these policies.
             Policy::Barrier | Policy::Offloaded => Err(NO_OFFER.into()),
         }
     }
 
-    /// Whether other ranks need nothing of local ranks whose programs are done. Without a barrier they never do.
+    /// Whether other ranks need nothing of local ranks whose programs are done. Without a barrier nothing is ever
+    /// needed.
     fn may_complete(&self) -> bool {
         self.may_end_alone() || self.running() && self.multicast.is_complete()
     }
 
-    /// Ends the calls that can end, and the instance after the last.
+    /// Ends the calls that can end. When all local calls have ended, ends the instance.
     fn try_end(&mut self, cx: &mut Context<'_>) {
         if self.multicast.has_outstanding() {
             return;

@@ -1,8 +1,8 @@
 //! The interface between the machine and its driver.
 //!
-//! The driver owns memory and sockets; the machine names them. A [`MemRegion`] is a buffer, a [`MemRef`] a piece of
-//! one. An [`Order`] is work on memory that the driver does at once and in order. A [`Transmit`] is something to send,
-//! an [`Event`] something that the driver acts on or reports.
+//! The driver owns memory and sockets; the machine names them. A [`MemRegion`] is a buffer, a [`MemRef`] a piece of a
+//! buffer. An [`Order`] is work on memory that the driver does at once and in order. A [`Transmit`] is something to
+//! send, an [`Event`] something that the driver acts on or reports.
 
 use std::hash::Hasher;
 use std::net::Ipv4Addr;
@@ -32,12 +32,13 @@ pub struct PostedCall {
     /// The caller's count of its calls on this group, from 1. Tagged messages are no instances of the group and have 0.
     pub instance: InstanceId,
     pub signature: Signature,
-    /// `MPI_IN_PLACE`. Allgather: the contribution lies in its own slot of the output. Reduction: at the start of the
-    /// output (reduce: on the root alone). Gather or scatter of even blocks: the root's own block stays in place.
+    /// `MPI_IN_PLACE`. Allgather: the contribution lies in its own slot of the output. Reduction: the contribution lies
+    /// at the start of the output (reduce: on the root alone). Gather or scatter of even blocks: the root's own block
+    /// stays in place.
     pub in_place: bool,
     /// Placement of the blocks; only for calls with blocks of different sizes. An allgatherv sends one block. A
-    /// reduce-scatter receives one and sends the blocks of all ranks, one after the other. A block that the root of a
-    /// gatherv or scatterv leaves in place counts as empty.
+    /// reduce-scatter receives one block and sends the blocks of all ranks, one after the other. A block that the root
+    /// of a gatherv or scatterv leaves in place counts as empty.
     pub blocks: Option<Arc<Blocks>>,
     /// Opt-in: the collective and its group fail on all ranks if this call lasts longer (SP-9).
     pub deadline: Option<Duration>,
@@ -50,13 +51,13 @@ pub struct GroupMember {
     pub host: HostId,
     /// Unicast address of the service process, opaque.
     pub address: Arc<[u8]>,
-    /// Source address of its datagrams; `None` if unknown.
+    /// Source address of the service process's datagrams; `None` if unknown.
     pub sends_from: Option<Ipv4Addr>,
-    /// Rate of its host's link in bit/s.
+    /// Rate of the host's link in bit/s.
     pub link_rate: u64,
     /// Address of the engine beside the service process, opaque; empty without an engine.
     pub engine: Arc<[u8]>,
-    /// The rank's own offer. By the offer its service process knows whether the rank can still request the group.
+    /// The rank's own offer, by which its service process knows whether the rank can still request the group.
     pub offer: OfferId,
 }
 
@@ -102,8 +103,9 @@ pub struct MemRef {
     pub len: u64,
 }
 
-/// Work on memory. The driver drains [`crate::Endpoint::poll_order`] after every `handle_*`. It completes each order
-/// before it polls the next and before it releases its input (the payload of a frame, the batch of datagrams).
+/// Work on memory. The driver drains [`crate::Endpoint::poll_order`] after every `handle_*`. The driver completes each
+/// order before it polls the next order, and before it releases the input (the payload of a frame, the batch of
+/// datagrams).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Order {
     /// Provide [`staging_size`] of `bytes` of memory under this ID. The contents are undefined, so the driver clears
@@ -125,7 +127,7 @@ pub enum Order {
     },
     /// Combine `from` into `into` element by element (equal lengths, whole elements, never overlapping).
     Reduce {
-        /// The operand that stays.
+        /// The operand that is only read.
         from: MemRef,
         /// The operand that becomes the result.
         into: MemRef,
@@ -154,8 +156,8 @@ pub enum Reach {
     Host,
 }
 
-/// A run of chunks to multicast: chunk `first_chunk + i` of block `source` carries bytes
-/// `i * chunk_bytes ..` of `memory`; only the last may be short.
+/// A run of chunks to multicast: chunk `first_chunk + i` of block `source` carries bytes `i * chunk_bytes ..` of
+/// `memory`; only the last chunk may be short.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MulticastBatch {
     /// Returned in [`crate::Endpoint::handle_multicast_done`] when the memory has been read.
@@ -240,16 +242,16 @@ pub enum Event {
     /// No group with this peer is left.
     Disconnect { peer: SpId },
     /// Have the engine beside the service process execute this list ([`crate::Config::deferred`]) and report with
-    /// [`crate::Endpoint::handle_offloaded`]. If the call ends with an error before, withdraw the list. Its memory
-    /// stays reserved as long as the engine may access it.
+    /// [`crate::Endpoint::handle_offloaded`]. If the call ends with an error first, withdraw the list. The memory of
+    /// the list stays reserved as long as the engine may access it.
     Offload(Box<Offload>),
-    /// Receive this channel for this group, and hash payloads by its key. Several groups may share one channel.
+    /// Receive this channel for this group, and hash payloads by the group's key. Several groups may share one channel.
     Join { channel: MulticastChannel, group: GroupHandle, key: MulticastKey },
     /// This group receives this channel no more.
     Leave { channel: MulticastChannel, group: GroupHandle },
     /// The group that a local rank requested is made, or cannot be made. On an error the rank is no member.
     GroupReady { group: GroupHandle, rank: Rank, result: Result<(), GroupError> },
-    /// A call has ended; its buffers belong to the rank again and the machine names them no more.
+    /// A call has ended. The buffers of the call belong to the rank again, and the machine names them no more.
     Completed { call: CallId, result: Result<(), CollectiveError> },
     /// A local rank called `by_ns` after the first news of the instance here. The delay exceeds
     /// [`crate::Config::stand_in_after`] (SP-9).
@@ -309,7 +311,7 @@ pub struct InFlightInstance {
     pub group: GroupHandle,
     pub instance: InstanceId,
     pub signature: Signature,
-    /// Nanoseconds since the first news of it here.
+    /// Nanoseconds since the first news of the collective here.
     pub age_ns: u64,
     pub absent: Vec<Rank>,
     /// Remote ranks that this service process waits for: the lowest rank of the host whose step of the ready barrier is

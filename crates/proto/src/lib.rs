@@ -1,16 +1,16 @@
 //! The protocol of the service processes, without IO.
 //!
 //! [`Endpoint`] is the whole protocol of one service process: groups, the ready barrier, the plan executor,
-//! reliable multicast with its recovery, lateness, heartbeat. It is a machine in the sans-IO manner: the driver
-//! (the daemon, or the simulator) feeds it what happened (`handle_*`), then drains what it wants
+//! reliable multicast with its recovery, lateness, heartbeat. The endpoint is a sans-IO machine: the driver (the
+//! daemon, or the simulator) reports to it what happened (`handle_*`), then drains what the endpoint wants
 //! ([`Endpoint::poll_order`], [`Endpoint::poll_transmit`], [`Endpoint::poll_event`]) and calls
 //! [`Endpoint::handle_timeout`] at [`Endpoint::poll_timeout`].
 //!
-//! Other engines carry out plans with parts of it: [`models`].
+//! Other engines carry out plans with parts of this crate: [`models`].
 //!
 //! Invariants: the machine sees headers and (region, offset, length), never payload; its only clock is the
 //! [`Instant`] it is given; its only randomness is the seed it is given; every queue is bounded. A peer that
-//! misbehaves causes an event and a counter, never a panic. It never does IO.
+//! misbehaves causes an event and a counter, never a panic. The crate never does IO.
 
 #![forbid(unsafe_code)]
 #![allow(missing_docs, reason = "programs use the client alone; here names that say enough are the documentation")]

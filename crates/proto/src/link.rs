@@ -11,13 +11,13 @@
 //!
 //! | frame of the other end | this end |
 //! |---|---|
-//! | of the known end, names this one or none | accepts it |
+//! | of the known end, names this end or none | accepts it |
 //! | of an older end | drops it |
-//! | of the known end, names an older one of ours | drops it, and answers, so that the other end follows |
-//! | of a newer end, when no frame has named this one | stays, and receives from the start: nothing was acknowledged |
-//! | of a newer end, when a frame has named this one | is given up for a new one |
+//! | of the known end, names an older end of ours | drops it, and answers, so that the other end follows |
+//! | of a newer end, when no frame has named this end | stays, and receives from the start: nothing was acknowledged |
+//! | of a newer end, when a frame has named this end | is given up for a new end |
 //!
-//! No frame names a new end yet, so two ends never give each other up in turn.
+//! At first no frame has named a new end, so two ends never give each other up in turn.
 //!
 //! | state of a message | event | next |
 //! |---|---|---|
@@ -46,7 +46,7 @@ const ACK_EVERY: u32 = 16;
 const ACK_DELAY: Duration = Duration::from_millis(20);
 /// Most buffers of acknowledged messages that are kept for the next messages.
 const MAX_SPARE: usize = 8;
-/// Allows many retries before silence counts as death, however lossy the fabric.
+/// Longest retransmission timer. It allows many retries before silence counts as death, however lossy the fabric.
 const MAX_RTO: Duration = Duration::from_millis(500);
 
 /// Identifies an acknowledged message to the collective that waits for the acknowledgement.
@@ -55,7 +55,7 @@ pub struct AckTag {
     pub group: GroupHandle,
     pub instance: InstanceId,
     pub kind: AckedKind,
-    /// The acknowledgement is requested without delay; else it comes with that of a later message.
+    /// The acknowledgement is requested without delay; else it comes with the acknowledgement of a later message.
     pub urgent: bool,
 }
 
@@ -65,7 +65,7 @@ pub enum AckedKind {
     Nak,
     /// The last bytes of messages from rank to rank.
     Message {
-        /// The number under which the messages wait for it.
+        /// The number under which the messages wait for the acknowledgement.
         number: u64,
     },
 }
@@ -125,7 +125,7 @@ pub struct Link {
     /// Numbers of this end and of the other; 0: the other is not known yet.
     number: u32,
     other: u32,
-    /// The other end has named this one.
+    /// A frame of the other end has named this end.
     is_named: bool,
     entries: VecDeque<QueuedMessage>,
     /// Buffers for the bodies of messages to come.
@@ -185,7 +185,7 @@ impl Link {
         }
     }
 
-    /// Sets how many bytes of payload may be queued and in flight. A later message waits behind no more than that.
+    /// Sets how many bytes of payload may be queued and in flight. A later message waits behind no more bytes.
     pub fn set_window(&mut self, bytes: u64) {
         self.window = bytes;
     }
@@ -212,7 +212,7 @@ impl Link {
         self.retransmissions
     }
 
-    /// The other end owes an acknowledgement of everything from `now` on.
+    /// From `now` on, the other end owes an acknowledgement of everything.
     pub fn expect_answer(&mut self, now: Instant) {
         self.owed_since = now;
     }
@@ -242,8 +242,8 @@ impl Link {
         self.heartbeat.filter(|_| self.entries.is_empty()).map(|period| self.silent_since() + period)
     }
 
-    /// Queues a message. The end of `owner` makes it void. A repeatable message is skipped if an equal one is queued:
-    /// the other end receives that one anyway.
+    /// Queues a message. The message becomes void when `owner` ends. A repeatable message is skipped if an equal one is
+    /// queued: the other end receives the equal message anyway.
     pub fn push(
         &mut self,
         now: Instant,
@@ -254,7 +254,7 @@ impl Link {
     ) {
         if self.entries.is_empty() {
             self.owed_since = now;
-            // Most links never hold more than one message at once, and there is one for each peer.
+            // Most links never hold more than one message at once, and there is one link for each peer.
             self.entries.reserve_exact(1);
         }
         let mut body = self.spare.pop().unwrap_or_else(|| Vec::with_capacity(64));
@@ -281,7 +281,7 @@ impl Link {
     }
 
     /// The memory is freed: messages that name it are sent [without payload](Message::without_payload). Returns how
-    /// many of them had an owner.
+    /// many of these messages had an owner.
     pub fn void_memory(&mut self, region: MemRegion) -> usize {
         self.void_if(|e| e.names(region))
     }
@@ -315,7 +315,8 @@ impl Link {
         self.frame_age(header) == FrameAge::Current && header.kind == FrameKind::Message && expected
     }
 
-    /// The other end is new. An end that was never named stays and sends everything again. Returns whether it stays.
+    /// The other end is new. If no frame has named this end, it stays and sends everything again. Returns whether it
+    /// stays.
     pub(crate) fn adopt_new_end(&mut self) -> bool {
         if !self.is_named {
             (self.expected, self.unacked_frames, self.ack_due) = (0, 0, None);
@@ -324,7 +325,7 @@ impl Link {
         !self.is_named
     }
 
-    /// A [stale](FrameAge::Stale) frame. The answer to a sender that still uses it names this link.
+    /// A [stale](FrameAge::Stale) frame. If its sender still uses the former link, the answer names this link.
     pub(crate) fn handle_stale(&mut self, now: Instant, header: &FrameHeader) {
         let is_older = self.other != 0 && compare32(header.link, self.other) == Ordering::Less;
         if header.kind == FrameKind::Message && !is_older {
@@ -404,8 +405,8 @@ impl Link {
         self.poll_message(now).or_else(|| self.poll_bare(now))
     }
 
-    /// The next frame that carries a message. A caller that can queue more does so before [`Self::poll`], which may
-    /// then need one separate acknowledgement less.
+    /// The next frame that carries a message. A caller that can queue more messages does so before [`Self::poll`]: a
+    /// message also carries the acknowledgement that would else leave in a frame of its own.
     pub fn poll_message(&mut self, now: Instant) -> Option<(FrameBytes, FramePayload)> {
         let is_blocked = self.is_blocked();
         if is_blocked || self.beat_at().is_some_and(|t| t <= now) {
@@ -421,7 +422,7 @@ impl Link {
         }
         self.bytes_since_ack_request += payload_bytes(&payload);
         // An acknowledgement is requested for the first round trip, and when the window is nearly full, so that waiting
-        // bulk is notified. Traffic in the other direction acknowledges the rest.
+        // bulk can continue. Traffic in the other direction acknowledges the rest.
         let fills = !payload.is_empty() && self.bytes_since_ack_request >= self.window / 4 * 3;
         let ask = tagged || self.round_trip.smoothed().is_none() || fills || is_blocked;
         if ask {

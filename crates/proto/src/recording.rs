@@ -12,7 +12,7 @@ use outboard_plan::{Buffer, Op, Program, Rank, Reduction, Span};
 
 /// Most steps that one rank may have recorded on one group at once, in all recordings together.
 pub(crate) const MAX_HELD_STEPS: usize = 1 << 20;
-/// Most steps of one recording. It is decoded, called and freed at once, while others wait.
+/// Most steps of one recording. A recording is decoded, called and freed at once, while others wait.
 pub const MAX_STEPS: usize = 1 << 16;
 /// Most recordings that one rank may have on one group at once.
 pub(crate) const MAX_RECORDINGS: usize = 4096;
@@ -45,9 +45,9 @@ pub enum RecordError {
     )]
     Limit {
         what: &'static str,
-        /// The number with this recording.
+        /// The number, this recording included.
         held: usize,
-        /// As many as there may be.
+        /// The most that are allowed.
         limit: usize,
     },
     /// The tables of groups and recordings have reached the memory limit of the service process.
@@ -56,7 +56,7 @@ pub enum RecordError {
          of outboardd"
     )]
     Quota,
-    /// The group is not made, or the rank not in it.
+    /// The group is not made, or the rank is not in the group.
     #[error("the group is not one of this rank's; record on a group between its creation and its destruction")]
     Group,
     /// Recordings are numbered upwards, so that a number means the same on all ranks.
@@ -128,7 +128,7 @@ fn apart(one: Span, other: Span) -> bool {
     one.len == other.len && (disjoint || one.len == 0)
 }
 
-/// By step: the occurrence of a send or receive with its peer and tag, the number of a reduction, else 0.
+/// By step: for a send or receive, its occurrence with this peer and tag; for a reduction, its number; else 0.
 pub(crate) fn ordinals(program: &Program) -> Vec<u32> {
     let messages = program.steps.iter().filter(|step| matches!(step.op, Op::Send { .. } | Op::Recv { .. }));
     let mut counts: HashMap<(bool, Rank, u32), u32> = HashMap::with_capacity(messages.count());

@@ -5,8 +5,8 @@ pub(crate) const ALIGN: u64 = 64;
 /// Smallest allocation of staging.
 const MIN_STAGING: u64 = 256;
 
-/// The size of an allocation for `bytes` of staging, which counts to quotas. It exceeds `bytes` by an eighth at most:
-/// there are eight sizes from one power of two to the next, so that freed memory can be reused for similar sizes.
+/// The size of an allocation for `bytes` of staging, which counts to quotas. The size exceeds `bytes` by an eighth at
+/// most: there are eight sizes from one power of two to the next, so that freed memory can be reused for similar sizes.
 /// `None` when the size overflows.
 pub fn staging_size(bytes: u64) -> Option<u64> {
     let bytes = bytes.max(MIN_STAGING);

@@ -70,7 +70,7 @@ pub(crate) struct Outbound {
     pub(crate) step: StepOf,
     pub(crate) name: MessageName,
     pub(crate) from: MemRef,
-    /// The message has no memory to wait for: its step is done when it leaves.
+    /// The message has no memory to wait for: its step is done when the message leaves.
     pub(crate) signal: bool,
 }
 
@@ -164,9 +164,9 @@ impl Transfer {
         if message.from.len <= EAGER { self.stage_local(site, message) } else { Unexpected::Local(message) }
     }
 
-    /// Copies a message between local ranks to staging, if there is room; its source is done then.
+    /// Copies a message between local ranks to staging, if there is room. The source of a staged message is done.
     fn stage_local(&mut self, site: &mut Site<'_>, message: Outbound) -> Unexpected {
-        // Empty messages are staged too: a kept message whose source is done counts to its job.
+        // Empty messages are staged, too: a kept message whose source is done must count to the quota.
         match site.out.stage(Quota::Late, site.members.handle, message.from.len) {
             None => Unexpected::Local(message),
             Some(staging) => {
@@ -204,7 +204,7 @@ impl Transfer {
         }
     }
 
-    /// The receive with the message's size, or an error. A single receive may expect more (GP-1).
+    /// The receive with the message's size, or an error. A single receive may expect more bytes than are sent (GP-1).
     fn fit(name: &MessageName, sent: u64, posting: PostedReceive) -> Result<PostedReceive, CollectiveError> {
         let fits = if name.scope == Scope::Single { sent <= posting.to.len } else { sent == posting.to.len };
         let to = MemRef { len: sent, ..posting.to };
@@ -237,7 +237,7 @@ impl Transfer {
         }
     }
 
-    /// The message has no receiver any more: its source is done with it.
+    /// The message has no receiver any more: the source is done with the message.
     fn discard(&mut self, site: &mut Site<'_>, name: &MessageName, message: Unexpected) {
         match message {
             Unexpected::Local(message) => self.end(message.step, Ok(())),
@@ -270,7 +270,7 @@ impl Transfer {
         self.grant_credit(site, name.scope);
     }
 
-    /// Whether a message of a collective has come that has no receive yet.
+    /// Whether a message of a collective has come without a posted receive.
     pub(crate) fn has_unexpected(&self, instance: InstanceId) -> bool {
         self.incoming.matching.messages_of(Scope::Instance(instance)).next().is_some()
     }
@@ -397,7 +397,7 @@ impl Transfer {
         self.outgoing.targets()
     }
 
-    /// The next frame for a service process, one of `links` with bulk. Called while its link has room.
+    /// The next frame for the service process `to`, if `links` peers have bulk. Called while the link has room.
     pub(crate) fn next_bulk(&mut self, site: &Site<'_>, to: SpId, links: usize) -> Option<Bulk> {
         let (bulk, signal) = self.outgoing.next(site.members.handle, to, links, site.quantum())?;
         signal.into_iter().for_each(|step| self.end(step, Ok(())));
@@ -411,14 +411,14 @@ impl Transfer {
         self.incoming.send_early_cts(site);
     }
 
-    /// `rank` takes part in no tagged message any more: everything that needs it fails.
+    /// `rank` takes part in no tagged message any more: everything that needs the rank fails.
     pub(crate) fn cancel_rank(&mut self, site: &mut Site<'_>, rank: Rank) {
         self.lost.insert(rank);
         let tagged = |name: &MessageName| !matches!(name.scope, Scope::Instance(_));
         let gone = |name: &MessageName| tagged(name) && (name.source == rank || name.destination == rank);
         let mut overtaken = None;
         let messages = self.incoming.matching.extract_messages(|name, message| {
-            // A staged message can still be received, but it must not take the place of a lost earlier one of its name.
+            // A staged message can still be received, but not in place of an earlier message of its name that is lost.
             let stays = matches!(message, Unexpected::Staged(_)) && overtaken != Some(*name);
             let lost = gone(name) && (name.destination == rank || !stays);
             overtaken = if lost { Some(*name) } else { overtaken };
@@ -454,7 +454,7 @@ impl Transfer {
         }
     }
 
-    /// Removes everything but unexpected messages. Returns the steps.
+    /// Removes everything but unexpected messages. Returns the steps of the removed sends and receives.
     fn forget(&mut self, site: &mut Site<'_>, gone: impl Fn(&MessageName) -> bool) -> Vec<StepOf> {
         let received = self.incoming.matching.extract_receives(|name, _| gone(name));
         let mut steps: Vec<StepOf> = received.into_iter().map(|(_, posting)| posting.step).collect();
@@ -479,8 +479,8 @@ impl Transfer {
         self.incoming.matching.has_receive(name) || self.incoming.is_cleared_early(name)
     }
 
-    /// A message of a collective that `rank` does not send or receive, though its other end expects it. Valid after
-    /// `rank` has passed on all its sends and receives.
+    /// The error for a message of a collective that `rank` does not send or receive, though the message's other end
+    /// expects it. The answer is valid after `rank` has passed on all its sends and receives.
     pub(crate) fn unmatched(&self, instance: InstanceId, rank: Rank) -> Option<CollectiveError> {
         let scope = Scope::Instance(instance);
         let block =

@@ -1,7 +1,7 @@
 //! The wire codec: datagram headers, link frames and the messages in them. docs/wire.md describes every byte.
 //!
-//! All integers are little-endian. Every field is checked on decoding; a decoder never panics and never allocates
-//! more than the input's own size allows. It never does IO.
+//! All integers are little-endian. Every field is checked on decoding; a decoder never panics and never allocates more
+//! than the input's own size allows. The codec never does IO.
 
 mod datagram;
 mod frame;

@@ -1,8 +1,8 @@
 //! The service process's side: ranks that attach through a relay (SP-1, GP-9).
 //!
-//! A dock serves one relay, and so one user. A relay opens a control connection by the relay key, and receives the port
-//! for its ranks and a secret. Each rank has its own connection, by a key that is derived from the secret. The end of
-//! the control connection is the end of the relay and of its ranks. A relay goes through these states:
+//! A dock serves one relay, and so one user. A relay opens a control connection with the relay key. It receives the
+//! port for its ranks and a secret. Each rank has its own connection, with a key that is derived from the secret. When
+//! the control connection ends, the relay and its ranks count as gone. A relay goes through these states:
 //!
 //! | state | on | goes to |
 //! |---|---|---|
@@ -20,14 +20,14 @@
 //! | stranger | anything else | closed, counted |
 //! | greeting | the right greeting, and the service process accepts the rank | attached |
 //! | greeting | anything else | refused |
-//! | attached | the end of the connection, the service process's end, `Detach` | gone: the rank has left |
+//! | attached | the end of the connection or of the service process, `Detach` | gone: the rank has left |
 //! | attached | an invalid frame, or more memory than the quota | refused |
 //!
 //! A call is *filling* while its input arrives, then *posted* until its completion word holds its result. A second
-//! thread sends output and completion.
+//! thread sends output and completions.
 //!
-//! Invariants: no two relays are served at once; calls are posted in order of arrival. The service process accesses
-//! proxy buffers and no other memory, since the dock never proves access to its own memory.
+//! Invariants: a dock never serves two relays at once. Calls are posted in order of arrival. The service process
+//! accesses proxy buffers and no other memory of the dock, since the dock never proves access to its memory.
 
 mod call;
 mod delivery;
@@ -58,7 +58,7 @@ use crate::wire::{GREETING_LIMIT, Wire, WireError, lock};
 #[derive(Debug)]
 struct DockContext {
     settings: Settings,
-    /// The socket at which the service process listens for ranks.
+    /// The socket at which the service process accepts ranks.
     socket: PathBuf,
     docked: Arc<DockedRanks>,
     refusals: Mutex<Refusals>,
@@ -90,15 +90,15 @@ impl DockContext {
     }
 }
 
-/// The served relay, as seen by the threads of its ranks.
+/// The served relay, as the threads of its ranks use it.
 #[derive(Debug)]
 struct ServedRelay {
     context: Arc<DockContext>,
-    /// Readable when the relay has ended.
+    /// Becomes readable when the relay has ended.
     over: OwnedFd,
 }
 
-/// Reason why no relay is served on a connection that a service manager has passed.
+/// Reason why the relay on a connection that a service manager has passed is not served.
 #[derive(Debug, thiserror::Error)]
 pub enum RelayError {
     #[error(
@@ -112,7 +112,7 @@ pub enum RelayError {
     NoRelay { from: SocketAddr, why: String },
 }
 
-/// A relay that has proven the key and waits for an answer.
+/// A relay that has proven the key and waits for an answer to its first frame.
 #[derive(Debug)]
 pub struct Relay {
     wire: Wire,
@@ -120,7 +120,8 @@ pub struct Relay {
 }
 
 impl Relay {
-    /// The relay on a connection of a service manager. Without a valid relay no service process is started.
+    /// Authenticates the relay on a connection of a service manager. Without a valid relay no service process is
+    /// started.
     ///
     /// # Errors
     /// [`RelayError`].
@@ -152,7 +153,7 @@ fn open(wire: &Wire) -> Result<(), SessionEnd> {
     if first { Ok(()) } else { refuse_with("the first frame of a relay's control connection opens it") }
 }
 
-/// The threads of a dock; connections end with the service process.
+/// The threads of a dock. Their connections end with the service process.
 #[derive(Debug)]
 pub struct Dock {
     stop: OwnedFd,
@@ -160,8 +161,8 @@ pub struct Dock {
 }
 
 impl Dock {
-    /// Listens at `address` for relays and serves one at a time. `service` are the settings of the service process, and
-    /// the socket at which ranks attach.
+    /// Listens at `address` for relays and serves one relay at a time. `service` contains the settings of the service
+    /// process and the socket at which ranks attach.
     ///
     /// # Errors
     /// [`StartError`], for instance if the address is taken.
@@ -180,8 +181,8 @@ impl Dock {
         Dock::start(move |stop| listen(entrance, stop, &context)).map_err(failed)
     }
 
-    /// Serves `relay`. `service` are the settings of the service process, and the socket at which ranks attach. `ended`
-    /// is called when the relay has ended.
+    /// Serves `relay`. `service` contains the settings of the service process and the socket at which ranks attach.
+    /// `ended` is called when the relay has ended.
     ///
     /// # Errors
     /// [`StartError`].
@@ -209,7 +210,7 @@ impl Dock {
 
 impl Drop for Dock {
     fn drop(&mut self) {
-        // A write to a counter at its maximum fails, and such a counter wakes the thread as well.
+        // The write fails if the counter is at its maximum, and then the counter wakes the thread already.
         let _ = rustix::io::write(&self.stop, &1u64.to_ne_bytes());
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()
@@ -243,7 +244,7 @@ fn listen(mut entrance: Entrance, stop: &Arc<OwnedFd>, context: &Arc<DockContext
     }
 }
 
-/// Serves a relay until it ends or `stop` is readable. Refuses the relay if another one is served.
+/// Serves a relay until the relay ends or `stop` is readable. Refuses the relay if another relay is served.
 fn serve(relay: &Relay, stop: &Arc<OwnedFd>, context: &Arc<DockContext>) {
     let Relay { wire, from } = relay;
     if let Err(text) = context.claim_dock(*from) {
@@ -253,13 +254,13 @@ fn serve(relay: &Relay, stop: &Arc<OwnedFd>, context: &Arc<DockContext>) {
     let served = match served_relay.map(Arc::new) {
         Ok(served_relay) => {
             let served = ranks(relay, stop, &served_relay);
-            // A write to a counter at its maximum fails, and such a counter wakes the threads as well.
+            // The write fails if the counter is at its maximum, and then the counter wakes the threads already.
             let _ = rustix::io::write(&served_relay.over, &1u64.to_ne_bytes());
             served
         }
         Err(errno) => refuse_with(format!("the service process cannot make an eventfd: {errno}")),
     };
-    // The next relay may connect before this one has read the reason of its refusal.
+    // The dock is free from here on: the next relay may connect before this relay has read the reason of its refusal.
     *lock(&context.served) = None;
     match served {
         Err(SessionEnd::Refused(text)) => refuse(wire, *from, &text),
@@ -268,7 +269,7 @@ fn serve(relay: &Relay, stop: &Arc<OwnedFd>, context: &Arc<DockContext>) {
     wire.end();
 }
 
-/// Accepts the ranks of a relay as long as its control connection lasts.
+/// Accepts the ranks of a relay while the relay's control connection lasts.
 fn ranks(Relay { wire, from }: &Relay, stop: &Arc<OwnedFd>, served_relay: &Arc<ServedRelay>) -> Result<(), SessionEnd> {
     let no_port =
         |error: &dyn Display| SessionEnd::Refused(format!("the service process cannot listen for ranks: {error}"));

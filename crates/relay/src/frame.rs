@@ -1,10 +1,10 @@
-//! The stream between a host relay and a service process on another machine: frames and their codec.
+//! The stream between a relay on a host and a service process on another machine: frames and their codec.
 //!
-//! A frame is `length (u32), kind (u8), body`, little-endian; the length counts the bytes behind it, [`MOST_BYTES`] at
-//! most. The first frame of a control connection is [`RelayFrame::Open`], which carries magic and version. The first
-//! frame of a rank's connection is [`RelayFrame::Greeting`]. The dock's last frame may be [`RelayFrame::Refused`].
-//! Requests and replies of the attach socket cross in that socket's encoding, without descriptors. The content of
-//! descriptors (control region, offers, recordings) crosses in separate frames.
+//! A frame is `length (u32), kind (u8), body`, little-endian. The length counts the bytes after it, at most
+//! [`MOST_BYTES`]. The first frame of a control connection is [`RelayFrame::Open`], which carries magic and version.
+//! The first frame of a rank's connection is [`RelayFrame::Greeting`]. The dock's last frame may be
+//! [`RelayFrame::Refused`]. Requests and replies of the attach socket cross in the attach socket's encoding, without
+//! descriptors. The content of descriptors (control region, offers, recordings) crosses in separate frames.
 //!
 //! Invariants: no input makes the decoder panic or hold more than one frame of the largest size. A decoded frame
 //! encodes to the same bytes. This module does no IO.
@@ -15,54 +15,56 @@ use outboard_service::topology::Seat;
 use outboard_shm::ring::{ENTRY_WORDS, EntryWords};
 use outboard_shm::status::Status;
 
-/// Version of the frames; both ends must have the same.
+/// Version of the frames, which must be equal at both ends.
 pub(crate) const VERSION: u16 = 5;
 pub(crate) const DATA_BYTES: usize = 256 << 10;
 /// Longest frame, without its length field.
 const MOST_BYTES: usize = DATA_BYTES + 64;
-/// Most content of one rank's requests under way at once: the offers of the largest group.
+/// Most content of requests that one rank may have under way at once: the offers of the largest group.
 pub(crate) const MOST_HANDED: usize = 64 << 20;
 pub(crate) const READ: usize = 128 << 10;
 const TEXT_BYTES: usize = 2048;
 const LENGTH_BYTES: usize = 4;
-/// Bytes of the secret from which the key of a relay's ranks is derived.
+/// Length of the secret from which the key of a relay's ranks is derived.
 pub(crate) const SECRET_BYTES: usize = 32;
 const MAGIC: u32 = u32::from_le_bytes(*b"OBRL");
 
-/// One frame. Offsets and lengths are bytes. A `slot` is a completion word of the rank, which identifies its call in
+/// One frame. Offsets and lengths are in bytes. A `slot` is a completion word of the rank, which identifies a call in
 /// flight. A `token` identifies a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum RelayFrame<'a> {
-    /// Relay, first on its control connection.
+    /// Sent by the relay: first frame on a control connection.
     Open,
-    /// Dock, the answer to `Open`: the port where ranks of this relay connect, and a secret that only this relay has.
+    /// Sent by the dock: answer to `Open` with the port for this relay's ranks, and a secret that only this relay has.
     Opened { port: u16, secret: [u8; SECRET_BYTES] },
-    /// Relay, first on a rank's connection: the rank's process on its host, and its seat (SP-1).
+    /// Sent by the relay: first frame on a rank's connection, with the rank's process number on its host and its seat
+    /// (SP-1).
     Greeting { pid: u32, seat: Seat },
-    /// Relay: a request of the attach socket that has no descriptors.
+    /// Sent by the relay: a request of the attach socket that has no descriptors.
     AttachRequest(&'a [u8]),
-    /// Relay: the request to make a group; its `ranks` offers follow.
+    /// Sent by the relay: the request to make a group. The `ranks` offers follow.
     CreateGroup { token: u64, ranks: u32, rank: u32 },
-    /// Relay: more content of the last request, which was in shared memory: offers or a recording.
+    /// Sent by the relay: more content of the last request's shared memory, either offers or a recording.
     Handed(&'a [u8]),
-    /// Relay: a submission as it lay in the ring, with meaningless addresses. [`RelayFrame::Data`] follows with the
-    /// rank's `input` bytes, then `table` bytes. The rank receives `output` bytes.
+    /// Sent by the relay: a submission as it was in the ring; its addresses are meaningless. [`RelayFrame::Data`]
+    /// follows with `input` bytes that the rank sends, then `table` bytes. The rank receives `output` bytes.
     Call { words: EntryWords, input: u64, table: u64, output: u64 },
-    /// Relay: the missing bytes of the last call cannot be read; the call must fail on all ranks.
+    /// Sent by the relay: the missing bytes of the last call cannot be read; the call must fail on all ranks.
     Unreadable { slot: u32 },
-    /// Both: bytes of a call, at most [`DATA_BYTES`], from `offset` of its input and table, or of its output.
+    /// Sent by both sides: at most [`DATA_BYTES`] bytes of a call, from `offset` on. The relay sends bytes of the
+    /// call's input and table, the dock of its output.
     Data { slot: u32, offset: u64, bytes: &'a [u8] },
-    /// Service process: a reply of the attach socket.
+    /// Sent by the dock: a reply of the attach socket.
     AttachReply(&'a [u8]),
-    /// Service process: the call has ended; all of its output was sent before.
+    /// Sent by the dock: the call has ended; all of its output was sent before.
     Complete { slot: u32, status: Status },
-    /// Relay: the request to store a recording of this many encoded bytes, which follow (GP-5).
+    /// Sent by the relay: the request to store a recording of `bytes` encoded bytes, which follow (GP-5).
     Record { token: u64, group: u64, recording: u32, bytes: u64 },
-    /// Service process, last: the reason why it does not serve this rank, or not any more.
+    /// Sent by the dock as the last frame: the reason why this rank is not served, or not served any more.
     Refused { text: &'a str },
 }
 
-/// A frame that no release of this version writes.
+/// A frame that no release with this version writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum FrameError {
     #[error(
@@ -74,7 +76,7 @@ pub(crate) enum FrameError {
 }
 
 impl RelayFrame<'_> {
-    /// Appends the frame to `out`. Texts are cut; no piece of memory may be longer than [`DATA_BYTES`].
+    /// Appends the frame to `out`. Long texts are truncated. No piece of memory may be longer than [`DATA_BYTES`].
     pub(crate) fn encode(&self, out: &mut Vec<u8>) {
         let start = out.len();
         let mut w = Writer::new(out);
@@ -147,7 +149,7 @@ fn decode(frame: &[u8]) -> Result<RelayFrame<'_>, FrameError> {
     Ok(decoded)
 }
 
-/// The rest of the frame, at most `most` bytes.
+/// The rest of the frame, which must be at most `most` bytes.
 fn rest<'a>(r: &mut Reader<'a>, most: usize) -> Result<&'a [u8], DecodeError> {
     let rest = std::mem::replace(r, Reader::new(&[])).rest();
     if rest.len() <= most { Ok(rest) } else { Err(DecodeError::Value("length")) }
@@ -161,8 +163,8 @@ pub(crate) struct Decoder {
 }
 
 impl Decoder {
-    /// Opens a record behind the bytes that have arrived. After [`Decoder::next`] has returned `None` there is room for
-    /// every record that [`READ`] bytes complete.
+    /// Decrypts a record and appends it to the bytes that have arrived. After [`Decoder::next`] has returned `None`
+    /// there is room for every record that [`READ`] bytes complete.
     pub(crate) fn take(&mut self, sealed: SealedRecord<'_>) -> Result<(), ForgedRecord> {
         let length = sealed.len();
         sealed.open(&mut self.room()[..length])?;
@@ -184,7 +186,7 @@ impl Decoder {
         self.end += count;
     }
 
-    /// The next whole frame; `None` until more bytes arrive. After an error the stream is unusable.
+    /// The next whole frame, or `None` until more bytes arrive. After an error the stream is unusable.
     pub(crate) fn next(&mut self) -> Result<Option<RelayFrame<'_>>, FrameError> {
         let Some((length, _)) = self.bytes[self.start..self.end].split_first_chunk() else { return Ok(None) };
         let length = u32::from_le_bytes(*length) as usize;
@@ -210,7 +212,7 @@ mod tests {
         "[a-zü ]{0,30}"
     }
 
-    /// Content for any frame: numbers, bytes, a text.
+    /// Content from which any frame can be built: numbers, bytes, a text.
     fn parts() -> impl Strategy<Value = (u8, [u64; 3], u32, EntryWords, Vec<u8>, String)> {
         let bytes = proptest::collection::vec(any::<u8>(), 0..600);
         (0..13u8, any::<[u64; 3]>(), any::<u32>(), any::<EntryWords>(), bytes, text())
@@ -240,7 +242,8 @@ mod tests {
         }
     }
 
-    /// Feeds a stream in pieces of these sizes, in turn; returns the frames encoded again.
+    /// Passes a stream to a decoder, in pieces whose lengths cycle through `pieces`. Returns the decoded frames,
+    /// encoded again.
     fn feed(stream: &[u8], pieces: &[usize]) -> Result<Vec<u8>, FrameError> {
         let mut decoder = Decoder::default();
         let (mut left, mut again, mut sizes) = (stream, Vec::new(), pieces.iter().cycle());
@@ -268,7 +271,7 @@ mod tests {
             prop_assert_eq!(feed(&stream, &pieces), Ok(stream));
         }
 
-        /// The decoder turns any input into frames that encode to the same bytes, or into an error.
+        /// From any input the decoder returns frames that encode to the bytes of the input, or an error.
         #[test]
         fn damage_is_an_error_or_another_frame(parts in parts(), at in any::<prop::sample::Index>(), flip in 1u8..) {
             let mut stream = Vec::new();

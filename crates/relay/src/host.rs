@@ -1,8 +1,9 @@
-//! The host's side: serves ranks in the place of a service process on another machine (SP-1, GP-9).
+//! The side of the ranks' host: serves ranks in the place of a service process on another machine (SP-1, GP-9).
 //!
-//! A relay has a control connection to the dock (`control`), which reports where its ranks connect. Each rank has two
-//! threads and a connection. The first thread takes the rank's requests and submissions, reads its input and sends
-//! everything. The second thread receives, and writes output and completions. A rank goes through these states:
+//! A relay has a control connection to the dock (`control`), on which the dock reports where the relay's ranks connect.
+//! Each rank has two threads and a connection. The first thread takes the rank's requests and submissions, reads the
+//! rank's input, and sends all frames. The second thread receives frames, and writes output and completions. A rank
+//! goes through these states:
 //!
 //! | state | on | goes to |
 //! |---|---|---|
@@ -10,13 +11,13 @@
 //! | greeting | anything else | gone |
 //! | attaching | the service process accepts the rank | attached |
 //! | attaching | anything else | gone, with the reason as reply |
-//! | attached | the end of the connection | lost: every call in flight, and every one to come, ends with the reason |
-//! | attached, lost | the rank's end, `Detach` answered | gone: the connection ends, as the service process notices |
+//! | attached | the end of the connection | lost: every call, in flight or later, ends with the reason |
+//! | attached, lost | the rank's end, `Detach` answered | gone: the connection ends, and the service process notices |
 //!
-//! Invariants: a connection without a greeting takes no rank's slot, nor does a connection of a user who may not
-//! attach. The second thread waits for the connection alone, so the service process can always send. The second thread
-//! writes memory of the rank, the first only after the rank's copy, and both before the completion. The relay needs the
-//! rank's processor for these copies alone.
+//! Invariants: a connection without a greeting takes no rank's slot. A connection of a user who may not attach takes no
+//! slot either. The second thread only waits for the connection, so the service process can always send. The second
+//! thread writes memory of the rank; the first thread writes it only after the rank's copy. Both write before the
+//! completion. The relay needs the rank's processor only for these copies.
 
 mod control;
 mod relayed_rank;
@@ -54,37 +55,37 @@ use crate::wire::{ANSWER_LIMIT, Wire};
 /// The error for a service process that breaks the protocol.
 const UNEXPECTED_ANSWER: &str = "it answers what was not asked";
 
-/// The service process, and the settings of this relay.
+/// The address of the service process, and the settings of this relay.
 #[derive(Debug)]
 struct RelayContext {
     settings: Settings,
     service: SocketAddr,
     control: ControlConnection,
-    /// This host's name.
+    /// The name of this host.
     node: Arc<str>,
     topology: CpuTopology,
 }
 
-/// Held by each call in flight: when the last one is dropped, the pipe ends.
+/// A guard that each call in flight holds. When the last guard is dropped, the pipe ends.
 pub(super) type InFlightGuard = Arc<PipeWriter>;
 
-/// The calls of all ranks that have not ended.
+/// Counts the calls of all ranks that have not ended.
 #[derive(Debug)]
 pub(super) struct CallsInFlight {
     held: Weak<PipeWriter>,
-    /// Their ranks, and some that are gone.
+    /// The ranks, including some that are gone.
     ranks: Mutex<Vec<Weak<RelaySession>>>,
 }
 
 impl CallsInFlight {
-    /// Adds a rank.
+    /// Adds a rank whose calls are counted.
     fn add_rank(&self, rank: &Arc<RelaySession>) {
         let mut ranks = self.ranks.lock().unwrap_or_else(PoisonError::into_inner);
         ranks.retain(|rank| rank.strong_count() > 0);
         ranks.push(Arc::downgrade(rank));
     }
 
-    /// Counts each rank as a call until its earlier submissions have been taken.
+    /// Gives each rank a guard until the rank's earlier submissions have been taken.
     fn count_waiting_submissions(&self) {
         for rank in self.ranks.lock().unwrap_or_else(PoisonError::into_inner).iter().filter_map(Weak::upgrade) {
             rank.state().submission_guard = self.count_call();
@@ -92,15 +93,15 @@ impl CallsInFlight {
         }
     }
 
-    /// Counts one more call; none if the count has ended.
+    /// A guard for one more call; `None` if counting has ended.
     fn count_call(&self) -> Option<InFlightGuard> {
         self.held.upgrade()
     }
 }
 
-/// Serves this host's ranks, which attach at `socket`, in the place of the service process at `service`. It ends as
+/// Serves this host's ranks, which attach at `socket`, in the place of the service process at `service`. Ends as
 /// [`outboard_service::run`] does: once `stopped` reports a stop no rank can attach any more, and calls in flight may
-/// end for as long as the settings allow.
+/// complete for as long as the settings allow.
 pub fn serve(
     settings: &Settings,
     mut socket: NamedSocket,
@@ -169,7 +170,7 @@ fn accept(
     }
 }
 
-/// Connections that have not sent a greeting.
+/// Connections that have not sent a greeting yet.
 struct PendingRanks {
     poller: Poller,
     channels: HashMap<u64, AttachChannel>,
@@ -198,7 +199,7 @@ impl PendingRanks {
         self.channels.insert(self.last, channel);
     }
 
-    /// The connection is readable or has ended.
+    /// Removes a connection that is readable or has ended.
     fn remove(&mut self, id: u64) -> Option<AttachChannel> {
         let channel = self.channels.remove(&id)?;
         self.poller.unwatch(&channel);
@@ -206,13 +207,14 @@ impl PendingRanks {
     }
 }
 
-/// Reports to a rank that it attaches too late.
+/// Reports to a rank that the relay is ending and serves no more ranks.
 fn farewell(rank: &AttachChannel) {
     let why = "the relay of this host was told to end and takes no more ranks; attach when it is back";
     send_error(rank, Status::NoService, why.to_owned());
 }
 
-/// Waits until no call is in flight, at most as long as the settings allow, or until another stop. Turns ranks away.
+/// Waits until no call is in flight, the time limit of the settings is over, or another stop arrives. Rejects new
+/// ranks.
 fn drain(
     socket: &mut NamedSocket,
     (calls_in_flight, none): (&CallsInFlight, &PipeReader),
@@ -250,10 +252,10 @@ fn drain(
     }
 }
 
-/// The first message of a process: token, greeting, descriptors.
+/// The first message of a process: its token, the greeting and the descriptors.
 type RankGreeting = (u64, Hello, Vec<OwnedFd>);
 
-/// Serves a rank on its own thread, which holds `present`.
+/// Serves a rank on a new thread, which holds `present` until it ends.
 fn serve_in_thread(
     channel: AttachChannel,
     greeting: RankGreeting,
@@ -277,7 +279,7 @@ fn serve_in_thread(
     }
 }
 
-/// Serves one rank to its end.
+/// Serves one rank until the rank ends.
 fn serve_rank(
     channel: AttachChannel,
     (token, hello, descriptors): RankGreeting,
@@ -293,13 +295,13 @@ fn serve_rank(
         }
         Err(RefusedRequest { status, text }) => {
             limited!(warn, pid = hello.pid, text, "a process may not attach");
-            // The rank may be gone meanwhile.
+            // The send fails if the rank is gone meanwhile.
             let _ = channel.send(token, &AttachReply::Error { status, text }, &[]);
         }
     }
 }
 
-/// The first message of a connection.
+/// Receives the first message of a connection, which must be a greeting.
 fn greeted(channel: &AttachChannel) -> Result<RankGreeting, ChannelError> {
     match channel.receive::<AttachRequest>()? {
         Some(ReceivedMessage { token, message: AttachRequest::Hello(hello), descriptors }) => {
@@ -316,7 +318,7 @@ fn greeted(channel: &AttachChannel) -> Result<RankGreeting, ChannelError> {
 
 type RankAttachment = (RelaySession, ServiceSide, Welcome, Decoder, Option<OwnedFd>);
 
-/// Finds out how the rank's memory is accessed, and attaches the rank to the service process.
+/// Finds out how the rank's memory can be accessed, and attaches the rank to the service process.
 fn attach(
     channel: &AttachChannel,
     hello: &Hello,
@@ -351,12 +353,14 @@ fn attach(
     Ok((session, side, welcome, decoder, pidfd))
 }
 
-/// The error is the reason why the service process refuses the rank.
+/// Sends the greeting to the dock; returns the welcome. The error is the reason why the service process refuses the
+/// rank.
 fn greet(wire: &Wire, greeting: &RelayFrame<'_>) -> Result<(Decoder, Welcome), Box<dyn std::error::Error>> {
     wire.send(greeting)?;
     let mut decoder = Decoder::default();
     let answer = wire.first(&mut decoder, ANSWER_LIMIT, |frame| match frame {
-        // The codec refuses a tier that only a rank of the same host can have; the caller replaces the tier.
+        // The codec refuses a tier that only ranks of the service process's host can have. The caller replaces the
+        // tier.
         RelayFrame::AttachReply(bytes) => match AttachReply::decode(bytes) {
             Ok((_, AttachReply::Welcome(welcome))) => Ok(welcome),
             _ => Err(UNEXPECTED_ANSWER.to_owned()),

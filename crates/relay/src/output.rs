@@ -1,8 +1,8 @@
-//! Output of relayed calls as the service process writes it, so that it can be sent before the call ends (GP-9).
+//! Output of relayed calls that the service process has written, so that it can be sent before the call ends (GP-9).
 //!
-//! The conductor's writes are noted as spans of addresses; the delivering thread takes spans that are worth a frame.
-//! The spans only decide when bytes are sent: at its end a call sends all bytes that have not been sent. The conductor
-//! waits only for the lock of the spans.
+//! The conductor's writes are noted as spans of addresses, and the delivering thread takes long spans. The spans only
+//! decide when bytes are sent: at its end a call sends all bytes that have not been sent. The conductor waits only for
+//! the lock of the spans.
 
 use std::sync::{Arc, Mutex, OnceLock};
 
@@ -12,21 +12,21 @@ use outboard_shm::memory::{WriteObserver, WritePiece};
 use crate::spans::Spans;
 use crate::wire::lock;
 
-/// Contiguous bytes that are sent before the call has ended.
+/// Length of contiguous output from which on it is sent before the call has ended.
 const WORTH_A_FRAME: u64 = 128 << 10;
 
-/// Output that has been written to one rank's proxy buffers and not been sent.
+/// Spans of output that were written to one rank's proxy buffers and have not been sent.
 #[derive(Debug, Default)]
 pub(crate) struct Output {
     written: Mutex<Spans>,
-    /// Wakes the delivering thread.
+    /// The rank's side of the connection to the service process, on which the delivering thread waits.
     side: OnceLock<Arc<RankSide>>,
 }
 
 impl Output {
-    /// Sets the side on which the delivering thread waits; output wakes it from now on.
+    /// Sets the side on which the delivering thread waits. From now on output wakes the thread.
     pub(super) fn wake(&self, side: &Arc<RankSide>) {
-        // It is set once for each rank.
+        // The side is set only once for each rank.
         let _ = self.side.set(Arc::clone(side));
     }
 
@@ -34,7 +34,7 @@ impl Output {
         lock(&self.written).first_of(WORTH_A_FRAME).is_some()
     }
 
-    /// Takes a span that is worth a frame.
+    /// Takes a span that is long enough for a frame.
     pub(super) fn take(&self) -> Option<(u64, u64)> {
         let mut written = lock(&self.written);
         let (start, end) = written.first_of(WORTH_A_FRAME)?;

@@ -1,7 +1,7 @@
-//! Proxy buffers: memory on the service process's machine that stands for buffers of ranks elsewhere (GP-9).
+//! Proxy buffers: memory on the service process's machine that stands for buffers of ranks on another machine (GP-9).
 //!
-//! Each rank's proxy buffers are parts of one memfd, which is registered with the service process at [`START`] and
-//! paged in as it is used. Invariant: proxy buffers of one rank do not overlap.
+//! The proxy buffers of each rank are parts of one memfd. The memfd is registered with the service process at [`START`]
+//! and gets pages as it is used. Invariant: proxy buffers of one rank do not overlap.
 
 use std::sync::Arc;
 
@@ -11,10 +11,10 @@ use crate::spans::Spans;
 
 /// Alignment of proxy buffers: a cache line.
 const ALIGN: u64 = 64;
-/// Address of the memory for the service process.
+/// Address at which the service process finds the memory.
 pub(crate) const START: u64 = 1 << 40;
 
-/// No proxy buffer is left.
+/// The free memory is too small for a proxy buffer.
 #[derive(Debug, thiserror::Error)]
 #[error("a call of {bytes} bytes exceeds what is left of the {quota} bytes for a rank's calls; raise --relay-memory")]
 pub(crate) struct QuotaError {
@@ -30,17 +30,17 @@ pub(crate) struct ProxyBuffer {
 }
 
 impl ProxyBuffer {
-    /// Address of the proxy buffer for the service process.
+    /// Address at which the service process finds the proxy buffer.
     pub(crate) fn address(&self) -> u64 {
         START + self.offset
     }
 
-    /// Bytes of the proxy buffer: the requested bytes, rounded up.
+    /// Length of the proxy buffer in bytes: the requested length, rounded up.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Offset of a part of the proxy buffer in the memfd. It fits `usize`, since a proxy buffer is mapped.
+    /// Offset in the memfd of a part of the proxy buffer. The offset fits `usize`, since the proxy buffer is mapped.
     fn at(&self, offset: u64, bytes: usize) -> usize {
         let end = offset.checked_add(bytes as u64);
         assert!(end.is_some_and(|end| end <= self.bytes), "{bytes} bytes at {offset} of {self:?}");
@@ -58,10 +58,10 @@ impl ProxyBuffer {
 
 #[derive(Debug)]
 pub(crate) struct ProxyBuffers {
-    /// Memory to be registered at [`START`].
+    /// The memory, which must be registered at [`START`].
     pub(crate) region: Arc<MemfdRegion>,
     quota: u64,
-    /// Offsets without a proxy buffer.
+    /// Offsets that belong to no proxy buffer.
     free: Spans,
 }
 

@@ -1,11 +1,11 @@
-//! Bytes that a recording moves between a rank and the service process of another machine (GP-5, GP-9).
+//! Bytes that a recording moves between a rank and a service process on another machine (GP-5, GP-9).
 //!
 //! A recording names pieces of the rank's memory that form one buffer, one after another. Both sides of the link derive
-//! from the recording which ranges of the buffer cross with each start and with its end. So a start carries only its
-//! number and the bytes.
+//! from the recording which ranges of the buffer cross with each start, and which cross when the start ends. So a start
+//! carries only its number and the bytes.
 //!
-//! Invariant: bytes that a step may read before a step of the same start has written them cross with the start. Bytes
-//! that any step writes cross with the end. This module does no IO.
+//! Invariant: if a step may read bytes before another step of that start has written them, the bytes cross with the
+//! start. All bytes that a step writes cross at the end of the start. This module does no IO.
 
 use outboard_call::{CallKind, TaggedCall};
 use outboard_plan::{Op, Program};
@@ -17,7 +17,7 @@ use outboard_shm::entry::SubmissionEntry;
 
 use crate::spans::Spans;
 
-/// Group and number of a recording, in the rank's numbering.
+/// Group and number of a recording, as the rank numbers them.
 pub(super) type RecordingName = (u64, u32);
 
 pub(super) fn recording_of(entry: &SubmissionEntry) -> Option<RecordingName> {
@@ -35,20 +35,20 @@ pub(super) enum RecordingError {
     Check(#[from] RecordError),
 }
 
-/// The relay's and the dock's view of a recording.
+/// A recording, as relay and dock use it.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct RelayedRecording {
     /// All memory of the rank that the recording names.
     pub(super) memory: MemoryPieces,
-    /// Ranges of the buffer, in order, that cross with a start.
+    /// Ranges of the buffer, in ascending order, that cross with a start.
     pub(super) reads: MemoryPieces,
-    /// Ranges of the buffer that cross with its end.
+    /// Ranges of the buffer that cross when a start ends.
     pub(super) writes: MemoryPieces,
 }
 
 impl RelayedRecording {
-    /// Decodes the rank's encoding of a recording. The service process checks its owner and its other content, and
-    /// would refuse it with the same errors.
+    /// Decodes the rank's encoding of a recording. The service process checks its owner and the rest of its content,
+    /// and would refuse it with these errors too.
     pub(super) fn decode(bytes: &[u8]) -> Result<RelayedRecording, RecordingError> {
         let RecordedMemory { recording, pieces } = RecordedMemory::decode(bytes)?;
         recording.check(recording.program.rank, recording.program.ranks)?;
@@ -65,19 +65,20 @@ impl RelayedRecording {
         })
     }
 
-    /// Addresses of these ranges of the buffer in the rank: in a copy of the whole buffer at `copy`, or in place if
-    /// `copy` is 0.
+    /// Addresses of the ranges `packed` of the buffer in the rank's memory: in a copy of the whole buffer at `copy`, or
+    /// in the original pieces if `copy` is 0.
     pub(super) fn located(&self, packed: &MemoryPieces, copy: u64) -> Vec<(u64, u64)> {
         if copy != 0 {
-            // An address without memory is refused by the access.
+            // If the address has no memory, the access refuses it.
             return packed.iter().map(|(at, bytes)| (copy.wrapping_add(at), bytes)).collect();
         }
         packed.iter().flat_map(|(at, bytes)| self.memory.places(at, bytes)).collect()
     }
 }
 
-/// Bytes that may be read before the same start has written them. A step is certainly behind the longest run of first
-/// steps that it follows, directly or through others. The steps before a local barrier are such a run.
+/// Bytes that a start may read before it has written them. A step certainly runs after a step that it follows, directly
+/// or through other steps. This function counts only the longest run of first steps that a step follows. The steps
+/// before a local barrier are such a run.
 fn read_first(program: &Program) -> Spans {
     let (mut read, mut overwritten, mut behind) = (Spans::default(), Spans::default(), 0);
     let mut runs: Vec<usize> = Vec::with_capacity(program.steps.len());
@@ -85,7 +86,7 @@ fn read_first(program: &Program) -> Spans {
         let run = run_before(&step.after.iter().map(|id| id.0 as usize).collect::<Vec<_>>(), &runs);
         runs.push(run);
         while behind < run {
-            // A reduction does not overwrite: it reads the bytes that it writes.
+            // A reduction does not overwrite bytes: it reads the bytes that it writes.
             if let Op::Recv { .. } | Op::Copy { .. } = program.steps[behind].op
                 && let Some(span) = program.steps[behind].op.writes()
             {
@@ -96,7 +97,8 @@ fn read_first(program: &Program) -> Spans {
         let also = matches!(step.op, Op::Reduce { .. }).then(|| step.op.writes()).flatten();
         for span in step.op.reads().into_iter().chain(also) {
             let (start, end) = (span.offset, span.offset + span.len);
-            // `overwritten` is valid for later steps only: a step that may come earlier reads everything.
+            // `overwritten` describes `behind` first steps. A step that follows fewer first steps may run earlier, so
+            // all its reads count.
             let parts = if run < behind { vec![(start, end)] } else { overwritten.missing(start, end) };
             for (start, end) in parts {
                 read.insert(start, end);
@@ -106,7 +108,8 @@ fn read_first(program: &Program) -> Spans {
     read
 }
 
-/// Number of first steps that a step after these follows, also through others. `runs` has this number for each step.
+/// Number of first steps that a step with the predecessors `after` follows, directly or through others. `runs` has this
+/// number for each earlier step.
 fn run_before(after: &[usize], runs: &[usize]) -> usize {
     let mut run = after.iter().map(|&step| runs[step]).max().unwrap_or(0);
     let mut next: Vec<usize> = after.iter().copied().filter(|step| *step >= run).collect();
@@ -127,7 +130,7 @@ mod tests {
     use outboard_plan::{Element, Operator, ProgramBuilder, Rank, Reduction, Span};
     use outboard_proto::Recording;
 
-    /// A recording of pieces of 10, 20 and 30 bytes, encoded and decoded.
+    /// A recording of pieces of 10, 20 and 30 bytes, which is encoded and decoded.
     fn recorded(build: impl FnOnce(&mut ProgramBuilder)) -> RelayedRecording {
         let mut builder = ProgramBuilder::new(Rank(0), 2);
         builder.buffers(0, 60, 0);
@@ -145,7 +148,7 @@ mod tests {
         packed.iter().collect()
     }
 
-    /// GP-9: a byte crosses only if a step may read it before it is written.
+    /// GP-9: a byte crosses with a start only if a step may read the byte before it is written.
     #[test]
     fn bytes_that_a_start_overwrites_before_reading_do_not_cross() {
         let (first, second) = (Span::output(0, 10), Span::output(10, 10));
@@ -171,7 +174,7 @@ mod tests {
         assert_eq!((ranges(&summed.reads), ranges(&summed.writes)), (vec![(10, 10)], vec![(0, 20)]));
     }
 
-    /// A step that follows few others is not certainly behind any other step.
+    /// A step that follows few first steps does not certainly run after the other steps.
     #[test]
     fn only_steps_that_are_certainly_done_count() {
         let (first, second) = (Span::output(0, 10), Span::output(10, 10));

@@ -1,7 +1,8 @@
-//! State of a relayed rank that both of its threads on the host share: calls in flight, and arriving frames for them.
+//! State of a relayed rank that both of its threads on the host share: calls in flight, and the handling of their
+//! frames.
 //!
-//! Invariants: a call is in flight from before its last frame is sent until its completion word is written. Output that
-//! only the rank can fetch is held, with the completion, until the rank has copied its buffers.
+//! Invariants: a call is in flight from before its last frame is sent until its completion word is written. If only the
+//! rank can store output, the output and the completion are held until the rank has copied its buffers.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
@@ -39,25 +40,25 @@ pub(super) struct OutgoingCall {
 #[derive(Debug)]
 pub(super) struct StoredRecording {
     pub(super) recorded: Arc<RelayedRecording>,
-    /// Completion word of the start that has been sent or is about to be.
+    /// Completion word of the start that has been sent or is about to be sent.
     pub(super) busy: Option<u32>,
-    /// Starts behind that start, at most one for each completion word of the rank.
+    /// Starts that wait for the end of that start, at most one for each completion word of the rank.
     pub(super) waiting_starts: VecDeque<OutgoingCall>,
 }
 
-/// The request behind an outstanding reply.
+/// The request that an outstanding reply answers.
 #[derive(Debug)]
 pub(super) enum PendingRequest {
-    /// A group of this many ranks, and this rank's number in it.
+    /// Number of ranks of the new group, and this rank's number in the group.
     CreateGroup(u32, u32),
-    /// A recording that becomes known once the service process has stored it, and its encoded bytes.
+    /// A recording, which is usable once the service process has stored it, and the length of its encoding.
     Record(RecordingName, Arc<RelayedRecording>, usize),
     DestroyGroup(u64),
     Other,
 }
 
 impl PendingRequest {
-    /// Content bytes of the request, which the dock holds until the service process has taken them.
+    /// Content bytes of the request. The dock holds them until the service process has taken them.
     fn handed(&self) -> usize {
         match self {
             PendingRequest::CreateGroup(ranks, _) => *ranks as usize * OFFER_BYTES,
@@ -73,11 +74,11 @@ pub(super) struct RelayedCall {
     instance: u64,
     recording: Option<RecordingName>,
     submission: Submission,
-    /// Output that arrived while only the rank could copy, at most the output of the call.
+    /// Output that arrived while only the rank could store it, by offset; at most the output of the call.
     held: Vec<(u64, Vec<u8>)>,
-    /// The result that waits for the rank's copy.
+    /// The call's result, if it waits for the rank's copy.
     ended: Option<Status>,
-    /// Counts the call until it is dropped.
+    /// Counts the call as in flight until the call is dropped.
     _counted: Option<InFlightGuard>,
 }
 
@@ -99,29 +100,29 @@ impl RelayedCall {
 
 #[derive(Debug, Default)]
 pub(super) struct RelayState {
-    /// Calls by completion word.
+    /// Calls in flight by completion word.
     pub(super) in_flight: HashMap<u32, RelayedCall>,
     pub(super) groups: HashMap<u64, RelayedMembership>,
     pub(super) recordings: HashMap<RecordingName, StoredRecording>,
-    /// Recordings whose start has ended while other starts waited.
+    /// Recordings whose start has ended while other starts of the recording waited.
     pub(super) ended: Vec<RecordingName>,
     pub(super) pending_requests: HashMap<u64, PendingRequest>,
-    /// Failures that the service process does not know, by completion word.
+    /// Failures that the service process does not know, by completion word of the call.
     pub(super) failures: HashMap<u32, (Status, String)>,
-    /// Held until the rank's earlier submissions have been taken.
+    /// Counts this rank as a call until the rank's earlier submissions have been taken.
     pub(super) submission_guard: Option<InFlightGuard>,
     /// The reason why the service process is lost.
     pub(super) lost: Option<String>,
 }
 
 impl RelayState {
-    /// Whether a request may pass this many bytes beside the unanswered requests.
+    /// Whether a request may pass this many bytes in addition to the unanswered requests.
     pub(super) fn may_forward(&self, bytes: usize) -> bool {
         self.pending_requests.values().map(PendingRequest::handed).sum::<usize>().saturating_add(bytes) <= MOST_HANDED
     }
 
-    /// Output of a call in flight cannot be written, so the call fails on this rank alone. The service process, which
-    /// decides every other result, has ended the call when the bytes left its machine and cannot know.
+    /// Fails a call on this rank alone, because its output cannot be written. The service process decides every other
+    /// result. It cannot know of this failure, because it has ended the call when the bytes left its machine.
     fn fail_output(&mut self, slot: u32, error: &AccessError) {
         let group = self.in_flight.get(&slot).and_then(|call| self.groups.get(&call.group));
         let me = group.map_or_else(String::new, |group| format!(" of rank {} of the group", group.me));
@@ -129,7 +130,7 @@ impl RelayState {
     }
 }
 
-/// A relayed rank, shared by its two threads.
+/// A relayed rank, which its two threads share.
 #[derive(Debug)]
 pub(super) struct RelaySession {
     pub(super) service: SocketAddr,
@@ -138,7 +139,8 @@ pub(super) struct RelaySession {
     pub(super) memory: TieredMemory,
     pub(super) completions: Completer,
     pub(super) state: Mutex<RelayState>,
-    /// Rung when the connection has ended, when output waits for the rank, and when a recording may start again.
+    /// Wakes the first thread when the connection has ended, when output waits for the rank, and when a recording may
+    /// start again.
     pub(super) bell: OwnedFd,
 }
 
@@ -210,14 +212,14 @@ impl RelaySession {
         self.send_reply(channel, token, reply);
     }
 
-    /// Sends a reply. If it fails, the other thread notices that the rank is gone.
+    /// Sends a reply. If the send fails, the first thread notices that the rank is gone.
     pub(super) fn send_reply(&self, channel: &AttachChannel, token: u64, reply: &AttachReply) {
         if let Err(error) = channel.send(token, reply, &[]) {
             tracing::debug!(pid = self.pid, %error, "a rank does not take a reply");
         }
     }
 
-    /// Writes output to the rank's memory, or holds it until the rank has copied its buffers.
+    /// Writes output to the rank's memory, or holds the output until the rank has copied its buffers.
     fn write(&self, slot: u32, offset: u64, bytes: &[u8]) {
         let Some(pieces) = self.state().in_flight.get(&slot).map(|call| Arc::clone(&call.submission.output)) else {
             return;
@@ -231,12 +233,12 @@ impl RelaySession {
                 drop(state);
                 return self.ring();
             }
-            // The other thread ends the rank's session.
+            // The first thread ends the rank's session.
             AccessError::Gone { .. } => {
                 drop(state);
                 return self.ring();
             }
-            // The rank has copied its buffers meanwhile.
+            // The rank has copied its buffers meanwhile, so the output goes to the copy.
             AccessError::Withdrawn { .. } => scatter(&self.memory, &call.submission.output, offset, bytes).err(),
             error => Some(error),
         };
@@ -267,17 +269,18 @@ impl RelaySession {
         }
         drop(state);
         self.completions.complete(slot, status);
-        // The call is counted until the rank has its completion.
+        // The call counts as in flight until the rank has its completion.
         drop(ended);
         if next {
             self.ring();
         }
     }
 
-    /// The rank has copied the buffers of a call (GP-9): writes the held output. Returns false if the call has ended.
+    /// Handles the rank's copy of the buffers of a call (GP-9): writes the held output. Returns false if the call has
+    /// ended.
     pub(super) fn restage(&self, restaged: &RestagedBuffers) -> bool {
         let RestagedBuffers { group, instance, slot, send, receive } = *restaged;
-        // The lock is held during the write, so that the completion cannot come first.
+        // The lock is held during the writes, so that the completion cannot precede them.
         let mut state = self.state();
         let Some(call) = state.in_flight.get_mut(&slot) else { return false };
         if (call.group, call.instance) != (group, instance) {
@@ -300,22 +303,22 @@ impl RelaySession {
 
     /// Wakes the thread that serves the rank's requests.
     pub(super) fn ring(&self) {
-        // A write to a counter at its maximum fails, and such a counter wakes the thread as well.
+        // The write fails if the counter is at its maximum, and then the counter wakes the thread already.
         let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
     }
 
-    /// Ends a call that the service process does not know, or for which it has no reason.
+    /// Ends a call that the service process does not know, or for which the service process has no reason.
     pub(super) fn fail(&self, slot: u32, status: Status, text: String) {
         self.state().failures.insert(slot, (status, text));
         self.completions.complete(slot, status);
     }
 }
 
-/// Writes `bytes`, which begin at `offset` of the pieces, and leaves out bytes beyond the pieces.
+/// Writes `bytes` to the pieces from `offset` on. Bytes beyond the pieces are left out.
 fn scatter(memory: &dyn RankMemory, pieces: &MemoryPieces, offset: u64, bytes: &[u8]) -> Result<(), AccessError> {
     let mut left = bytes;
     for (address, count) in pieces.places(offset, bytes.len() as u64) {
-        // The counts of the places add up to the length of `bytes` at most.
+        // The counts of the places add up to the length of `bytes` at most, so the split is in range.
         let (now, rest) = left.split_at(count as usize);
         memory.write(address, now)?;
         left = rest;

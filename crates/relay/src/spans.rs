@@ -1,13 +1,13 @@
-//! Sets of numbers as ranges: written, sent or free bytes.
+//! Sets of numbers, stored as ranges; used for written, sent or free bytes.
 
 use std::collections::BTreeMap;
 
-/// Ranges of numbers that neither overlap nor touch: end by start.
+/// Ranges that neither overlap nor touch: maps each start to its end.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(crate) struct Spans(BTreeMap<u64, u64>);
 
 impl Spans {
-    /// Adds a range; returns the length of the span that contains it then.
+    /// Adds a range; returns the length of the span that then contains the range.
     pub(crate) fn insert(&mut self, mut start: u64, mut end: u64) -> u64 {
         if start >= end {
             return 0;
@@ -20,7 +20,7 @@ impl Spans {
         end - start
     }
 
-    /// Removes a range; returns the parts of it that were in the set.
+    /// Removes a range; returns the parts of the range that were in the set.
     pub(crate) fn remove(&mut self, start: u64, end: u64) -> Vec<(u64, u64)> {
         let mut found = Vec::new();
         if start >= end {
@@ -52,7 +52,7 @@ impl Spans {
         self.0.iter().map(|(start, end)| (*start, *end))
     }
 
-    /// The first span of at least this length.
+    /// The first span whose length is at least `least`.
     pub(crate) fn first_of(&self, least: u64) -> Option<(u64, u64)> {
         self.0.iter().find(|(start, end)| *end - *start >= least).map(|(start, end)| (*start, *end))
     }
@@ -64,7 +64,7 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// Compares with a set of numbers.
+        /// Compares [`Spans`] with a set of single numbers.
         #[test]
         fn spans_are_sets(steps in proptest::collection::vec((any::<bool>(), 0u64..64, 0u64..16), 0..40)) {
             let (mut spans, mut model) = (Spans::default(), std::collections::BTreeSet::new());

@@ -1,4 +1,5 @@
-//! The bytes that a submission reads and writes in its rank, so that they can be carried to another machine and back.
+//! The bytes that a submission reads and writes in its rank's memory, so that they can cross to another machine and
+//! back.
 
 use std::sync::Arc;
 
@@ -9,26 +10,26 @@ use outboard_shm::memory::RankMemory;
 
 use crate::recording::RelayedRecording;
 
-/// A submission on its way to another machine.
+/// A submission that crosses to another machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Submission {
-    /// The call with input and output apart. Its addresses are meaningless.
+    /// The call with separate input and output. Its addresses are meaningless.
     pub(super) entry: SubmissionEntry,
-    /// Pieces that are read, one after another.
+    /// Pieces that are read, in order.
     pub(super) input: Arc<MemoryPieces>,
-    /// Pieces that are written, one after another.
+    /// Pieces that are written, in order.
     pub(super) output: Arc<MemoryPieces>,
-    /// Table of blocks, for blocks that lie one after another; empty if there is none.
+    /// Table of blocks that lie one after another without gaps; empty if the call has no table.
     pub(super) table: Vec<u8>,
-    /// Base addresses of input and output, for the case that the rank copies its buffers.
+    /// Base addresses of input and output, which are needed if the rank copies its buffers.
     bases: (u64, u64),
-    /// The recording, if the submission starts one; its pieces lie anywhere.
+    /// The recording if the submission starts one. Pieces of a recording may lie anywhere.
     recorded: Option<Arc<RelayedRecording>>,
 }
 
 impl Submission {
-    /// Finds the bytes that a submission of rank `me` among `ranks` moves. `recorded` is the recording that it starts,
-    /// if any. A table is read from the rank's memory.
+    /// Finds the bytes that a submission of rank `me` among `ranks` ranks moves. `recorded` is the recording, if the
+    /// submission starts one. A table is read from the rank's memory.
     pub(super) fn of(
         entry: &SubmissionEntry,
         (ranks, me): (u32, u32),
@@ -47,20 +48,22 @@ impl Submission {
         let output = footprint.write_pieces().map(|(at, bytes)| (bases.1 + at, bytes)).collect();
         let packed = footprint.blocks.as_ref().map(|blocks| call.packed_table(rank, blocks)).unwrap_or_default();
         let table = packed.iter().flat_map(|number| number.to_le_bytes()).collect();
-        // Input that is read in place is carried as input. A block that stays in its place does not move there, either.
+        // Input that is read in place crosses as input. A block that stays in its place does not move on the other
+        // machine, either.
         let in_place = call.in_place && footprint.in_place_at.is_none();
         let entry = SubmissionEntry { call: Call { in_place, ..call }, ..entry };
         Submission::within_space(entry, [input, output], table, bases, None)
     }
 
-    /// A collective that moves nothing, and that every service process refuses because its number is never the next.
+    /// A collective that moves nothing. Every service process refuses it, because its number is never the next one.
     pub(super) fn out_of_turn(entry: &SubmissionEntry) -> Submission {
         let entry = SubmissionEntry { instance: u64::MAX, call: Call::new(CallKind::Barrier), ..*entry };
         let (input, output) = (Arc::default(), Arc::default());
         Submission { entry, input, output, table: Vec::new(), bases: (0, 0), recorded: None }
     }
 
-    /// A submission whose pieces (address and bytes in `sides`), input and output together, fit the address space.
+    /// Makes a submission, unless its pieces exceed the address space. `sides` holds address and bytes of input and
+    /// output pieces.
     fn within_space(
         entry: SubmissionEntry,
         sides: [Vec<(u64, u64)>; 2],
@@ -79,14 +82,14 @@ impl Submission {
         Ok(Submission { entry, input, output, table, bases, recorded })
     }
 
-    /// The rank has copied its buffers: the same pieces lie relative to these addresses.
+    /// Moves the pieces after the rank has copied its buffers to `send` and `receive`.
     pub(super) fn moved(&mut self, send: u64, receive: u64) {
         let (from, to) = (self.bases, (send, receive));
         let sides = match &self.recorded {
             // A recording has a single copy of all its memory.
             Some(recorded) => [&recorded.reads, &recorded.writes].map(|places| recorded.located(places, receive)),
             None => [(&self.input, from.0, to.0), (&self.output, from.1, to.1)].map(|(pieces, from, to)| {
-                // An address without memory is refused by the access.
+                // If the address has no memory, the access refuses it.
                 pieces.iter().map(|(address, bytes)| (address.wrapping_sub(from).wrapping_add(to), bytes)).collect()
             }),
         };
@@ -131,10 +134,10 @@ mod tests {
         assert_eq!((list(&found.input), list(&found.output)), (vec![(0x1000, 7)], vec![(0x2000, 21)]));
     }
 
-    /// A root's block that is in place crosses neither way in a gather or scatter of different sizes.
+    /// In a gather or scatter with different sizes, a root's block that is in place does not cross in either direction.
     #[test]
     fn blocks_are_carried_without_the_gaps_between_them() {
-        // Sizes of the blocks, then their offsets.
+        // The sizes of the blocks come first, then their offsets.
         let blocks = [3u64, 0, 7, 40, 999, 500];
         let at = |start: u64| vec![(start + 40, 3), (start + 500, 7)];
         let (gather, scatter) = (CallKind::Gatherv { root: Rank(2) }, CallKind::Scatterv { root: Rank(2) });

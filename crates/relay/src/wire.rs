@@ -1,10 +1,10 @@
-//! One end of a connection between relay and dock: a handshake, then whole sealed frames, sent by any thread.
+//! One end of a connection between relay and dock: a handshake, then encrypted frames, which any thread may send.
 //!
-//! All holders of the relay key derive the same key pair for the dock. So a relay needs no other secret to authenticate
-//! the dock that it dials. Relays draw a key pair for each connection.
+//! All holders of the relay key derive the dock's key pair from it. So a relay needs no other secret to authenticate
+//! the dock to which it connects. Relays generate a new key pair for each connection.
 //!
-//! Invariants: after the handshake every byte is sealed. A frame that could not be sent whole ends the connection, so
-//! that its reader notices the end too.
+//! Invariants: after the handshake every byte is encrypted and authenticated. If a frame cannot be sent as a whole, the
+//! connection ends, and the reading thread notices the end too.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -20,9 +20,10 @@ use rustix::net::sockopt;
 use crate::frame::{Decoder, FrameError, READ, RelayFrame};
 
 const PURPOSE: &[u8] = b"outboard relay 1";
-/// Time in which either end must prove the key, and then a relay must greet, whatever else it sends meanwhile.
+/// Time in which either end must prove the key. A relay then has this time again to send its greeting, whatever else it
+/// sends.
 pub(crate) const GREETING_LIMIT: Duration = Duration::from_secs(5);
-/// Time in which the service process must answer.
+/// Time limit for an answer of the service process.
 pub(crate) const ANSWER_LIMIT: Duration = Duration::from_secs(20);
 /// Silence after which a TCP keepalive probe is sent, and the interval of further probes.
 const KEEPALIVE: [Duration; 2] = [Duration::from_secs(2), Duration::from_secs(1)];
@@ -62,7 +63,7 @@ pub(crate) struct Wire {
 #[derive(Debug)]
 struct WireSender {
     sealer: Sealer,
-    /// The bytes of the last frame, plain and sealed.
+    /// The bytes of the last frame, before and after encryption.
     plain: Vec<u8>,
     gathered: Vec<u8>,
     sealed: Vec<u8>,
@@ -85,13 +86,13 @@ impl Wire {
         (&stream).write_all(&hello)?;
         match shake(&stream, handshake) {
             Ok(HandshakeStep::Welcome(keys)) => Ok(Wire::new(stream, keys)?),
-            // A dock with another key does not answer.
+            // A dock with another key does not answer, so the handshake has failed.
             Ok(_) | Err(WireError::Ended | WireError::Handshake) => Err(WireError::Handshake),
             Err(error) => Err(error),
         }
     }
 
-    /// The dock's end of a connection.
+    /// Performs the dock's part of the handshake.
     pub(crate) fn accept(stream: TcpStream, key: &SharedKey) -> Result<Wire, WireError> {
         match shake(&stream, Handshake::listen(&terms(&Identity::of(key), key))?)? {
             HandshakeStep::Proven { welcome, keys, .. } => {
@@ -102,7 +103,7 @@ impl Wire {
         }
     }
 
-    /// Small frames are sent at once, and a dead machine is noticed.
+    /// Sets up the connection: small frames are sent at once, and a dead machine is noticed.
     fn new(stream: TcpStream, keys: Keys) -> io::Result<Wire> {
         stream.set_read_timeout(None)?;
         stream.set_nodelay(true)?;
@@ -122,7 +123,8 @@ impl Wire {
         &self.stream
     }
 
-    /// Sends a frame; waits for room. A failure ends the connection, which the reader notices.
+    /// Sends a frame; waits until the socket has room. If the send fails, the connection ends, and the reader notices
+    /// the end.
     pub(crate) fn send(&self, frame: &RelayFrame<'_>) -> io::Result<()> {
         let mut sending = lock(&self.sending);
         let WireSender { sealer, plain, gathered, sealed } = &mut *sending;
@@ -147,7 +149,7 @@ impl Wire {
         }
     }
 
-    /// Decodes the first frame with `take`. The frame must arrive within `limit`, in however many pieces.
+    /// Decodes the first frame with `take`. The whole frame must arrive within `limit`.
     pub(crate) fn first<T>(
         &self,
         decoder: &mut Decoder,
@@ -171,12 +173,12 @@ impl Wire {
     }
 
     pub(crate) fn end(&self) {
-        // Fails only on a connection that has ended already.
+        // The call fails only if the connection has already ended.
         let _ = self.stream.shutdown(Shutdown::Both);
     }
 }
 
-/// A poisoned state is consistent: no thread panics while it changes one.
+/// Locks `mutex`, even if it is poisoned: no thread panics while it changes a state, so every state is consistent.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,5 +1,5 @@
-//! The socket at which ranks attach: passed by a service manager, at the path of the settings, or in the user's runtime
-//! directory.
+//! The socket at which ranks attach: a socket passed by a service manager, or a new one at the path of the settings or
+//! in the user's runtime directory.
 //!
 //! Invariant: a directory that the daemon makes for its socket belongs to the user and is closed to all others.
 
@@ -39,7 +39,7 @@ pub fn attach_socket(settings: &Settings, passed: Option<OwnedFd>) -> Result<Nam
     check(directory)?;
     NamedSocket::listen(&path, SocketType::SEQPACKET).inspect_err(|_| {
         if made {
-            // The directory stays if another daemon has put its socket there meanwhile.
+            // `remove_dir` fails, as it should, if another daemon has put its socket into the directory meanwhile.
             let _ = std::fs::remove_dir(directory);
         }
     })
@@ -49,7 +49,7 @@ fn unusable(what: String) -> SocketError {
     SocketError::NoRuntimeDirectory(what)
 }
 
-/// Checks that a directory is owned by this user and closed to all others.
+/// Checks that `directory` is owned by this user and closed to all others.
 fn check(directory: &Path) -> Result<(), SocketError> {
     let name = directory.display();
     let found = match std::fs::symlink_metadata(directory) {

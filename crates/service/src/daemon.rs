@@ -16,14 +16,14 @@ use rustix::net::SocketType;
 
 use crate::conductor::Conductor;
 use crate::conductor::adaptive_polling::AdaptivePolling;
-use crate::conductor::driver::EndpointDriver;
 use crate::conductor::lifetime::{Lifetime, LockedJobDirectory};
 use crate::conductor::offload::OffloadEngine;
-use crate::conductor::poller::Poller;
 use crate::conductor::processor::Processor;
 use crate::conductor::send_queue::SendQueue;
 use crate::datapath::mailbox::Mailbox;
 use crate::datapath::{Datapath, DatapathReport};
+use crate::driver::EndpointDriver;
+use crate::poller::Poller;
 use crate::ranks::Ranks;
 use crate::ranks::attach::{HostProperties, random_words};
 use crate::ranks::docked::DockedRanks;
@@ -60,9 +60,10 @@ fn kernel<E: Into<std::io::Error>>(what: &'static str) -> impl FnOnce(E) -> Star
 }
 
 /// Runs a service process on this thread; ranks attach at `attach`. `ready` is called once ranks may attach, with the
-/// ranks that a dock is about to attach. Its result is kept until the last rank has gone. `stopped` is called whenever
-/// `stop` is readable: it reads the descriptor and returns whether to end. After the first stop calls in flight may
-/// end, after the second not. No thread of this process may take the signals that are pending for `stop`.
+/// list of the ranks that a dock is about to attach. The result of `ready` is kept until the last rank has gone.
+/// `stopped` is called whenever `stop` is readable: it reads the descriptor and returns whether to end. After the first
+/// stop calls in flight may complete; after the second they fail. No thread of this process may take the signals that
+/// are pending for `stop`.
 pub fn run<Kept>(
     settings: &Settings,
     attach: NamedSocket,
@@ -72,7 +73,7 @@ pub fn run<Kept>(
 ) -> Result<(), StartError> {
     let mut conductor = build(settings, attach)?;
     conductor.watch(stop).map_err(kernel("watch the daemon's descriptors"))?;
-    // Dropped after the conductor, with which the connections of relayed ranks end.
+    // `_kept` is dropped after the conductor, whose end closes the connections of relayed ranks.
     let _kept = ready(&conductor.host.docked)?;
     let ended = conductor.run(stopped);
     let job_directory = settings.job_directory.as_deref().and_then(LockedJobDirectory::begin);
@@ -165,8 +166,8 @@ fn offload(settings: &Settings) -> Result<Option<OffloadEngine>, StartError> {
     Ok(Some(OffloadEngine::open(&settings.ofi_provider, at)?))
 }
 
-/// Room of the fabric beyond [`Config::peers`](outboard_proto::Config::peers), for peers without a group any more and
-/// for peers that request ranks of this host.
+/// Number of peers that the fabric admits beyond [`Config::peers`](outboard_proto::Config::peers): peers that have no
+/// group any more, and peers that request ranks of this host.
 const MORE_PEERS: usize = 1024;
 
 fn fabric(settings: &Settings) -> Result<Box<dyn Fabric>, StartError> {
@@ -196,7 +197,7 @@ fn fabric(settings: &Settings) -> Result<Box<dyn Fabric>, StartError> {
     })
 }
 
-/// Raises the limit to the administrator's maximum, since ranks and their memory take descriptors.
+/// Raises the limit on descriptors to the administrator's maximum, since ranks and their memory take descriptors.
 pub fn raise_descriptor_limit() {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let mut limit = getrlimit(Resource::Nofile);

@@ -1,8 +1,9 @@
-//! Unix sockets with a name: replaced if their daemon is dead, refused if it lives, removed when it ends.
+//! Unix sockets with a name. A socket file is replaced if its daemon is dead, is left alone if its daemon lives, and is
+//! removed when its daemon ends.
 //!
-//! Two daemons that start at once must not mistake each other's fresh file for a stale one. So a lock decides, in a
-//! file beside the socket (`NAME.lock`). Only its user can open the file, so no other user can hold the lock. The file
-//! exists only while a socket is made.
+//! Two daemons that start at once must not mistake each other's new file for a stale one. So a daemon takes a lock on a
+//! file beside the socket (`NAME.lock`). Only the user of the daemon can open the lock file, so no other user can hold
+//! the lock. The lock file exists only while a socket is made.
 
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -18,10 +19,10 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockop
 /// Length of the accept queue.
 const BACKLOG: i32 = 128;
 
-/// The longest path of a socket: `sockaddr_un` holds this many bytes before a zero.
+/// The longest path of a socket: `sockaddr_un` holds this many bytes before the terminating zero.
 const MOST_BYTES: usize = 107;
 
-/// Time for which another daemon of this user may hold the lock.
+/// Time to wait for the lock, which another daemon of this user may hold.
 const LOCKED: Duration = Duration::from_secs(10);
 
 #[derive(Debug, thiserror::Error)]
@@ -47,14 +48,14 @@ pub enum SocketError {
     Kernel { what: &'static str, path: PathBuf, errno: Errno },
 }
 
-/// A listening socket. Dropping it removes its file if this process has made the file.
+/// A listening socket. Dropping it removes the socket's file if this process has made the file.
 #[derive(Debug)]
 pub struct NamedSocket {
     fd: OwnedFd,
     path: PathBuf,
     /// Device and inode of the file that this process has made.
     made: Option<(u64, u64)>,
-    /// Closed for a moment to accept a connection when no other descriptor is left.
+    /// A descriptor that is closed for a moment to accept a connection when no other descriptor is left.
     spare: Option<OwnedFd>,
 }
 
@@ -94,7 +95,7 @@ impl NamedSocket {
         Ok(socket)
     }
 
-    /// Takes over a listening socket of the service manager. Its file stays when the socket is dropped.
+    /// Takes over a listening socket of the service manager. The socket's file stays when the socket is dropped.
     pub fn passed(fd: OwnedFd) -> Result<NamedSocket, SocketError> {
         let unix = sockopt::socket_domain(&fd) == Ok(AddressFamily::UNIX);
         let kind = sockopt::socket_type(&fd) == Ok(SocketType::SEQPACKET);
@@ -105,7 +106,8 @@ impl NamedSocket {
         let path = name.and_then(|name| Some(PathBuf::from(OsStr::from_bytes(name.path()?.to_bytes()))));
         let path = path.unwrap_or_default();
         rustix::io::ioctl_fionbio(&fd, true)
-            // The kernel reports the process of the last `listen` to ranks as the listener.
+            // `listen` is called again, because the kernel reports the last process that called it to ranks as the
+            // listener.
             .and_then(|()| rustix::net::listen(&fd, BACKLOG))
             .map_err(|errno| SocketError::Kernel { what: "listen at", path: path.clone(), errno })?;
         Ok(NamedSocket { fd, path, made: None, spare: spare() })
@@ -120,7 +122,7 @@ impl NamedSocket {
     /// The next waiting connection, if any.
     ///
     /// # Errors
-    /// Mostly exhausted descriptors.
+    /// Usually because no descriptor is left.
     pub fn accept(&self) -> Result<Option<OwnedFd>, Errno> {
         match rustix::net::accept_with(&self.fd, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
             Ok(fd) => Ok(Some(fd)),
@@ -129,8 +131,8 @@ impl NamedSocket {
         }
     }
 
-    /// Accepts the next connection and passes it to `farewell`. When descriptors are exhausted, a waiting connection
-    /// would wake the conductor for ever.
+    /// Accepts the next connection and passes it to `farewell`. This is for exhausted descriptors, when a waiting
+    /// connection would wake the conductor again and again.
     pub fn turn_away(&mut self, farewell: impl FnOnce(OwnedFd)) {
         self.spare = None;
         match self.accept() {
@@ -142,7 +144,7 @@ impl NamedSocket {
     }
 }
 
-/// The process at the other end of a connection, in words.
+/// The process at the other end of a connection, as text for messages.
 fn listener(probe: &OwnedFd) -> String {
     let Ok(peer) = sockopt::socket_peercred(probe) else { return "another process".to_owned() };
     let pid = peer.pid.as_raw_nonzero();
@@ -152,10 +154,10 @@ fn listener(probe: &OwnedFd) -> String {
     }
 }
 
-/// The right to make a socket of this name. Dropping it removes its file.
+/// The right to make a socket of this name. Dropping it removes the lock file.
 struct SocketLock {
     path: PathBuf,
-    /// Holds the lock until it is closed, after the file is removed.
+    /// Holds the lock until the descriptor is closed, after the lock file is removed.
     _file: OwnedFd,
 }
 
@@ -193,7 +195,7 @@ impl AsFd for NamedSocket {
 
 impl Drop for NamedSocket {
     fn drop(&mut self) {
-        // Another daemon may have replaced the file meanwhile: its file stays.
+        // Another daemon may have replaced the file meanwhile, and its file must stay.
         let ours = |made| rustix::fs::lstat(&self.path).is_ok_and(|file| (file.st_dev, file.st_ino) == made);
         if self.made.is_some_and(ours)
             && let Err(errno) = rustix::fs::unlink(&self.path)
@@ -223,7 +225,7 @@ mod tests {
         let refused = listen(&path, SocketType::SEQPACKET).expect_err("a live one").to_string();
         assert!(refused.contains(&format!("process {} of user", std::process::id())), "{refused}");
         assert!(matches!(listen(&path, SocketType::STREAM), Err(SocketError::Live { .. })));
-        // A killed daemon leaves the file without a listener.
+        // A killed daemon leaves its socket file without a listener.
         let (fd, identity) = (first.fd.try_clone().expect("descriptor"), first.made);
         std::mem::forget(first);
         drop(fd);
@@ -238,7 +240,7 @@ mod tests {
         assert!(!path.exists());
     }
 
-    /// A user who may read a directory may lock it.
+    /// Any user who may read a directory may lock the directory, so the lock is a file.
     #[test]
     fn nobody_else_holds_up_a_daemon_or_takes_its_place() {
         let directory = tempfile::tempdir().expect("a directory");

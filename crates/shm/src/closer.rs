@@ -12,7 +12,8 @@ const REST: Duration = Duration::from_secs(1);
 
 /// Closes large memory. The kernel takes a second for some ten gigabytes.
 pub static MEMORY_CLOSER: Closer = Closer::new(4);
-/// Refuses connections of other users. A user who shares an end of a connection can delay its close at will.
+/// Refuses connections of other users. A user who shares an end of a connection can delay the close of the connection
+/// at will.
 pub static REFUSAL_CLOSER: Closer = Closer::new(64);
 
 type CloseTask = Box<dyn FnOnce() + Send>;

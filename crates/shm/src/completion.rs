@@ -1,10 +1,12 @@
 //! Completion words: results of requests, which a rank polls without a system call.
 //!
-//! Each request in flight owns a word. The service process stores its result there (GP-7), then advances the epoch that
-//! all words share. It wakes the futex on the epoch only if a sleeper waits for that word or for any. A rank that waits
-//! for one word therefore names it: a wake-up for another word costs both sides more than all other work of a
-//! completion. The service process stores the word, advances the epoch, fences, loads the waiters. A rank enters itself
-//! among the waiters, fences, loads the epoch, then checks its words. One of the two sees the other (loom:
+//! Each request in flight owns a word. The service process stores the request's result in the word (GP-7), then
+//! advances the epoch that all words share. The service process wakes the futex on the epoch only if a sleeper waits
+//! for that word or for any word. So a rank that waits for one word names that word: a wake-up for another word costs
+//! both sides more than all other work of a completion.
+//!
+//! The service process stores the word, advances the epoch, fences, loads the waiters. A rank enters itself among the
+//! waiters, fences, loads the epoch, then checks its words. At least one of the two sees the store of the other (loom:
 //! `loom_no_completion_is_slept_through`). The service process never reads a word, and a rank that falsifies its
 //! waiters misleads only itself.
 
@@ -26,7 +28,7 @@ pub struct Epoch {
 struct CompletionWaiters {
     /// Number of waiters for any completion.
     any_waiters: AtomicU32,
-    /// The slot of one waiter for one slot, counted from 1; 0 for none.
+    /// The slot for which a single waiter waits, counted from 1; 0 if there is no such waiter.
     single_waiter: AtomicU32,
 }
 
@@ -43,13 +45,13 @@ pub struct CompletionTable<'a> {
 }
 
 impl<'a> CompletionTable<'a> {
-    /// A view of the board made of these parts.
+    /// A view of the table made of these parts.
     pub fn new(epoch: &'a Epoch, words: &'a [CompletionWord]) -> Self {
         CompletionTable { epoch, words }
     }
 
-    /// Service process: stores the result of the request that owns `slot` and wakes the rank if it sleeps.
-    /// Everything written to the rank's memory before is visible to the rank that sees the result.
+    /// Service process: stores the result of the request that owns `slot` and wakes the rank if it sleeps. A rank that
+    /// sees the result also sees everything that was written to its memory before.
     ///
     /// # Panics
     /// If `slot` is out of range: submissions are checked before they get this far.
@@ -58,7 +60,8 @@ impl<'a> CompletionTable<'a> {
         self.wake(Some(slot));
     }
 
-    /// Service process: wakes every sleeping rank thread, which checks for anything stored before.
+    /// Service process: wakes every sleeping thread of the rank. Each thread then sees everything that was stored
+    /// before.
     pub fn announce(&self) {
         self.wake(None);
     }
@@ -71,7 +74,7 @@ impl<'a> CompletionTable<'a> {
         }
     }
 
-    /// Whether a waiter waits for the completion of `slot`, or without a slot, whether there is any waiter.
+    /// Whether a waiter waits for the completion of `slot`. Without a slot: whether there is any waiter.
     fn has_waiter_for(&self, slot: Option<u32>) -> bool {
         let CompletionWaiters { any_waiters, single_waiter } = &self.epoch.waiters.0;
         let alone = single_waiter.load(Ordering::Relaxed);
@@ -92,8 +95,8 @@ impl<'a> CompletionTable<'a> {
     }
 
     /// Rank: sleeps until `done` holds or `limit` has passed; returns the last result of `done`. `done` checks words of
-    /// this board and is called again after each completion. With `slot` it is called only after that completion, or an
-    /// announcement.
+    /// this table. Without `slot`, `done` is called again after each completion. With `slot`, `done` may be called
+    /// again only after the completion of `slot` or an announcement.
     pub fn wait(&self, slot: Option<u32>, limit: Option<Duration>, mut done: impl FnMut() -> bool) -> bool {
         let deadline = limit.and_then(|limit| Instant::now().checked_add(limit));
         let CompletionWaiters { any_waiters, single_waiter } = &self.epoch.waiters.0;
@@ -172,7 +175,7 @@ mod tests {
         assert_eq!(concerned(), [false; 3]);
         completion_table.wait(Some(0), now, || {
             assert_eq!(concerned(), [true, false, true]);
-            // There is one field for waiters of one word: the second such waiter waits for any.
+            // Only one waiter can wait for a single word. A second such waiter waits for any word.
             completion_table.wait(Some(1), now, || {
                 assert_eq!(concerned(), [true; 3]);
                 false
@@ -254,8 +257,9 @@ mod loom_tests {
         slept_through(2, true);
     }
 
-    /// A whole request, twice by the same word: the rank arms, submits and sleeps. The service process takes, writes
-    /// the rank's memory and completes. The rank sees the written bytes, and no result of the round before.
+    /// Two requests use one word in turn. For each request the rank arms, submits and sleeps. The service process takes
+    /// the request, writes the rank's memory and completes. The rank sees the written bytes, and no result of the round
+    /// before.
     #[test]
     fn loom_a_reused_word_publishes_earlier_writes() {
         const ROUNDS: u64 = 2;

@@ -34,9 +34,10 @@ use std::time::Duration;
 
 /// Version of all structures that the two sides share in memory: control region and entries.
 pub const LAYOUT_VERSION: u32 = 6;
-/// Entries of the submission ring. An entry owns a completion word until it ends, so valid entries never fill the ring.
+/// Entries of the submission ring. Each entry owns a completion word until its request ends, so valid entries never
+/// overflow the ring.
 pub const RING_CAPACITY: u32 = COMPLETION_WORDS;
-/// Completion words per rank, and so requests in flight.
+/// Completion words per rank, and so the most requests in flight per rank.
 pub const COMPLETION_WORDS: u32 = MOST_IN_FLIGHT;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"OUTBOARD");
@@ -62,7 +63,7 @@ pub enum ControlError {
     Doorbell(rustix::io::Errno),
 }
 
-/// Position and sizes of the parts of a control region, from which views are made.
+/// Position and sizes of the parts of a control region. Views of the parts are made from these values.
 #[derive(Debug, Clone, Copy)]
 struct ControlParts {
     start: NonNull<u8>,
@@ -76,8 +77,8 @@ fn region_bytes(capacity: u32, words: u32) -> usize {
 
 impl ControlParts {
     /// # Safety
-    /// At `start`, aligned as a [`RingSlot`], [`region_bytes`] initialised bytes live for `'a`. While a view lives they
-    /// are accessed by atomics or by other processes only.
+    /// At `start`, aligned as a [`RingSlot`], [`region_bytes`] initialised bytes live for `'a`. While a view lives,
+    /// only atomics or other processes access these bytes.
     unsafe fn ring<'a>(self) -> Ring<'a> {
         let (start, slots) = (self.start.as_ptr(), self.capacity as usize);
         // SAFETY: both ranges lie within the bytes that the caller guarantees; the types are made of atomics, valid for
@@ -91,17 +92,18 @@ impl ControlParts {
     }
 
     /// # Safety
-    /// As for [`Self::ring`].
+    /// The contract of [`Self::ring`] holds.
     unsafe fn tier<'a>(self) -> &'a AtomicU32 {
         // SAFETY: within the bytes that the caller guarantees, aligned, and any bits are valid for an atomic.
         unsafe { &*self.start.as_ptr().add(TIER_AT).cast::<AtomicU32>() }
     }
 
     /// # Safety
-    /// As for [`Self::ring`].
+    /// The contract of [`Self::ring`] holds.
     unsafe fn table<'a>(self) -> RankCopyTable<'a> {
         let start = self.start.as_ptr();
-        // SAFETY: as for the ring.
+        // SAFETY: both ranges lie within the bytes that the caller guarantees, are aligned, and hold atomics, valid for
+        // any bits.
         unsafe {
             RankCopyTable::new(
                 &*start.add(RANK_COPY_STATE_AT).cast::<rank_copy::RankCopyState>(),
@@ -111,11 +113,12 @@ impl ControlParts {
     }
 
     /// # Safety
-    /// As for [`Self::ring`].
+    /// The contract of [`Self::ring`] holds.
     unsafe fn completion_table<'a>(self) -> CompletionTable<'a> {
         let start = self.start.as_ptr();
         let words_at = SLOTS_AT + self.capacity as usize * size_of::<RingSlot>();
-        // SAFETY: as for the ring.
+        // SAFETY: both ranges lie within the bytes that the caller guarantees, are aligned, and hold atomics, valid for
+        // any bits.
         unsafe {
             CompletionTable::new(
                 &*start.add(EPOCH_AT).cast::<Epoch>(),
@@ -138,32 +141,34 @@ impl ControlRegion {
     }
 
     fn ring(&self) -> Ring<'_> {
-        // SAFETY: the mapping begins on a page, its size was checked against both numbers, and the view borrows from
-        // it.
+        // SAFETY: the mapping begins on a page, and its size was checked against `capacity` and `words`. The view
+        // borrows from the mapping.
         unsafe { self.parts().ring() }
     }
 
     fn completion_table(&self) -> CompletionTable<'_> {
-        // SAFETY: as for the ring.
+        // SAFETY: the mapping fulfils the contract, as `ring` explains.
         unsafe { self.parts().completion_table() }
     }
 
     fn tier(&self) -> &AtomicU32 {
-        // SAFETY: as for the ring.
+        // SAFETY: the mapping fulfils the contract, as `ring` explains.
         unsafe { self.parts().tier() }
     }
 
     fn table(&self) -> RankCopyTable<'_> {
-        // SAFETY: as for the ring.
+        // SAFETY: the mapping fulfils the contract, as `ring` explains.
         unsafe { self.parts().table() }
     }
 }
 
-/// The service process's end of a rank's control region. It has one owner, which holds the ring's position.
+/// The service process's end of a rank's control region. The end has one owner and holds the consumer's position in the
+/// ring.
 #[derive(Debug)]
 pub struct ServiceSide {
     control: Arc<ControlRegion>,
-    /// Shared with the rank. It is watched edge-triggered (`EPOLLET`) and never read, which saves a system call.
+    /// The eventfd shared with the rank. The service process watches it edge-triggered (`EPOLLET`) and never reads it,
+    /// which saves a system call.
     doorbell: OwnedFd,
     head: u64,
 }
@@ -196,7 +201,7 @@ impl ServiceSide {
         [self.control.region.fd(), self.doorbell.as_fd()]
     }
 
-    /// Watch it edge-triggered, and never read it.
+    /// The doorbell, to be watched edge-triggered and never read.
     pub fn doorbell(&self) -> &OwnedFd {
         &self.doorbell
     }
@@ -207,8 +212,8 @@ impl ServiceSide {
         Some(SubmissionEntry::decode(&words, self.control.words))
     }
 
-    /// Raises the sleeping flag. `true`: the ring is empty, the doorbell will ring. `false`: [`pop`](Self::pop)
-    /// again.
+    /// Raises the sleeping flag. Returns `true` if the ring is empty: the next entry rings the doorbell. Returns
+    /// `false` if an entry waits: call [`pop`](Self::pop) again.
     #[must_use]
     pub fn prepare_sleep(&self) -> bool {
         self.control.ring().prepare_sleep(self.head)
@@ -254,8 +259,8 @@ impl RankCopies {
 }
 
 impl Completer {
-    /// Stores the result of the request that owns `slot` and wakes the rank if it sleeps. Everything written to the
-    /// rank's memory before is visible to the rank that sees the result.
+    /// Stores the result of the request that owns `slot` and wakes the rank if it sleeps. A rank that sees the result
+    /// also sees everything that was written to its memory before.
     ///
     /// # Panics
     /// If `slot` did not come from a decoded entry of this rank.
@@ -276,8 +281,8 @@ impl RankSide {
     /// Maps the region of the service process.
     ///
     /// # Errors
-    /// [`ControlError::Version`] if the two come from different releases, [`ControlError::Malformed`] or
-    /// [`ControlError::Region`] if the descriptor is no control region.
+    /// [`ControlError::Version`] if library and service process come from different releases,
+    /// [`ControlError::Malformed`] or [`ControlError::Region`] if the descriptor is no control region.
     pub fn attach(region: OwnedFd, doorbell: OwnedFd) -> Result<RankSide, ControlError> {
         let size = rustix::fs::fstat(&region).map_err(|_| ControlError::Malformed("size"))?.st_size;
         let size = usize::try_from(size).map_err(|_| ControlError::Malformed("size"))?;
@@ -348,7 +353,7 @@ impl RankSide {
         self.control.table().has_offers()
     }
 
-    /// Claims a copy, to be reported by its slot.
+    /// Claims a copy. The caller reports the end of the copy by the returned slot.
     pub fn claim_copy(&self) -> Option<(u32, RankCopy)> {
         self.control.table().claim()
     }
@@ -385,8 +390,8 @@ impl RankSide {
         self.control.completion_table().announce();
     }
 
-    /// Sleeps until `done` holds or `limit` has passed; returns the last result of `done`. With `slot` it is called
-    /// again only after that request has ended, or an announcement.
+    /// Sleeps until `done` holds or `limit` has passed; returns the last result of `done`. With `slot`, `done` may be
+    /// called again only after that request has ended or after an announcement.
     pub fn wait(&self, slot: Option<u32>, limit: Option<Duration>, done: impl FnMut() -> bool) -> bool {
         self.control.completion_table().wait(slot, limit, done)
     }

@@ -1,6 +1,6 @@
 //! Entries of the submission ring, which ranks submit, and their layout in words.
 //!
-//! Decoding makes every check that does not depend on the group; the owner of the group makes the others, by
+//! Decoding makes every check that does not depend on the group. The owner of the group makes the other checks, by
 //! [`Call::footprint`].
 
 use outboard_call::codec::DecodeError;
@@ -16,8 +16,8 @@ const HEAD_WORDS: usize = 3;
 pub struct SubmissionEntry {
     /// The group, by the identifier that the service process gave this rank.
     pub group: u64,
-    /// Number of this collective among the rank's collectives on the group, from 1. A recording or a message has any
-    /// number but 0, by which the rank names it later.
+    /// Number of this collective among the rank's collectives on the group, from 1. For a recording or a message: any
+    /// number but 0, by which the rank names the recording or message later.
     pub instance: u64,
     /// The completion word that takes the result.
     pub slot: u32,
@@ -54,7 +54,7 @@ mod tests {
     use super::*;
     use outboard_call::{CallKind, Rank};
 
-    /// The tests of calls themselves are in the crate that defines them.
+    /// The tests of calls themselves are in the crate that defines calls.
     #[test]
     fn an_entry_survives_the_ring_and_bad_fields_are_named() {
         let kind = CallKind::Scatterv { root: Rank(7) };

@@ -9,7 +9,7 @@ use std::ptr::NonNull;
 const PAGE: usize = 4096;
 const MARK: u32 = 0x5eed_cafe;
 
-/// Distinguishes the process that made it from children forked later.
+/// Distinguishes the process that made the guard from children forked later.
 #[derive(Debug)]
 pub struct ForkGuard {
     page: NonNull<AtomicU32>,
@@ -17,14 +17,14 @@ pub struct ForkGuard {
 
 // SAFETY: the page holds an atomic that is written once, before the guard is shared.
 unsafe impl Send for ForkGuard {}
-// SAFETY: as above.
+// SAFETY: shared access only reads the atomic.
 unsafe impl Sync for ForkGuard {}
 
 impl ForkGuard {
     /// A guard for the calling process.
     ///
     /// # Errors
-    /// If the kernel gives no page or, before Linux 4.14, cannot wipe it on fork.
+    /// If the kernel gives no page or, before Linux 4.14, cannot wipe the page on fork.
     pub fn new() -> rustix::io::Result<ForkGuard> {
         // SAFETY: a fresh private mapping at an address of the kernel's choice.
         let page = unsafe {

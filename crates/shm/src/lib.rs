@@ -4,7 +4,7 @@
 //! - [`ring`]: the submission ring, rank to service process.
 //! - [`completion`]: completion words and their futex, service process to rank.
 //! - [`rank_copy`]: copies that the service process leaves to a rank that waits.
-//! - [`control`]: the first three in one region with a versioned header, as each side sees it.
+//! - [`control`]: ring, completion words and rank copies in one region with a versioned header, as each side sees them.
 //! - [`entry`]: the entries that a rank submits.
 //! - [`memory`]: reading and writing a rank's memory without its CPU (SP-4), in tiers.
 //! - [`attach`]: the messages of the attach socket, their codec and their transport.

@@ -1,4 +1,4 @@
-//! Locks between processes of one user: a file that no other user can open, and so no other user can hold.
+//! Locks between processes of one user. No other user can open the lock file, so no other user can hold the lock.
 //!
 //! A process removes the file only with the lock held. A lock on a file that has lost its name is not valid.
 
@@ -21,7 +21,7 @@ pub enum LockError {
     Kernel(#[from] Errno),
 }
 
-/// Takes the lock at `path`; makes the file if there is none. The lock is held until the descriptor is closed.
+/// Takes the lock at `path`; creates the file if there is none. The lock is held until the descriptor is closed.
 ///
 /// # Errors
 /// [`LockError`]; [`LockError::Held`] after at least one try.

@@ -1,8 +1,8 @@
 //! Rank copies: copies into a rank's memory that the rank does itself while it waits in the library (SP-6).
 //!
-//! The service process offers a copy that it would else do itself. A waiting thread of the rank claims it, copies once
-//! where the service process copies twice, and reports. A copy is one of [`RANK_COPIES`] slots, with a bit in a word
-//! that both sides change. The side that clears the bit owns the copy:
+//! The service process offers a copy that it would else do itself. A waiting thread of the rank claims the copy, copies
+//! once where the service process would copy twice, and reports. A copy has one of [`RANK_COPIES`] slots, and each slot
+//! has a bit in a word that both sides change. The side that clears the bit owns the copy:
 //!
 //! | a copy is | on | goes to |
 //! |---|---|---|
@@ -10,17 +10,17 @@
 //! | offered | [`RankCopyTable::claim`] by the rank | taken |
 //! | offered | [`RankCopyTable::withdraw`] by the service process | free |
 //! | taken | [`RankCopyTable::report`] by the rank | reported |
-//! | reported | [`RankCopyTable::outcome`] to the service process | free |
+//! | reported | [`RankCopyTable::outcome`] by the service process | free |
 //!
-//! The service process offers, fences, checks for waiting threads. A thread that stops waiting lowers their count,
-//! fences, checks for offers. One of the two sees the other, so no offer stays unnoticed (loom:
+//! The service process offers, fences, checks for waiting threads. A thread that stops waiting lowers the count of
+//! waiting threads, fences, checks for offers. One of the two sees the other, so no offer stays unnoticed (loom:
 //! `loom_no_offered_copy_is_left_behind`). The epoch of [`crate::completion`] ensures that no sleeper misses an offer.
 //! The service process keeps its own list of its offers and reads back only bit and report. So a rank that falsifies
 //! this memory misleads only itself.
 
 use crate::sync::{AtomicU32, AtomicU64, CachePadded, Ordering, fence};
 
-/// Slots of copies, one for each bit of a word. Loom pays for each slot.
+/// Slots of copies, one for each bit of a word. Loom takes more time with each slot.
 pub const RANK_COPIES: usize = if cfg!(loom) { 2 } else { 64 };
 
 /// A copy: source, target and length.
@@ -31,13 +31,13 @@ pub struct RankCopy {
     pub source: u64,
     pub target: u64,
     pub bytes: u64,
-    /// Address of `nonce` in that process.
+    /// Address of `nonce` in the process that holds the bytes.
     pub mark: u64,
     /// Bytes that no other process has at `mark`.
     pub nonce: [u8; 16],
 }
 
-/// Words of a copy; for loom one word is as good as seven.
+/// Words of a copy. For loom, one word proves as much as seven.
 const WORDS: usize = if cfg!(loom) { 1 } else { 7 };
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,7 +47,7 @@ pub enum CopyOutcome {
     Failed,
 }
 
-/// One slot: the copy, and its report, which is 0 until there is one.
+/// One slot: the copy and the report on it. The report is 0 until the rank has reported.
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
 pub struct RankCopySlot {
@@ -116,7 +116,7 @@ impl<'a> RankCopyTable<'a> {
         self.state.offered.0.fetch_and(!bit(slot), Ordering::Acquire) & bit(slot) != 0
     }
 
-    /// Service process: the report on a copy that was taken, if there is one. The rank's writes before it are
+    /// Service process: the report on a copy that was taken, if there is one. The rank's writes before the report are
     /// visible.
     ///
     /// # Panics
@@ -146,7 +146,7 @@ impl<'a> RankCopyTable<'a> {
         self.state.offered.0.load(Ordering::Relaxed) != 0
     }
 
-    /// Rank: takes a copy, to be reported by its slot.
+    /// Rank: takes a copy. The caller reports the end of the copy by the returned slot.
     pub fn claim(&self) -> Option<(u32, RankCopy)> {
         loop {
             let offered = self.state.offered.0.load(Ordering::Relaxed);
@@ -169,7 +169,7 @@ impl<'a> RankCopyTable<'a> {
     }
 
     /// Rank: reports the end of a copy that was taken. Returns true if no more offers are left: the caller must then
-    /// wake the service process if it sleeps. Otherwise the thread that takes the next offer does so.
+    /// wake a sleeping service process. Otherwise the thread that reports on the last offer wakes the service process.
     #[must_use]
     pub fn report(&self, slot: u32, report: CopyOutcome) -> bool {
         let word = match report {
@@ -310,7 +310,8 @@ mod loom_tests {
         }
     }
 
-    /// The service process offers to a rank that sleeps or is about to, and completes its call after the report.
+    /// The service process offers a copy to a rank that sleeps or is about to sleep, and completes the rank's call
+    /// after the report.
     #[test]
     fn loom_no_offered_copy_is_slept_through() {
         check_model(|| {
@@ -340,7 +341,7 @@ mod loom_tests {
     }
 
     /// A thread stops waiting while a copy is offered. Either the thread takes the copy or the service process
-    /// withdraws it, never both or neither. A sleeping service process is woken for it.
+    /// withdraws it, never both or neither. In both cases a sleeping service process is woken.
     #[test]
     fn loom_no_offered_copy_is_left_behind() {
         check_model(|| {

@@ -1,8 +1,8 @@
 //! Shared memory regions: sealed memfds, so that no process can remove pages under a mapping.
 //!
 //! Invariants: a [`MemfdRegion`] maps exactly `len` bytes of a file that can neither shrink nor grow and that lies in
-//! the kernel's own tmpfs. So no access to the mapping raises SIGBUS. Another process may change its bytes at any
-//! moment: they are accessed through raw pointers, never as references, except for atomics.
+//! the kernel's own tmpfs. So no access to the mapping raises SIGBUS. Another process may change the bytes of a region
+//! at any moment: the bytes are accessed through raw pointers, never as references, except for atomics.
 
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::io::Errno;
@@ -41,7 +41,7 @@ pub struct MemfdRegion {
 
 // SAFETY: the mapping belongs to the process, not to a thread, and is accessed through raw pointers and atomics only.
 unsafe impl Send for MemfdRegion {}
-// SAFETY: as above; methods that copy bytes take raw addresses and never form references.
+// SAFETY: methods that copy bytes take raw addresses and never form references; atomics may be shared.
 unsafe impl Sync for MemfdRegion {}
 
 impl MemfdRegion {
@@ -54,10 +54,12 @@ impl MemfdRegion {
     }
 
     /// Maps a region that another process made, after checking that it has `len` bytes and cannot shrink. Core dumps
-    /// leave it out: they would contain the other process's data, and allocate memory for pages without any.
+    /// leave the region out: a dump would contain the other process's data, and would allocate memory for pages that
+    /// have none.
     ///
     /// # Errors
-    /// [`RegionError::Untrusted`] or [`RegionError::Size`] for any other file, [`RegionError::Kernel`] as above.
+    /// [`RegionError::Untrusted`] or [`RegionError::Size`] for any other file, [`RegionError::Kernel`] as in
+    /// [`Self::create`].
     pub fn attach(fd: OwnedFd, len: usize) -> Result<MemfdRegion, RegionError> {
         MemfdRegion::check(&fd, len as u64)?;
         let region = MemfdRegion::map(fd, len)?;
@@ -122,8 +124,8 @@ impl MemfdRegion {
 
     pub fn write(&self, offset: usize, from: &[u8]) {
         let to = self.at(offset, from.len());
-        // SAFETY: the range was checked to be mapped. `from` may lie in a mapping of the same file only if it was made
-        // from a raw pointer elsewhere; `copy` allows the overlap.
+        // SAFETY: the range was checked to be mapped. `from` may lie in a mapping of the same file only if `from` was
+        // made from a raw pointer elsewhere; `copy` allows the overlap.
         unsafe { std::ptr::copy(from.as_ptr(), to.as_ptr(), from.len()) }
     }
 
@@ -160,10 +162,11 @@ fn check_seals(fd: BorrowedFd<'_>, len: u64, wanted: SealFlags) -> Result<(), Re
     Ok(())
 }
 
-/// A zeroed, unmapped memfd of `len` bytes with a sealed size. [`MemfdRegion::attach`] accepts it in another process.
+/// A zeroed, unmapped memfd of `len` bytes with a sealed size. [`MemfdRegion::attach`] accepts the memfd in another
+/// process.
 ///
 /// # Errors
-/// As for [`MemfdRegion::create`].
+/// The errors of [`MemfdRegion::create`].
 pub fn sealed(name: &str, len: usize) -> Result<OwnedFd, RegionError> {
     let kernel = |what| move |errno| RegionError::Kernel { what, bytes: len as u64, errno };
     let fd =
@@ -173,7 +176,8 @@ pub fn sealed(name: &str, len: usize) -> Result<OwnedFd, RegionError> {
     Ok(fd)
 }
 
-/// Puts `content` into an unmapped memfd that cannot change any more; large arguments cross the attach socket so.
+/// Puts `content` into an unmapped memfd that cannot change any more. Large arguments cross the attach socket in this
+/// form.
 pub fn seal_bytes(name: &str, content: &[u8]) -> Result<OwnedFd, RegionError> {
     let kernel = |what| move |errno| RegionError::Kernel { what, bytes: content.len() as u64, errno };
     let fd =

@@ -18,7 +18,8 @@
 use crate::sync::{AtomicU32, AtomicU64, CachePadded, Ordering, fence};
 use std::cmp::Ordering::{Equal, Greater, Less};
 
-/// Words of an entry; with the turn a slot is 128 bytes. Loom pays for each atomic, and one word is as good as 15.
+/// Words of an entry; with the turn a slot is 128 bytes. Loom takes more time with each atomic, and one word proves as
+/// much as 15.
 pub const ENTRY_WORDS: usize = if cfg!(loom) { 1 } else { 15 };
 
 /// An entry as it lies in the ring.
@@ -40,7 +41,7 @@ pub struct RingState {
     sleeping: CachePadded<AtomicU32>,
 }
 
-/// The ring is full: the service process has not taken its entries yet.
+/// The ring is full: the service process has not taken the ring's entries yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("submission ring full: the service process has not taken its {capacity} entries; test or wait for requests")]
 pub struct RingFull {
@@ -108,7 +109,7 @@ impl<'a> Ring<'a> {
         Ok(self.wake())
     }
 
-    /// Producer: wakes the consumer, if it sleeps, for something that was left for it.
+    /// Producer: wakes a sleeping consumer, after an entry was pushed or other work was left for the consumer.
     pub fn wake(&self) -> WakeAction {
         fence(Ordering::SeqCst);
         let sleeping = &self.state.sleeping.0;
@@ -134,10 +135,10 @@ impl<'a> Ring<'a> {
         Some(words)
     }
 
-    /// Consumer: raises the sleeping flag and checks the ring once more. `true`: sleep, a push will ring. `false`: an
-    /// entry is there, the flag is lowered again.
+    /// Consumer: raises the sleeping flag and checks the ring once more. Returns `true` if the consumer may sleep: the
+    /// next push rings. Returns `false` if an entry is there; the flag is lowered again.
     pub fn prepare_sleep(&self, head: u64) -> bool {
-        // A swap, not a store: it is ordered among the producers' swaps, on which the proof rests.
+        // The proof needs a swap, not a store: the swap is ordered among the producers' swaps.
         self.state.sleeping.0.swap(1, Ordering::Relaxed);
         fence(Ordering::SeqCst);
         let (slot, free) = self.slot_at(head);
@@ -319,7 +320,8 @@ mod loom_tests {
         drained(2);
     }
 
-    /// The consumer is also woken by another event, as by its timers, and lowers the flag while the producer reads it.
+    /// The consumer is also woken by another event, such as a timer, and lowers the flag while the producer reads the
+    /// flag.
     #[test]
     fn loom_no_wake_up_is_lost_by_a_wake_without_a_push() {
         check_model(|| {

@@ -1,9 +1,9 @@
 //! Durations, rates and sizes as people write them: `12.5 us`, `940 mbit`, `64 KiB` or `64K`.
 //!
-//! Numbers are whole nanoseconds, bits per second and bytes; decimals are accepted where they come out whole. Units may
-//! be in capitals or small letters, with or without a blank before them. Without a unit a rate counts in bits per
-//! second and a size in bytes; a duration needs a unit unless the caller names the default. Shown text is read back as
-//! the same value. The alternate form (`{:#}`) is the short one for tables and command lines.
+//! Numbers are whole nanoseconds, bits per second and bytes; decimals are accepted if the result is whole. Units may be
+//! in capitals or small letters, with or without a blank before the unit. Without a unit a rate counts in bits per
+//! second and a size in bytes; a duration needs a unit unless the caller names the default. A displayed value parses to
+//! the same value. The alternate form (`{:#}`) is the short form for tables and command lines.
 
 #![forbid(unsafe_code)]
 
@@ -44,7 +44,7 @@ struct UnitTable {
     names: &'static [(&'static str, &'static str, u64)],
     default_unit: Option<&'static str>,
     zero_allowed: bool,
-    /// Whether values are shown with decimals; sizes in powers of two are not.
+    /// Whether values are shown with decimals. Sizes in powers of two are shown without decimals.
     decimals: bool,
 }
 
@@ -96,7 +96,7 @@ impl UnitTable {
         }
         let fraction = fraction.trim_end_matches('0');
         let places = u32::try_from(fraction.len()).ok().filter(|places| *places <= 9).ok_or_else(range)?;
-        // Only an empty text is no number, so `parse` fails only for numbers that are too large.
+        // Both texts have digits only. An empty text counts as 0, so `parse` fails only for numbers that are too large.
         let digits = |digits: &str| if digits.is_empty() { Ok(0) } else { digits.parse::<u64>().map(u128::from) };
         let (whole, fraction) = (digits(whole).map_err(|_| range())?, digits(fraction).map_err(|_| range())?);
         let scale = 10u128.pow(places);

@@ -87,7 +87,7 @@ impl HonestRank {
         }
     }
 
-    /// Calls in the group with the hostile rank, unless a call there is open.
+    /// Posts a call in the group with the hostile rank, unless an earlier call there is open.
     pub(super) fn owe(&mut self, group: u64) {
         if self.owing && self.side.result(OWED_SLOT).is_none() {
             return;

@@ -43,7 +43,7 @@ pub(super) struct HostileRank {
     token: u64,
     /// Whether the rank has so far done only what the library does.
     good: bool,
-    /// Whether the rank's own end of the ring may be confused: then posting could go round in circles.
+    /// Whether the rank may have overwritten its own end of the ring: a post could then loop for ever.
     scribbled: bool,
 }
 

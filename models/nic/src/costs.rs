@@ -1,7 +1,7 @@
 //! Costs of a machine, which all engines share, and the interface to the costs of an engine's NIC.
 //!
 //! Costs only delay: they decide when something has happened, never what. Times are in nanoseconds. Rates are in GB/s,
-//! which is bytes per nanosecond. A simulator that runs an engine on a clock (`outboard_sim::nics`) adds them up.
+//! which is bytes per nanosecond. A simulator that runs an engine on a clock (`outboard_sim::nics`) adds the costs up.
 
 use std::fmt::Debug;
 

@@ -92,7 +92,8 @@ pub enum Output<P> {
     Order { by: Executor, order: NicOrder },
     /// Sends a packet to a node, which may be this one, with the bytes of these places as payload.
     Transmit { by: Executor, to: NodeId, packet: P, payload: Vec<MemorySegment> },
-    /// Sends a packet to each of these nodes, which may include this one; it may be lost on the way to any of them.
+    /// Sends a packet to each of these nodes, which may include this one. The packet may be lost on the way to any
+    /// node.
     Multicast { to: Vec<NodeId>, packet: P, payload: MemorySegment },
     /// A call of a process has ended.
     Completed { port: Port, completion: JobCompletion },
@@ -131,8 +132,8 @@ pub trait NicEngine {
     fn post(&mut self, now: u64, port: Port, post: &Self::Post) -> Result<(), Self::Error>;
 
     /// The flow that a packet belongs to. Only multicast packets are lost between NICs. Packets of one flow from one
-    /// node to another arrive in the order in which they were sent. All others may overtake each other, and so may
-    /// packets without a flow.
+    /// node to another arrive in the order in which they were sent. Packets of different flows may overtake each other,
+    /// and so may packets without a flow.
     fn flow(_packet: &Self::Packet) -> Option<u64> {
         None
     }
@@ -142,7 +143,7 @@ pub trait NicEngine {
     /// A node is dead: it sends nothing any more.
     fn handle_dead(&mut self, now: u64, node: NodeId);
 
-    /// The time is that of [`NicEngine::poll_timeout`], or later.
+    /// The time of [`NicEngine::poll_timeout`] has come, or is past.
     fn handle_timeout(&mut self, now: u64);
 
     /// The time at which the driver has to call `handle_timeout`.

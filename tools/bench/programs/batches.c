@@ -2,12 +2,13 @@
  * batches.c: measures calls of a collective in a row (see calls.h). The calls are blocking (for Outboard: post and
  * wait), or nonblocking with a computation between post and wait. Each batch's last result is checked byte by byte.
  *
- * A batch is a number of calls with the same buffers, roots at rank 0. All ranks begin it behind a barrier, when the
- * token buckets of the links are full again. Just before, all ranks make the computations of the batch alone; the
- * harness subtracts their time from the time of the batch. The harness sets the number of calls of a batch, or leaves
- * it to this program. The program then takes as many as last BATCH_NS without computations, but at most CALLS_MAX.
+ * A batch is a number of calls with the same buffers, roots at rank 0. All ranks begin a batch behind a barrier, when
+ * the token buckets of the links are full again. Just before, all ranks make the computations of the batch alone; the
+ * harness subtracts the time of these computations from the time of the batch. The harness sets the number of calls of
+ * a batch, or leaves the number to this program. The program then takes as many calls as last BATCH_NS without
+ * computations, but at most CALLS_MAX.
  *
- * Batches without calls come first; they show what a phase takes by itself. Then there is a phase for each size. Rank 0
+ * Batches without calls come first; they show the cost of a phase itself. Then there is a phase for each size. Rank 0
  * sends the harness "begin" and "end" around each phase, then the samples as JSON.
  */
 #include "calls.h"
@@ -30,12 +31,12 @@ struct options {
 /* The numbers of a size: bytes of a call, calls of a batch (0: to be found), processor time that each call computes. */
 enum { BYTES, CALLS, COMPUTE_NS };
 
-/* One batch on one rank. Doubles only: samples travel by transport_exchange. */
+/* One batch on one rank. All fields are doubles, because samples travel by transport_exchange. */
 struct sample {
     double start_ns;
     double end_ns;
     double took_ns;  /* from start to end */
-    double alone_ns; /* of the computations alone, just before */
+    double alone_ns; /* time of the computations alone, just before */
     double cpu_s; /* processor time of all threads from start to end */
     double wrong; /* 1 when a byte of the last result was wrong */
 };
@@ -57,8 +58,8 @@ static struct options read_options(int argc, char **argv)
     return options;
 }
 
-/* Units of the compute loop that take this long on an idle processor. All ranks use the same number, or the slowest
- * rank would compute least. */
+/* Units of the compute loop that take `compute_ns` on an idle processor. All ranks use the same number; otherwise the
+ * slowest rank would compute least. */
 static uint64_t units_of(int64_t compute_ns)
 {
     static double unit_ns;
@@ -116,7 +117,8 @@ static struct sample run_batch(const struct options *options, const struct buffe
     }
     const int64_t end = clock_now_ns();
     const int64_t cpu_end = process_cpu_ns();
-    /* Checking takes milliseconds of a core that another rank may still need to notice its own end. */
+    /* Checking the result takes a core for milliseconds. Another rank may still need this core to notice its own
+     * end. */
     transport_barrier();
     return (struct sample){
         .start_ns = (double)start,
@@ -133,7 +135,8 @@ static struct field field_of(const double *first, int batches)
     return (struct field){first, SAMPLE_DOUBLES, batches};
 }
 
-/* The shortest time of the slowest rank in some batches. It is the same on all ranks, which have the same samples. */
+/* The shortest time of the slowest rank in some batches. The result is equal on all ranks, which have the same
+ * samples. */
 static double shortest_ns(const struct options *options, const struct buffers *buffers, const struct batch *batch)
 {
     struct sample mine[TRIES];
@@ -158,7 +161,7 @@ static void size_batch(const struct options *options, const struct buffers *buff
     batch->calls = 1;
     double elapsed_ns = shortest_ns(options, buffers, batch);
     while (elapsed_ns < BATCH_NS && batch->calls < CALLS_MAX) {
-        /* The number grows in steps, because a single call may be much slower than one of many. */
+        /* The number of calls grows in steps, because a single call may be much slower than one of many. */
         batch->calls = 4 * batch->calls < CALLS_MAX ? 4 * batch->calls : CALLS_MAX;
         elapsed_ns = shortest_ns(options, buffers, batch);
     }

@@ -1,6 +1,7 @@
 /*
- * calibrate.c: runs the compute loop alone. The harness starts one process per rank, on the same cores. It sends "run
- * INSTANT_NS UNITS", and each process answers "ran ELAPSED_NS". Ends when the harness closes the line.
+ * calibrate.c: runs the compute loop alone. The harness starts one process per rank, on the cores of the ranks. It
+ * sends "run INSTANT_NS UNITS", and each process answers "ran ELAPSED_NS". A process ends when the harness closes the
+ * line.
  *
  * Usage: calibrate CONTROL_SOCKET CORE, CORE -1 for no binding.
  */
@@ -33,7 +34,8 @@ int main(int argc, char **argv)
         }
         clock_sleep_until_ns(instant);
         compute_units(units);
-        /* From the common instant, because a process that shares a core may get it only when another has ended. */
+        /* The time counts from the common instant: a process that shares a core may get it only after another has
+         * ended. */
         if (control_send(harness, "ran %" PRId64 "\n", clock_now_ns() - instant) != 0)
             return 1;
     }

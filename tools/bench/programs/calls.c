@@ -14,7 +14,7 @@ enum { ROOT_RANK = 0, WORD = sizeof(uint64_t) };
 
 /* The content of a block of a result. */
 enum result {
-    BLOCKS,      /* one block, or one of every rank, as it was sent */
+    BLOCKS,      /* one block, or one block of every rank, as sent */
     SUM_OF_ALL,  /* the sum over all ranks */
     SUM_UP_TO_ME /* the sum over the ranks up to this one */
 };
@@ -25,11 +25,11 @@ enum kind { ALLGATHER, ALLGATHERV, ALLTOALL, ALLTOALLV, BROADCAST, GATHER, GATHE
 struct collective {
     const char *name;
     enum ranks givers;
-    bool block_for_each;  /* a giver has a block for every rank, not one for all */
+    bool block_for_each;  /* a giver has a block for every rank, not one block for all ranks */
     enum ranks getters;
-    bool block_of_each;   /* a result has a block of every rank, not one */
+    bool block_of_each;   /* a result has a block of every rank, not just one block */
     enum result result;
-    bool whole_is_cut;    /* the bytes of a call are those of all blocks together */
+    bool whole_is_cut;    /* the bytes of a call are the sum of all blocks */
     enum kind kind;
 };
 
@@ -63,7 +63,7 @@ static bool is_silent(const struct call *call, uint32_t rank)
 
 /* ---- posting ----------------------------------------------------------------------------------------------------- */
 
-/* Blocks of equal size side by side; a silent rank has none. */
+/* Blocks of equal size side by side; a block from or to a silent rank is empty. */
 static const struct transport_blocks *even_blocks(const struct call *call, size_t block)
 {
     static struct transport_blocks blocks;
@@ -122,7 +122,7 @@ static uint64_t pattern(uint64_t block, uint64_t call, uint64_t index)
     return word ^ (word >> 32);
 }
 
-/* Number of the block from `source` to `destination`; a block that all ranks receive has one number for all. */
+/* Number of the block from `source` to `destination`. A block that all ranks receive has one number for all of them. */
 static uint64_t block_number(const struct collective *what, uint32_t source, uint32_t destination)
 {
     return what->block_for_each ? (uint64_t)source * transport_ranks() + destination : source;

@@ -3,10 +3,10 @@
  *
  *   cg POINTS SOLVES
  *
- * A cube of POINTS^3 unknowns with the stencil of seven points, in slabs along z. An iteration exchanges the planes at
- * the edges of the slabs with MPI_Isend and MPI_Irecv and computes two sums of 8 bytes with MPI_Allreduce. The number
- * of iterations is fixed, so that every run has the same work; it suffices to solve. Each solve's result is then
- * checked by its residual.
+ * The unknowns are a cube of POINTS^3 with a seven-point stencil, cut into slabs along z. An iteration exchanges the
+ * planes at the edges of the slabs with MPI_Isend and MPI_Irecv. It computes two sums of 8 bytes with MPI_Allreduce.
+ * The number of iterations is fixed, so that every run has the same work. This number suffices to solve the equations;
+ * the residual of each solve is checked afterwards.
  */
 #include <math.h>
 #include <mpi.h>
@@ -29,7 +29,7 @@ static long plane(const struct slab *s)
     return s->n * s->n;
 }
 
-/* A vector with room for the neighbours' planes; the planes beyond the cube stay 0. */
+/* A vector with room for the neighbours' planes. Planes beyond the cube stay 0. */
 static double *vector(const struct slab *s)
 {
     double *all = calloc((size_t)(plane(s) * (s->planes + 2)), sizeof *all);

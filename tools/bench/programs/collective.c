@@ -1,11 +1,11 @@
 /*
  * collective.c: measures a nonblocking collective (see calls.h), with every byte of every result checked.
  *
- * Phases, in the manner of the OSU overlap benchmarks: barriers; then for each size pure communication (post and wait)
- * and overall (post, compute loop, wait). Overall repetitions alternate with the compute loop alone. Where a rank is
+ * Phases, in the manner of the OSU overlap benchmarks: first barriers; then for each size pure communication (post and
+ * wait) and overall (post, compute loop, wait). Overall repetitions alternate with the compute loop alone. If a rank is
  * late, a phase of pure communication with that rank on time comes first. A repetition begins at an instant that all
  * ranks agree on, when the token buckets of the links are full again. Samples are exchanged after a phase, never within
- * one.
+ * a phase.
  *
  * Rank 0 sends the harness "begin" and "end" around each phase; the harness answers when it has read the counters. Then
  * rank 0 sends the samples, as JSON on one line.
@@ -33,21 +33,21 @@ struct options {
     int late_silent;             /* not 0: the late rank exchanges no blocks (alltoallv) */
 };
 
-/* Numbers of a size: bytes of a call, units of the compute loop, bytes of others in the late rank's result. */
+/* Numbers of a size: bytes of a call, units of the compute loop, bytes of other ranks in the late rank's result. */
 enum { BYTES, UNITS, MISSED };
 
-/* One repetition on one rank. Doubles only: samples travel by transport_exchange. */
+/* One repetition on one rank. All fields are doubles, because samples travel by transport_exchange. */
 struct sample {
-    double post_ns;    /* when it posted */
-    double end_ns;     /* when it had its result */
-    double elapsed_ms; /* from its start, at the agreed instant, to the result */
-    double called_ms;  /* from its start to its own post */
-    double own_ms;     /* from its own post to the result */
+    double post_ns;    /* instant when the rank posted */
+    double end_ns;     /* instant when the rank had its result */
+    double elapsed_ms; /* from the agreed start to the result */
+    double called_ms;  /* from the agreed start to the rank's own post */
+    double own_ms;     /* from the rank's own post to the result */
     double cpu_s;      /* processor time of all threads from start to end */
     double wrong;      /* 1 when a byte of the result was wrong */
     double post_us;    /* processor time of the rank's own thread to post */
-    double ending_us;  /* processor time of that thread to wait */
-    double loop_ms;    /* processor time of that thread in the compute loop */
+    double ending_us;  /* processor time of the rank's own thread to wait */
+    double loop_ms;    /* processor time of the rank's own thread in the compute loop */
 };
 enum { SAMPLE_DOUBLES = sizeof(struct sample) / sizeof(double) };
 
@@ -96,7 +96,8 @@ static struct sample repeat(const struct options *options, const struct buffers 
     if (calls)
         call_post(&call, buffers);
     const int64_t thread_posted = thread_cpu_ns();
-    /* Ranks that share a core let the others post first; else each would post a time slice after the one before. */
+    /* A rank that shares a core sleeps while the other ranks post. Otherwise each of them would post only after the
+     * time slice of the previous rank. */
     if (options->common.main_core >= 0)
         clock_sleep_until_ns(clock_now_ns() + OTHERS_POST_NS);
     const int64_t thread_computes = thread_cpu_ns();
@@ -108,7 +109,8 @@ static struct sample repeat(const struct options *options, const struct buffers 
     const int64_t end = clock_now_ns();
     const int64_t thread_end = thread_cpu_ns();
     const int64_t cpu_end = process_cpu_ns();
-    /* Checking takes milliseconds of a core that another rank may still need to notice its own end. */
+    /* Checking the result takes a core for milliseconds. Another rank may still need this core to notice its own
+     * end. */
     transport_barrier();
     return (struct sample){
         .post_ns = (double)posted,
@@ -146,8 +148,8 @@ static struct field field_of(const struct options *options, const double *first)
     return (struct field){first, SAMPLE_DOUBLES, options->common.repetitions};
 }
 
-/* The samples of a phase; without `buffers` it is the barrier phase. If `alone` is given, each repetition is
- * followed by one of the compute loop alone. So a machine whose speed changes is as fast in the one as in the other. */
+/* Returns the samples of a phase; without `buffers` this is the barrier phase. If `alone` is given, each repetition is
+ * followed by a repetition of the compute loop alone. So both have the same speed on a machine whose speed changes. */
 static struct sample *run_phase(const struct options *options, const struct buffers *buffers, size_t bytes,
                                 uint64_t units, struct sample **alone)
 {
@@ -177,7 +179,7 @@ static struct sample *run_phase(const struct options *options, const struct buff
     return all;
 }
 
-/* Times of the late rank and of the others in each repetition; empty where no rank is late. */
+/* Times of the late rank and of the other ranks in each repetition; empty if no rank is late. */
 static void report_late(FILE *row, const struct options *options, const struct sample *all)
 {
     const int rank = options->late_rank, repetitions = rank >= 0 ? options->common.repetitions : 0;
@@ -206,8 +208,8 @@ static void report_phase(FILE *row, const char *phase, const struct options *opt
     fputc('}', row);
 }
 
-/* Least time to copy, in each repetition, the bytes of the late rank's result to which others contribute. Taken from
- * the clock of its thread, because other ranks may poll on the same core meanwhile. */
+/* Least time, in each repetition, to copy the bytes of the late rank's result to which other ranks contribute. This is
+ * processor time of the late rank's thread, because other ranks may poll on the same core meanwhile. */
 static double *measure_copy(const struct options *options, const struct buffers *buffers, size_t copied)
 {
     double *mine = allocate(sizeof *mine * (size_t)options->common.repetitions);
@@ -238,7 +240,7 @@ static int ascending(const void *left, const void *right)
     return (a > b) - (a < b);
 }
 
-/* The median of the slowest rank's times. It is the same on all ranks, which have the same samples. */
+/* The median of the slowest rank's times. The result is equal on all ranks, which have the same samples. */
 static double median_slowest_ms(const struct options *options, const struct sample *all)
 {
     const struct field elapsed_ms = field_of(options, &all->elapsed_ms);
@@ -251,7 +253,7 @@ static double median_slowest_ms(const struct options *options, const struct samp
     return median;
 }
 
-/* Reports how late the rank is in one size, and the samples with it on time. */
+/* Reports how late the rank is at one size, and the samples with this rank on time. */
 static void report_lateness(FILE *row, const struct options *options, const struct sample *punctual,
                             const double *copy_ms)
 {

@@ -3,8 +3,8 @@
 
 enum { WIDTH = 256, LINE = 64, PAGE = 4096 };
 
-/* The place of code and data within a cache line changes the speed of so short a loop by up to two. The alignment
- * makes the linker place them alike in every program. */
+/* The place of code and data within a cache line changes the speed of so short a loop by a factor of up to two. The
+ * alignment makes the linker place code and data alike in every program. */
 static double cells[WIDTH] __attribute__((aligned(PAGE)));
 
 __attribute__((aligned(LINE))) void compute_units(uint64_t units)

@@ -31,8 +31,8 @@ void clock_sleep_until_ns(int64_t instant_ns);
 int64_t process_cpu_ns(void);
 /* Processor time of the calling thread alone, in nanoseconds. */
 int64_t thread_cpu_ns(void);
-/* thread_cpu_ns ahead of an activity of microseconds. It reads the clock twice, because the first reading after a
- * while takes as long itself. */
+/* Like thread_cpu_ns, for use ahead of an activity of microseconds. The function reads the clock twice, because the
+ * first reading after a while itself takes microseconds. */
 int64_t thread_cpu_before_ns(void);
 
 /* Checks that this rank runs on the host of its layout: "HOSTS:contiguous" (neighbours in rank share a host) or

@@ -5,13 +5,13 @@
  *   x lines (real -> N/2+1 complex)  --exchange within rows-->  y lines  --exchange within columns-->  z lines
  *
  * The fields form a pipeline: while MPI_Ialltoallv exchanges the blocks of one field, lines of another are transformed.
- * FFTW transforms the lines, planned by estimate, so that equal input gives equal bits below any MPI library.
+ * FFTW transforms the lines, planned by estimate, so that equal input gives equal bits with any MPI library.
  *
  * Every repetition is checked: field 0 is a plane wave whose spectrum is known, all fields must come back, and the bits
- * must equal those before. Checks are outside the measured time.
+ * must not change between repetitions. Checks are outside the measured time.
  *
- * A phase without transforms comes first; it shows what a phase takes by itself. Rank 0 sends the harness "begin" and
- * "end" around this phase and around the repetitions of each grid, then their samples as JSON.
+ * A phase without transforms comes first; it shows the cost of a phase itself. Rank 0 sends the harness "begin" and
+ * "end" around this phase and around the repetitions of each grid, then the samples as JSON.
  */
 #include "control.h"
 #include "repetitions.h"
@@ -27,7 +27,7 @@
 #include <string.h>
 
 enum { VARIABLES_MAX = 64, WARM_UP = 1, TILE = 8, SLOTS = 2 };
-/* The plane wave of field 0, which changes with every exchange of axes. */
+/* Wave numbers of the plane wave of field 0. They differ, so that every exchange of axes changes the wave. */
 enum { WAVE_X = 1, WAVE_Y = 2, WAVE_Z = 3 };
 static const double TOLERANCE = 1e-11;
 
@@ -67,7 +67,8 @@ struct slot {
     MPI_Request request;
 };
 
-/* Exchange between ranks of a row or column. Side 0 belongs to the array before it, side 1 to the array after it. */
+/* Exchange between ranks of a row or column. Side 0 belongs to the array before the exchange, side 1 to the array
+ * after. */
 struct exchange {
     MPI_Comm communicator;
     int ranks;
@@ -79,8 +80,8 @@ struct transform {
     int n;
     int half;                /* cells of a transformed x line */
     int variables;
-    struct range y, z;       /* of this rank's x lines */
-    struct range x, y_of_z;  /* x and z: of its y lines; x and y_of_z: of its z lines */
+    struct range y, z;       /* ranges of this rank's x lines */
+    struct range x, y_of_z;  /* x and z: ranges of y lines; x and y_of_z: ranges of z lines */
     double *fields[VARIABLES_MAX];
     cell *spectra[VARIABLES_MAX];
     cell *x_lines;
@@ -91,7 +92,7 @@ struct transform {
     int64_t in_mpi_ns;
 };
 
-/* One repetition on one rank. Doubles only: samples travel by transport_exchange. */
+/* One repetition on one rank. All fields are doubles, because samples travel by transport_exchange. */
 struct sample {
     double elapsed_ms;
     double mpi_ms;
@@ -300,7 +301,8 @@ static void free_transform(struct transform *t)
 
 enum copying { PACK, UNPACK };
 
-/* Copies between an array and packed blocks; in tiles, so that an axis across the other's lines is in the cache. */
+/* Copies between an array and packed blocks, in tiles. Cells that lie across the lines of the array or of a block then
+ * stay in the cache. */
 static void copy_side(const struct exchange *exchange, int which, cell *array, cell *packed, enum copying copying)
 {
     const struct side *side = &exchange->sides[which];
@@ -356,7 +358,7 @@ static void finish(struct transform *t, struct exchange *exchange, int from, int
 
 /* ---- the pipeline ------------------------------------------------------------------------------------------------ */
 
-/* Each field is one step behind the one before it, and is exchanged while that one's lines are transformed. */
+/* Each field is one step behind the previous field. While one field is exchanged, lines of another are transformed. */
 static void forward(struct transform *t)
 {
     for (int step = 0; step < t->variables + 2; step++) {
@@ -424,7 +426,8 @@ static void fill(struct transform *t)
     }
 }
 
-/* Contribution of a number to the checksum, whose sum does not depend on the order or on the owners of the numbers. */
+/* Contribution of a number to the checksum. The checksum depends neither on the order nor on the owners of the
+ * numbers. */
 static uint64_t bits_at(double number, uint64_t place)
 {
     uint64_t bits;
@@ -500,7 +503,7 @@ static struct sample repeat(struct transform *t, uint64_t *checksum)
     const double spectra = check_spectra(t, checksum);
     run(t, backward, &sum);
     const double fields = check_fields(t, checksum);
-    /* The comparison is such that a NaN is wrong. */
+    /* With this comparison a NaN counts as wrong. */
     const int right = spectra <= TOLERANCE && fields <= TOLERANCE;
     if (!right)
         fprintf(stderr, "rank %u: grid %d: off by %g in the spectra and by %g in the fields\n", transport_rank(), t->n,

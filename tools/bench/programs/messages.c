@@ -5,10 +5,10 @@
  *
  * Rank r sends to r + 1 first, and receives from r - 1 first. Its own block is not among the messages.
  *
- * A phase without messages comes first; it shows what a phase takes by itself. Then come, for each size and way,
- * repetitions that all ranks begin together, which are timed. In a further phase each rank calls again as soon as it
- * can; its counters cover the calls alone. Rank 0 sends the harness "begin" and "end" around each such phase, then the
- * samples as JSON.
+ * A phase without messages comes first; it shows the cost of a phase itself. Two phases follow for each size and way.
+ * In the first phase all ranks begin each repetition together, and repetitions are timed. In the second phase each rank
+ * calls again as soon as it can, and the counters cover the calls alone. Rank 0 sends the harness "begin" and "end"
+ * around each phase whose counters are read, then the samples as JSON.
  */
 #include "calls.h"
 #include "control.h"
@@ -22,17 +22,17 @@ enum { WARM_UP = 2 };
 enum way { BASIC, RECORDED, WAYS };
 static const char *const way_names[WAYS] = {"basic", "recorded"};
 
-/* One repetition on one rank. Doubles only: samples travel by transport_exchange. */
+/* One repetition on one rank. All fields are doubles, because samples travel by transport_exchange. */
 struct sample {
     double elapsed_ms;
     double cpu_s;     /* processor time of all threads */
     double wrong;     /* 1 when a byte of the result was wrong */
     double post_us;   /* processor time of the rank's own thread to post */
-    double ending_us; /* processor time of that thread to wait */
+    double ending_us; /* processor time of the rank's own thread to wait */
 };
 enum { SAMPLE_DOUBLES = sizeof(struct sample) / sizeof(double) };
 
-/* The pattern to move, and how. */
+/* A pattern of messages, and the way to move it. */
 struct pattern {
     enum way way;
     size_t bytes;
@@ -61,7 +61,7 @@ static void scatter_destinations(struct pattern *pattern)
     }
 }
 
-/* One repetition: together with all ranks after `refill_ns`, or at once if that is 0. */
+/* One repetition. All ranks begin it together after `refill_ns`; if `refill_ns` is 0, it begins at once. */
 static struct sample repeat(const struct pattern *pattern, int64_t refill_ns)
 {
     static uint64_t number;
@@ -88,7 +88,8 @@ static struct sample repeat(const struct pattern *pattern, int64_t refill_ns)
     const int64_t end = clock_now_ns();
     const int64_t thread_end = thread_cpu_ns();
     const int64_t cpu_end = process_cpu_ns();
-    /* Checking takes milliseconds of a core that another rank may still need to notice its own end. */
+    /* Checking the result takes a core for milliseconds. Another rank may still need this core to notice its own
+     * end. */
     if (refill_ns > 0)
         transport_barrier();
     return (struct sample){

@@ -4,9 +4,9 @@
  *   panel UNKNOWNS REPETITIONS
  *
  * Blocks of columns are assigned to the ranks in turn, with the right side as one more column. At each step the owner
- * of the next block brings it up to date, factors it and starts its broadcast with MPI_Ibcast. Then all ranks apply the
- * panel before it to the rest of their columns, and test the broadcast after each block. The upper triangle is solved
- * block by block from the end. The result is checked in the equations, which are generated again for that.
+ * of the next block brings this block up to date, factors it and starts its broadcast with MPI_Ibcast. Then all ranks
+ * apply the current panel to the rest of their columns, and test the broadcast after each block. The upper triangle is
+ * solved block by block from the end. The result is checked in the equations, which are generated again for this check.
  */
 #include <float.h>
 #include <math.h>
@@ -22,7 +22,8 @@ static const double TOLERANCE = 16;
 
 static int own_rank, all_ranks;
 
-/* The factored columns of a block from the diagonal down, behind the numbers of the rows exchanged with each. */
+/* The factored columns of a block from the diagonal down. In front of them stand the numbers of the rows that were
+ * exchanged, one for each column. */
 struct panel {
     double exchanged[WIDTH];
     double columns[];
@@ -30,8 +31,8 @@ struct panel {
 
 struct system {
     long n, blocks;
-    double *columns;      /* of this rank's blocks; all blocks are whole */
-    double *right;        /* on the rank that follows the owner of the last block */
+    double *columns;      /* columns of this rank's blocks; all blocks are whole */
+    double *right;        /* right side, on the rank that follows the owner of the last block */
     struct panel *current, *next;
     MPI_Request broadcast;
 };
@@ -177,7 +178,8 @@ static void factor_all(struct system *s)
     }
 }
 
-/* Solves the upper triangle; x is the right side at first. Each owner of a block broadcasts what is left above. */
+/* Solves the upper triangle; x is the right side at first. The owner of each block solves it, and broadcasts
+ * the solution of the block and the updated right side of the rows above. */
 static void solve_upper(const struct system *s, double *x)
 {
     MPI_Bcast(x, (int)s->n, MPI_DOUBLE, owner(s->blocks), MPI_COMM_WORLD);
@@ -194,7 +196,7 @@ static void solve_upper(const struct system *s, double *x)
     }
 }
 
-/* |A x - b| / (rounding error * n * (|A| |x| + |b|)), with norms of the largest sum. */
+/* |A x - b| / (rounding error * n * (|A| |x| + |b|)), in maximum norms; |A| is the largest sum of a row. */
 static double residual(const struct system *s, const double *x)
 {
     double *sums = allocate(sizeof(double) * (size_t)s->n * 2), *norms = sums + s->n;

@@ -7,13 +7,13 @@
  *   find the place of each bucket by prefix sums over the histogram
  *   put the keys in their places, at any rank, by one-sided calls
  *
- * A key has 32 bits. A pass sorts by one digit to the base of the number of buckets, lowest first. All ranks have
- * equally many keys, before and after.
+ * A key has 32 bits. A pass sorts by one digit to the base of the number of buckets, lowest digit first. All ranks have
+ * equally many keys, before and after a sort.
  *
- * For each size two kinds of sorts alternate: "overlapped" as above, and "in turn", in which the keys are moved after
- * the histogram has arrived. The latter shows the time of each step alone. Every result must equal a qsort of all keys;
- * this check is outside the measured time. Ranks begin a sort together by a fence, so that only histograms can be
- * offloaded in a phase. A phase without sorts comes first; it shows what a phase takes by itself.
+ * For each size two kinds of sorts alternate. "overlapped" sorts as above. "in turn" moves the keys after the histogram
+ * has arrived, and so shows the time of each step alone. Every result must equal a qsort of all keys; this check is
+ * outside the measured time. Ranks begin a sort together by a fence, so that only histograms can be offloaded in a
+ * phase. A phase without sorts comes first; it shows the cost of a phase itself.
  */
 #include "control.h"
 #include "repetitions.h"
@@ -31,25 +31,25 @@ enum { BUCKETS, KEYS };
 
 struct sort {
     uint32_t buckets;
-    size_t keys;           /* of each rank */
+    size_t keys;           /* keys of each rank */
     uint32_t *window_keys; /* the keys to sort; the window in which keys arrive */
     uint32_t *moved;       /* the same keys in the order of their buckets */
     uint32_t *input;
     uint32_t *expected;
     uint32_t *counts;      /* keys of each bucket on this rank */
     uint32_t *histogram;   /* the counts of all ranks */
-    uint64_t *places;      /* of each bucket's first own key: first on this rank, then among all keys */
-    int *lengths;          /* of the pieces for one rank, and their places there */
+    uint64_t *places;      /* place of each bucket's first own key: at first on this rank, later among all keys */
+    int *lengths;          /* lengths of the pieces for one rank; the next array holds their places on that rank */
     int *displacements;
     MPI_Win window;
 };
 
-/* One sort on one rank. Doubles only: samples travel by transport_exchange. */
+/* One sort on one rank. All fields are doubles, because samples travel by transport_exchange. */
 struct sample {
     double elapsed_ms;
-    double exchange_ms; /* the histogram's exchange, in turn */
-    double moving_ms;   /* moving keys, in turn */
-    double both_ms;     /* both, overlapped */
+    double exchange_ms; /* time of the histogram's exchange, in turn */
+    double moving_ms;   /* time of moving keys, in turn */
+    double both_ms;     /* time of exchange and moving, overlapped */
     double cpu_s;       /* processor time of all threads */
     double wrong;
 };
@@ -57,7 +57,7 @@ enum { SAMPLE_DOUBLES = sizeof(struct sample) / sizeof(double) };
 
 /* ---- the sort ---- */
 
-/* The bucket of a key; `divisor` is the power of the number of buckets for this pass. */
+/* The bucket of a key. `divisor` is the power of the number of buckets that belongs to this pass. */
 static uint32_t bucket_of(const struct sort *s, uint32_t divisor, uint32_t key)
 {
     return key / divisor % s->buckets;

@@ -130,7 +130,7 @@ void harness_mark(const char *what)
     const uint32_t ranks = transport_ranks();
     if (words == NULL)
         words = allocate(sizeof *words * ranks);
-    /* Posted before the barrier, so that no rank posts anything while the harness reads the counters. */
+    /* The receive is posted before the barrier, so that no rank posts while the harness reads the counters. */
     words[0] = (struct transport_message){.sent = 0, .peer = 0, .memory = &word, .bytes = 0};
     if (transport_rank() != 0)
         transport_messages(words, 1);

@@ -9,7 +9,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
-/* Memory filled with zeros; ends the process where memory is short. */
+/* Memory filled with zeros; ends the process if memory is short. */
 void *allocate(size_t bytes);
 
 /* An option NAME=VALUE, and the one place for its value, as text or as a number. */
@@ -41,12 +41,12 @@ const int64_t *size_at(const struct common *common, int at);
 /* The largest first number of all sizes. */
 int64_t largest_size(const struct common *common);
 /* Binds the rank to its core; the library's threads have started before and stay unbound. Rank 0 connects to the
- * harness and sends it the library's name. On other ranks the functions below do nothing. */
+ * harness and sends it the library's name. Other ranks never send anything to the harness. */
 void begin_measuring(const struct common *common);
 
-/* Sends "begin" or "end" of a phase to the harness; all ranks return when it has answered. */
+/* Rank 0 sends "begin" or "end" of a phase to the harness. All ranks return when the harness has answered. */
 void harness_mark(const char *what);
-/* Begins a row, one at a time; row_send sends it to the harness. */
+/* Begins a row; only one row can be open at a time. row_send sends the row to the harness. */
 FILE *row_begin(void);
 void row_send(FILE *row);
 
@@ -69,11 +69,11 @@ double total_of(const struct field *field);
 void write_field(FILE *row, const char *name, enum over_ranks over, struct field field);
 /* Writes "cpu_s":...,"wrong":..., the sums of both fields. */
 void write_costs(FILE *row, struct field cpu_s, struct field wrong);
-/* Counts a sample as wrong if its rank ended before another rank had begun. `wrong` is the count of the first
- * sample. Hosts share the clock. */
+/* Counts a sample as wrong if its rank ended before another rank had begun. `wrong` is the count in the first sample.
+ * Hosts share the clock. */
 void mark_early(struct field began_ns, struct field ended_ns, double *wrong);
 
-/* The instant at which all ranks begin: the latest rank's time, and the time in which the token buckets become full
+/* The instant at which all ranks begin: the latest rank's time plus the time in which the token buckets become full
  * again after this exchange. Hosts share the clock, so nothing is on the links at that instant. */
 int64_t agree_start(int64_t refill_ns);
 

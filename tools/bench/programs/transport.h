@@ -23,8 +23,8 @@ const char *transport_library(void);
 /* Allocates the buffers of the collectives, so that each library can provide the memory that suits it. */
 void *transport_alloc(size_t bytes);
 
-/* Chooses between nonblocking collectives, for which transport_wait waits, and the library's blocking calls where it
- * has any. After blocking calls transport_wait has nothing to wait for. */
+/* Chooses between nonblocking collectives, for which transport_wait waits, and the library's blocking calls if it has
+ * any. After a blocking call transport_wait has nothing to wait for. */
 void transport_blocking(int on);
 
 /* The bytes and the start of each rank's block. The arrays must not change before their collective completes. */
@@ -33,9 +33,9 @@ struct transport_blocks {
     uint64_t *at;
 };
 
-/* Each function starts one collective, the nonblocking one of that name in MPI. `bytes` is the size of one block.
- * Without `transport_blocks` the blocks of all ranks lie side by side. Elements are 64-bit unsigned integers, and
- * are added. */
+/* Each function starts one nonblocking collective, with the name that the collective has in MPI. `bytes` is the size of
+ * one block. Without `transport_blocks` the blocks of all ranks lie side by side. Elements are 64-bit unsigned
+ * integers, and are added. */
 void transport_allgather(const void *send, void *receive, size_t bytes);
 void transport_allgatherv(const void *send, void *receive, const struct transport_blocks *incoming);
 void transport_alltoall(const void *send, void *receive, size_t bytes);
@@ -62,8 +62,8 @@ struct transport_message {
 
 /* Starts each message by a nonblocking call. Messages between two ranks keep their order. */
 void transport_messages(const struct transport_message *messages, int count);
-/* Records a pattern of messages, at most one at a time. One call starts it: with Outboard a recorded group, with MPI
- * persistent requests. */
+/* Records a pattern of messages, at most one at a time. One call starts the whole pattern: with Outboard a recorded
+ * group, with MPI persistent requests. */
 void transport_record(const struct transport_message *messages, int count);
 void transport_start_recorded(void);
 void transport_forget_recorded(void);

@@ -90,7 +90,7 @@ struct arguments {
     int *displacements;
 };
 
-/* Converts blocks; there are two places for the result because an alltoallv has two sides. */
+/* Converts blocks. There is a place for the result of each side, because an alltoallv has two sides. */
 static struct arguments arguments_of(const struct transport_blocks *blocks, int side)
 {
     static struct arguments sides[2];
@@ -111,7 +111,7 @@ void transport_blocking(int on)
     blocking = on;
 }
 
-/* Makes the blocking call, or the nonblocking one, which has one more argument. */
+/* Makes the blocking call, or the nonblocking call, which has one more argument. */
 #define COLLECTIVE(whole, start, ...)                                                                                  \
     check(blocking ? MPI_##whole(__VA_ARGS__, MPI_COMM_WORLD)                                                          \
                    : MPI_##start(__VA_ARGS__, MPI_COMM_WORLD, &in_flight),                                             \

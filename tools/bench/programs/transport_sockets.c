@@ -1,8 +1,8 @@
 /*
  * transport_sockets.c: the measuring program on TCP sockets alone. It shows the kernel's time to move the bytes of a
- * call by unicast. Each rank has a connection to each other one, sends and receives in place, and sleeps in between. No
- * message is framed, matched or protected. Only the two exchanges that `bench processor-time` measures exist; any other
- * call ends the program.
+ * call by unicast. Each rank has a connection to every other rank, sends and receives in place, and sleeps while no
+ * connection is ready. No message is framed, matched or protected. Only the two exchanges that `bench processor-time`
+ * measures exist; any other call ends the program.
  *
  * OUTBOARD_BENCH_SOCKETS has ADDRESS:PORT of all ranks, separated by commas; OUTBOARD_BENCH_RANK is this rank's number.
  */
@@ -25,7 +25,7 @@
 
 enum { CONNECT_S = 30, RETRY_NS = 10 * 1000 * 1000 };
 
-/* The rest of a call on one connection, one way; `open` if the kernel may send or receive more now. */
+/* The rest of a call on one connection, one way. `open` says whether the kernel may send or receive more now. */
 struct way {
     char *at;
     size_t left;
@@ -190,7 +190,7 @@ static void start(struct way *way, const void *at, size_t bytes)
     *way = (struct way){.at = (char *)at, .left = bytes, .open = true};
 }
 
-/* Moves all bytes. */
+/* Moves all bytes of the call. */
 static void move_all(void)
 {
     for (;;) {
@@ -245,7 +245,8 @@ void transport_barrier(void)
     transport_exchange(&mine, all, 1);
 }
 
-/* Empty messages. Each is one byte on a connection and begins in transport_wait, because a barrier may come before. */
+/* Empty messages. Each message is one byte on a connection. It is moved in transport_wait, because a barrier may use
+ * the connection before. */
 static const struct transport_message *words;
 static int words_count;
 

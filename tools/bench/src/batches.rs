@@ -4,9 +4,10 @@
 //! between.
 //!
 //! A batch is a number of calls in a row, with roots at rank 0. All ranks begin a batch behind a barrier, on links
-//! whose token buckets are full. A rank's time of a call is its time of the batch divided by the calls; the slowest
-//! rank's counts. Before the measurement each system finds how many calls of each size it makes in about 2 ms, 1,000 at
-//! most. The largest such number is the batch of all systems. So a large call is timed alone.
+//! whose token buckets are full. A rank's time of a call is its time of the batch divided by the number of calls; the
+//! slowest rank counts. Before the measurement each system finds how many calls of each size it makes in about 2 ms,
+//! 1,000 at most. The largest number of calls that a system finds is the batch of all systems. So a large call is timed
+//! alone.
 //!
 //! Between post and wait of a nonblocking call each rank computes as long as the fastest system's blocking call takes.
 //! A row reports what the call adds to the time of the computation alone: the time inside the library, and the
@@ -14,15 +15,17 @@
 //!
 //! Other benchmarks: the root stays the same, as in OSU's programs. The spread of batches replaces their mean over all
 //! calls. IMB's `t_max` and OSU's `Max Latency` are times of the slowest rank, too. IMB also has two barriers before
-//! the calls, and with `-sync` one between them. OSU's programs have a barrier behind each call and leave it out of the
-//! time. The difference is small for collectives in which every rank waits for every other one (barrier, allreduce,
-//! allgather, alltoall, reduce-scatter). In broadcasts and in reductions to a root some ranks run ahead within a batch.
-//! Its time then says how fast small calls follow one another, which is less than a single call takes.
+//! the calls, and with `-sync` a barrier between calls. OSU's programs have a barrier behind each call and leave its
+//! time out. The difference is small for collectives in which every rank waits for every other rank (barrier,
+//! allreduce, allgather, alltoall, reduce-scatter). In broadcasts and in reductions to a root some ranks run ahead
+//! within a batch. The time of such a batch shows how fast small calls follow one another, which is less than the time
+//! of a single call.
 //!
 //! Invariants: every system makes the same calls in the same batches. The last result of every batch is checked byte by
 //! byte, and each batch has bytes of its own. Counters cover the calls, not the start of a batch.
 //!
-//! Never does: giving an MPI library a progress thread for blocking calls, where it would only be in the way.
+//! Never does: giving an MPI library a progress thread for blocking calls, where the thread would only take processor
+//! time.
 
 use crate::job::System;
 use crate::launch::{self, ProgramLaunch};
@@ -54,8 +57,8 @@ pub struct BatchRow {
     /// 0 where calls block.
     #[serde(default)]
     pub compute_ms: f64,
-    /// Cost of a call; for ping-pong of one message, half a round trip. Repetitions are calls; the spread is of
-    /// batches.
+    /// Cost of a call; for a ping-pong, of one message, which is half a round trip. Repetitions are calls, but the
+    /// spread is over batches.
     #[serde(flatten)]
     pub cost: RepetitionCost,
     /// Median of each round, per call like `cost`.
@@ -71,7 +74,7 @@ pub struct BatchRow {
 /// The calling program's `main` must begin with [`outboard_lab::holder_main_if_requested`].
 ///
 /// # Errors
-/// If anything fails: a comparison with a system missing is none. Wrong bytes are no error here; their row says so.
+/// If anything fails, because a comparison needs every system. Wrong bytes are no error here: the row reports them.
 pub fn run_batches(options: &BenchOptions, ours: &[&dyn System]) -> Result<BatchReport, BenchError> {
     let options = &BenchOptions::new(options.setup.clone(), options.collective, options.sizes.clone());
     options.check()?;
@@ -130,14 +133,14 @@ struct CallBatch {
 }
 
 impl CallBatch {
-    /// A batch of the number of calls found. A nonblocking call computes as long as the shortest blocking one took.
+    /// A batch with the number of calls found. A nonblocking call computes as long as the shortest blocking call took.
     fn found(raw: &RawSample<BatchLine>, blocking: bool) -> Self {
         let call_s = raw.slowest_ms.iter().copied().fold(f64::INFINITY, f64::min) / 1e3;
         let compute = if blocking { Duration::ZERO } else { Duration::from_secs_f64(call_s) };
         Self { calls: raw.own.calls, compute }
     }
 
-    /// Combines what two systems found: the more calls and the shorter computation of the two.
+    /// Combines the results of two systems: the larger number of calls and the shorter computation.
     fn of_fastest(self, other: Self) -> Self {
         match self.calls {
             0 => other,
@@ -147,7 +150,7 @@ impl CallBatch {
 }
 
 /// Launches the program to find how many blocking calls of each size fit in the time of a batch, and how long each
-/// takes. A system that learns from these calls learns nothing about nonblocking ones.
+/// takes. A system that learns from these blocking calls learns nothing about nonblocking calls.
 fn found_batches(options: &BenchOptions, launching: &ProgramLaunch<'_>) -> Result<Vec<CallBatch>, BenchError> {
     let setup = &Setup { repetitions: 1, blocking: true, ..launching.setup.clone() };
     let unknown = vec![CallBatch::default(); options.sizes.len()];

@@ -16,7 +16,7 @@ use rustix::time::ClockId;
 use std::process::Command;
 use std::time::Duration;
 
-/// The core that ranks have to themselves where there is a communication core.
+/// The core of the ranks if there is a communication core.
 pub(crate) const RANKS_CORE: u32 = 0;
 const NAME: &str = "calibration";
 /// The first number of units; doubled until the loop takes [`LONG_ENOUGH_MS`].
@@ -25,7 +25,7 @@ const FIRST_UNITS: u64 = 10_000;
 const LONG_ENOUGH_MS: f64 = 100.0;
 const MAX_GROWTHS: u32 = 24;
 const REPETITIONS: u32 = 5;
-/// Time from the order to the common start, so that all processes have read the order by then.
+/// Time from the order to the common start. By then all processes must have read the order.
 const LEAD_NS: i64 = 5_000_000;
 /// Far more than one run of the loop takes for any size on emulated links.
 const LIMIT: Duration = Duration::from_secs(600);
@@ -67,24 +67,25 @@ impl Calibrator {
             units *= 2;
             elapsed_ms = self.slowest_ms(units)?;
         }
-        // Calibrated at full speed: if the machine were slow now, the loop would later end before the limit.
+        // The fastest run calibrates. If the machine were slow now, the loop would later end before the limit.
         for again in self.alone_ms(units)? {
             elapsed_ms = elapsed_ms.min(again);
         }
         let per_ms = units as f64 / elapsed_ms;
-        // A shorter loop would be less precise: the placement of its processes decides how long the slowest takes.
+        // Scales the long loop down. A short loop is less precise: the placement of processes decides how long the
+        // slowest takes.
         let of_size = |bytes: &u64| {
             to_units(per_ms * raw_limit_ms(&options.call(*bytes), &options.setup.lab.link()) * COMPUTE_WORTH)
         };
         Ok(options.sizes.iter().map(of_size).collect())
     }
 
-    /// Times in milliseconds that the slowest process takes for `units` now, one of each repetition.
+    /// Times in milliseconds that the slowest process takes for `units` now, one for each repetition.
     pub(crate) fn alone_ms(&mut self, units: u64) -> Result<Vec<f64>, BenchError> {
         (0..REPETITIONS).map(|_| self.slowest_ms(units)).collect()
     }
 
-    /// Has every process run `units` from the same instant on.
+    /// Makes every process run `units` from a common instant on; returns the milliseconds of the slowest.
     fn slowest_ms(&mut self, units: u64) -> Result<f64, BenchError> {
         let mut watch = LaunchWatch::new(NAME, &mut self.running, LIMIT);
         let now = rustix::time::clock_gettime(ClockId::Monotonic);

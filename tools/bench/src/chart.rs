@@ -1,7 +1,7 @@
-//! A chart of some rows of the collectives' table, as SVG: a bar for each system, as long as its median time over the
-//! limit of the links.
+//! A chart of some rows of the collectives' table, as SVG, with a bar for each system. The length of a bar is the
+//! system's median time divided by the limit of the links.
 //!
-//! Invariant: the chart shows figures of the table alone, losses too.
+//! Invariant: the chart shows figures of the table alone, and shows losses, too.
 
 use std::fmt::Write;
 
@@ -53,7 +53,7 @@ pub fn chart(table: &FigureTable) -> String {
     )
 }
 
-/// The bars of one row; `None` where it has no limit.
+/// The bars of one row; `None` if the row has no limit.
 fn bars<'a>(table: &'a FigureTable, row: &'a crate::readme::TableRow, limit: usize) -> Option<(&'a str, Bars<'a>)> {
     let median = |text: &str| text.split(' ').next()?.parse::<f64>().ok();
     let least = median(&row.figures[limit])?;

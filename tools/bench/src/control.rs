@@ -64,7 +64,8 @@ pub(crate) struct ControlLine {
 }
 
 impl ControlLine {
-    /// Sends one line. Lines to programs are short, and each is answered before the next: they always fit the socket.
+    /// Sends one line. Lines to programs are short, and each is answered before the next, so a line always fits the
+    /// socket.
     pub(crate) fn send(&mut self, text: &str) -> Result<(), BenchError> {
         self.stream.write_all(format!("{text}\n").as_bytes()).map_err(BenchError::system("write to the control line"))
     }
@@ -273,7 +274,7 @@ mod tests {
         let ended = PollFd::from_borrowed_fd(running.ranks[0].ended_fd(), PollFlags::IN);
         rustix::event::poll(&mut [ended], None).unwrap();
         let mut watch = LaunchWatch::new("mpich", &mut running, LONG);
-        // The state in which the check before has found the rank running.
+        // No check has seen the end of the rank yet, as if an earlier check had found the rank running.
         watch.poll(None, "a test").unwrap();
         assert!(watch.started.elapsed() < watch.limit, "the limit ran out");
         watch.wait_end().unwrap();

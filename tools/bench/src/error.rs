@@ -6,7 +6,7 @@ use std::io;
 use std::path::PathBuf;
 use thiserror::Error;
 
-/// A run that could not be finished. Each variant says which system or peer, where, and what to do about it.
+/// A run that could not be finished. Each variant names the system or peer, the place, and the remedy.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 #[allow(missing_docs, reason = "the messages are the documentation")]

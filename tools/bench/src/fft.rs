@@ -1,5 +1,5 @@
 //! A whole program beside the collectives: a three-dimensional FFT in pencils, its transposes by `MPI_Ialltoallv`
-//! (programs/fft3d.c), below every MPI library and below the preloaded shim.
+//! (programs/fft3d.c). It runs below every MPI library and below the preloaded shim.
 //!
 //! Invariants: every system has the same C source and FFT library, so rows of one grid must have the same bits. A row
 //! says how many of its exchanges service processes carried out.
@@ -20,7 +20,7 @@ use std::time::Duration;
 use traffic::FftTraffic;
 
 const SOURCES: [&str; 6] = ["fft3d.c", "control.o", "repetitions.o", "transport_mpi.c", "-lfftw3", "-lm"];
-/// Room in the measuring program.
+/// Number of grids for which the measuring program has room.
 const MAX_GRIDS: u64 = 16;
 const MAX_VARIABLES: u64 = 64;
 const GRID_SIZES: std::ops::RangeInclusive<u32> = 8..=4096;
@@ -40,8 +40,8 @@ pub struct FftOptions {
 }
 
 impl FftOptions {
-    /// Ranks along y and along z of the process grid: as near to a square as the number of ranks allows. The shorter
-    /// side is along y, the rows, whose ranks are neighbours.
+    /// Ranks along y and along z of the process grid, which is as near to a square as the number of ranks allows. The
+    /// shorter side is along y; ranks of a row are neighbours.
     fn process_grid(&self) -> (u32, u32) {
         let ranks = self.setup.ranks();
         let rows = (1..=ranks.isqrt()).rev().find(|rows| ranks.is_multiple_of(*rows)).expect("1 divides all numbers");
@@ -96,15 +96,16 @@ pub struct FftRow {
     pub payload_bytes: u64,
     /// Calls of `MPI_Ialltoallv` per rank and repetition; exchanges with a single rank do not count.
     pub exchanges: u32,
-    /// Calls that service processes carried out per repetition, its barriers included. 0 where all calls passed
-    /// through, `None` where there are no service processes.
+    /// Calls that service processes carried out per repetition, including the program's barriers. 0 if all calls passed
+    /// through, `None` if there are no service processes.
     pub offloaded_exchanges: Option<f64>,
     /// Checksum over all bits of the spectra and of the fields that came back; equal for all systems of a run.
     pub checksum: String,
 }
 
 impl FftRow {
-    /// Whether both rows have the same results, to the last bit; also true where they have computed something else.
+    /// Whether both rows have the same results, to the last bit. True also for rows that differ in grid, fields or
+    /// process grid.
     fn same_bits(&self, other: &Self) -> bool {
         let computed = |row: &Self| (row.grid, row.variables, row.process_grid.clone());
         computed(self) != computed(other) || self.checksum == other.checksum
@@ -116,7 +117,7 @@ impl FftRow {
 /// The calling program's `main` must begin with [`outboard_lab::holder_main_if_requested`].
 ///
 /// # Errors
-/// If anything fails: a comparison with a system missing is none. Wrong results are no error here; their row says so.
+/// If anything fails, because a comparison needs every system. Wrong results are no error here: the row reports them.
 pub fn run_fft(options: &FftOptions, ours: &[&dyn System]) -> Result<FftReport, BenchError> {
     options.check()?;
     run::side_by_side(
@@ -155,7 +156,7 @@ fn measure(options: &FftOptions, launching: &ProgramLaunch<'_>) -> Result<Launch
         .measure(grids.clone().map(u32::to_string), own, limit(options), grids.copied(), |line: &GridLine| line.grid)
 }
 
-/// The time limit, at half a million points a second, a modest rate for transforms and checks.
+/// The time limit, at half a million points per second, which is slow for transforms and checks.
 fn limit(options: &FftOptions) -> Duration {
     const POINTS_PER_S: f64 = 5e5;
     let links_s = |grid: &u32| FftTraffic::of(options, *grid).limit_ms(&options.setup.lab.link()) / 1e3;

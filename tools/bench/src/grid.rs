@@ -14,9 +14,9 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
 
-/// A difference counts if it exceeds this share of the native time...
+/// A difference counts only if it exceeds this share of the native time.
 const NOTICED_FROM_SHARE: f64 = 0.03;
-/// ... and this time. A verdict also requires that it exceeds what chance explains.
+/// A difference counts only if it exceeds this time. For a verdict, the difference must also exceed the noise.
 const NOTICED_FROM_US: f64 = 3.0;
 /// Student's t for a 95 % interval, by degrees of freedom from 1 on; beyond the table a close approximation is used.
 const STUDENT_95: [f64; 10] = [12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228];
@@ -77,13 +77,13 @@ pub fn grid_runs(setup: &Setup, collectives: &[Collective], sizes: &[u64]) -> Ve
     collectives.iter().filter_map(run).collect()
 }
 
-/// Repeats `options` in `rounds` rounds, for the sizes whose cells came out slower below the shim. `None` if no cell
-/// did, or for 0 rounds.
+/// Repeats `options` in `rounds` rounds, for the sizes whose cells were slower below the shim. `None` if no cell was
+/// slower, or if `rounds` is 0.
 pub fn slower_again(options: &BenchOptions, found: &[GridCell], rounds: u32) -> Option<BenchOptions> {
     let slower = |cell: &&GridCell| cell.difference_us > 0.0 && cell.verdict != ShimVerdict::Even;
     let mut again = options.clone();
     again.setup.rounds = rounds;
-    // The first run has already learnt, and what it learnt is kept.
+    // The first run has already learnt, and its results are kept.
     again.setup.learn = 0;
     again.sizes = found.iter().filter(slower).map(|cell| cell.bytes_per_rank).collect();
     (rounds > 0 && !again.sizes.is_empty()).then_some(again)
@@ -105,23 +105,24 @@ pub struct GridCell {
     pub bytes_per_rank: u64,
     /// Name of the library that is measured natively.
     pub native: String,
-    /// How the shim chose: `OUTBOARD_CHOICE`.
+    /// The shim's way to choose, as in `OUTBOARD_CHOICE`.
     pub choice: String,
-    /// Time of a call of the slowest rank, natively: its batch's time without the computations, divided by the calls.
-    /// The mean over rounds of the median batch. If launches have two speeds, the median over all batches would only
-    /// show which speed is more frequent.
+    /// Native time of a call on the slowest rank: the rank's time of a batch without the computations, divided by the
+    /// number of calls. The figure is the mean over rounds of the median batch. If launches have two speeds, a median
+    /// over all batches would only show which speed is more frequent.
     pub native_us: f64,
-    /// The time of such a call below the shim.
+    /// The time of a call below the shim, computed in the same way.
     pub below_us: f64,
-    /// Time below the shim over the native one.
+    /// Time below the shim divided by the native time.
     pub ratio: f64,
-    /// Time below the shim less the native one.
+    /// Time below the shim minus the native time.
     pub difference_us: f64,
-    /// Part of the difference due to chance: half the 95 % interval around the mean over rounds; 0 for one round.
+    /// Part of the difference that chance explains: half the 95 % interval around the mean over rounds; 0 for one
+    /// round.
     pub noise_us: f64,
     /// Whether the difference is a loss.
     pub verdict: ShimVerdict,
-    /// Calls that service processes carried out, per call below the shim; near 0 where the shim chose the library.
+    /// Calls that service processes carried out, per call below the shim; near 0 if the shim chose the library.
     pub offloaded_calls: Option<f64>,
     /// Every byte was right, natively and below the shim.
     pub verified: bool,
@@ -230,7 +231,7 @@ pub fn render_grid(report: &GridReport) -> String {
     sections(report).map(|(title, cells)| part(&title, &cells)).concat()
 }
 
-/// Renders the same cells as tables of Markdown.
+/// Renders the cells of [`render_grid`] as Markdown tables.
 pub fn render_grid_markdown(report: &GridReport) -> String {
     let part = |title: &str, cells: &[&GridCell]| {
         let below_title = if title.is_empty() { "" } else { "\n" };
@@ -299,7 +300,7 @@ pub(crate) mod tests {
             native.round_medians_ms = vec![0.08, 0.1, 0.12];
             GridCell::of_run(&place, &setup(&place), &ShimChoice::default(), &[below, native]).remove(0)
         };
-        // A change that both sides share in a round is no difference.
+        // A change that both sides share in a round is not a difference.
         let alike = judged([100.0, 120.0, 140.0]);
         assert!(alike.noise_us < 1e-9 && alike.verdict == ShimVerdict::Loss, "{alike:?}");
         // Differences of 10, 20 and 30 us deviate by 10, their mean by 10 / sqrt(3).

@@ -20,7 +20,7 @@ const PIP_REMEDY: &str = "python3 with venv and pip are needed (apt-get install 
                           index (pip's own settings and proxies apply); or leave this peer out of --peers";
 const DEBIAN_REMEDY: &str = "apt-get install openmpi-bin libopenmpi-dev; or leave this peer out of --peers";
 
-/// Debian's Open MPI, under the names that stay its own beside another MPI.
+/// The compiler wrapper of Debian's Open MPI, by the name that it keeps if another MPI library is installed, too.
 pub(crate) const DEBIAN_MPICC: &str = "/usr/bin/mpicc.openmpi";
 pub(crate) const DEBIAN_MPIRUN: &str = "/usr/bin/mpirun.openmpi";
 pub(crate) const DEBIAN_LAMMPS: &str = "/usr/bin/lmp";
@@ -40,7 +40,7 @@ pub fn ensure(peer: Peer, peers_dir: &Path) -> Result<(), BenchError> {
             None => Ok(()),
         };
     }
-    // The lock ends with the file.
+    // The lock is held as long as the file is open.
     let _lock = lock(peers_dir).map_err(|error| failed(error.to_string(), "choose another directory"))?;
     if prefix.join(COMPLETE).exists() {
         return Ok(());

@@ -50,9 +50,9 @@ pub struct BenchJob<'a> {
     pub program: &'a Path,
     /// The arguments of the program.
     pub arguments: &'a [String],
-    /// Service processes and progress threads belong on core 1, ranks on core 0, to which the program binds itself.
+    /// Service processes and progress threads belong on core 1, ranks on core 0. The program binds itself to core 0.
     pub comm_core: bool,
-    /// All calls are blocking: a progress thread would only be in the way.
+    /// All calls are blocking, so a progress thread would only take processor time.
     pub blocking: bool,
     /// The program makes one-sided calls, too.
     pub one_sided: bool,
@@ -71,7 +71,7 @@ impl BenchJob<'_> {
         self.ranks > self.hosts()
     }
 
-    /// Whether a library's progress threads have work and a core left to run on.
+    /// Whether a library's progress threads have work and a free core to run on.
     pub(crate) fn progress_threads_pay(&self) -> bool {
         !self.blocking && (self.comm_core || !self.share_hosts())
     }
@@ -85,7 +85,7 @@ impl BenchJob<'_> {
 /// The processes of a launch. Dropping it ends them all: ranks first, then services.
 #[derive(Debug)]
 pub struct RunningJob {
-    /// The ranks, or the launcher that represents them: all must end with success.
+    /// The ranks, or the launcher that represents the ranks. All of these processes must end with success.
     pub ranks: Vec<LoggedProcess>,
     /// Processes that must outlive the ranks, such as `outboardd` on every host.
     pub services: Vec<LoggedProcess>,
@@ -164,13 +164,13 @@ pub struct LoggedProcess {
     child: Child,
     pidfd: OwnedFd,
     output: PathBuf,
-    /// Whether this process has seen it end.
+    /// Whether the harness has seen the program end.
     ended: bool,
 }
 
 impl LoggedProcess {
-    /// Starts `command` without input and with its output in a file of `directory`. `name` says which program runs on
-    /// which host: "outboardd on h2".
+    /// Starts `command` without input and with its output in a file of `directory`. `name` states the program and its
+    /// host: "outboardd on h2".
     pub fn start(name: impl Into<String>, mut command: Command, directory: &Path) -> Result<Self, LaunchError> {
         let name = name.into();
         let output = directory.join(format!("{}.log", name.replace(['/', ' '], "-")));

@@ -21,8 +21,8 @@ use std::fmt::Debug;
 use std::path::Path;
 use std::time::Duration;
 
-/// A limit far beyond what a working system needs. It is the time to start, fifty times `links_s`, which the links
-/// need, and `own_s` of the program's own work.
+/// A limit far beyond the needs of a working system. It is the sum of the time to start, fifty times `links_s` (the
+/// time that the links need), and `own_s` (the program's own work).
 pub(crate) fn time_limit(links_s: f64, own_s: f64) -> Duration {
     const STARTING_S: f64 = 60.0;
     const SLOWNESS: f64 = 50.0;
@@ -54,7 +54,8 @@ pub(crate) struct PhaseCounters {
 }
 
 impl PhaseCounters {
-    /// The counters' growth since `earlier`, or beyond an empty phase.
+    /// Growth of the counters since `earlier`. With the counters of an empty phase as `earlier`, the excess over this
+    /// phase.
     pub(crate) fn since(&self, earlier: &Self) -> Self {
         let services = self.services.zip(earlier.services).map(|(now, before)| now.since(&before));
         Self { wire_bytes: self.wire_bytes.saturating_sub(earlier.wire_bytes), services }
@@ -70,7 +71,7 @@ pub(crate) enum RankMessage {
     Row(String),
 }
 
-/// The control line to rank 0, with the counters that are read for it.
+/// The control line to rank 0, and the lab whose counters are read when rank 0 requests it.
 pub(crate) struct ControlSession<'a, 'w> {
     lab: &'a Lab,
     line: ControlLine,
@@ -78,8 +79,8 @@ pub(crate) struct ControlSession<'a, 'w> {
 }
 
 impl ProgramLaunch<'_> {
-    /// Starts the program with `arguments` beside the common ones. `listen` receives the messages of rank 0. Returns
-    /// when all ranks have ended. All this takes at most `limit`, unless the setup has its own limit.
+    /// Starts the program with the common arguments and `arguments`. `listen` receives the messages of rank 0. Returns
+    /// when all ranks have ended. The whole launch takes at most `limit`, unless the setup has its own limit.
     pub(crate) fn run<T>(
         &self,
         arguments: Vec<String>,
@@ -115,7 +116,8 @@ impl ProgramLaunch<'_> {
     }
 
     /// Runs a program that does not use the control line, with these arguments alone. The time limit is `limit`, unless
-    /// the setup has one. Returns the end of its output, and the services' counters from their start.
+    /// the setup has its own limit. Returns the end of the program's output, and the services' counters from their
+    /// start.
     pub(crate) fn run_alone(
         &self,
         arguments: &[String],

@@ -1,4 +1,4 @@
-//! Which host each rank runs on.
+//! The assignment of ranks to hosts.
 
 use crate::named::named;
 
@@ -7,17 +7,17 @@ named! {
     /// How ranks are assigned to hosts (SP-7).
     #[derive(Default)]
     Layout {
-        /// Neighbouring ranks share a host: with two per host, 0 and 1 are on the first.
+        /// Neighbouring ranks share a host: with two ranks per host, 0 and 1 are on the first host.
         #[default]
         Contiguous = "contiguous",
-        /// Ranks are assigned to the hosts in turn: on four hosts, 0 and 4 are on the first.
+        /// Ranks are assigned to the hosts in turn: on four hosts, 0 and 4 are on the first host.
         Strided = "strided",
     }
 }
 
 impl Layout {
-    /// Number (from 1) of the host of `rank` out of `ranks`. Where `hosts` does not divide `ranks`, the first hosts
-    /// have one rank more, under either layout.
+    /// Number (from 1) of the host of `rank` out of `ranks`. If `hosts` does not divide `ranks`, the first hosts have
+    /// one rank more, under either layout.
     pub fn host_of(self, rank: u32, ranks: u32, hosts: u32) -> u32 {
         match self {
             Self::Strided => rank % hosts + 1,

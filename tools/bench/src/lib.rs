@@ -1,5 +1,5 @@
-//! Measures a collective of several systems beside one another on an emulated cluster, nonblocking or blocking, a
-//! pattern of messages, and whole programs below them; and a grid of collectives, sizes and clusters below the shim.
+//! Measures several systems beside one another on an emulated cluster: collectives, nonblocking or blocking; a pattern
+//! of messages; whole programs. Also measures a grid of collectives, sizes and clusters below the shim.
 //!
 //! ```text
 //!  options --> installation of the peers --> one measuring program per system (one C source, one compute loop)
@@ -12,13 +12,15 @@
 //! Invariants:
 //! - Every system is measured by the same code, on the same links, with the same compute loop, in the same run, and
 //!   with every byte of every result checked.
-//! - Wire bytes are what the queueing disciplines counted, both ways, never corrected. Counters are read while the
-//!   program waits for the word that they were, never at a guessed time.
-//! - Whatever is started has a time limit, and ends with the cluster at the latest.
+//! - Wire bytes are counted by the queueing disciplines, both ways, and never corrected. Counters are read while the
+//!   program waits for an answer, never at a guessed time.
+//! - Every process that is started has a time limit, and ends with the cluster at the latest.
 //!
-//! Never does: judging a system by its defaults (see [`Peer`] for the settings), changing anything of the machine
-//!   outside the cluster and the peers' directory but for Debian's LAMMPS (see [`BenchProgram`]), knowing how
-//!   Outboard's own daemons are started (see [`System`]).
+//! Never does:
+//! - Judging a system by its defaults; see [`Peer`] for the settings.
+//! - Changing the machine outside the cluster and the peers' directory, except for Debian's LAMMPS (see
+//!   [`BenchProgram`]).
+//! - Knowing how Outboard's own daemons are started; see [`System`].
 
 #![forbid(unsafe_code)]
 

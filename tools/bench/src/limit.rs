@@ -10,14 +10,14 @@
 //! | broadcast | N/B | NH | the vector leaves one host and enters the others (MC-R) |
 //! | gather(v), scatter(v) | N(P-R)/B | 2N(P-R) | the root's link carries a block of every rank elsewhere |
 //! | reduce | N/B | 2N(H-1) | every other host sends one vector, combined from its ranks and from hosts before it |
-//! | reduce-scatter | N(H-1)/HB | 2N(H-1) | each element takes H-1 messages, to be shared out evenly |
-//! | allreduce | 2N(H-1)/HB | N(3H-2) | as reduce-scatter; each sum also reaches H-1 hosts that did not complete it |
+//! | reduce-scatter | N(H-1)/HB | 2N(H-1) | each element takes H-1 messages, spread evenly over the hosts |
+//! | allreduce | 2N(H-1)/HB | N(3H-2) | as reduce-scatter; each sum then reaches the H-1 other hosts |
 //! | scan | N/B | 2N(H-1) | at best a chain of hosts, with ranks in contiguous order |
 //! | barrier | 0 | 0 | no bytes of the program |
 //! | ping-pong | N/B a way | 4N | the message crosses two links there and back, one way at a time |
 //!
-//! Source of the allreduce's limit: Patarasuk and Yuan, 2009. An aggregator in the switch would reduce, and allreduce,
-//! in N/B; the emulated switch has none.
+//! Source of the allreduce's limit: Patarasuk and Yuan, 2009. An aggregator in the switch would carry out a reduce or
+//! an allreduce in N/B; the emulated switch has none.
 
 use crate::Collective;
 use outboard_lab::LinkLimits;
@@ -25,13 +25,14 @@ use std::time::Duration;
 
 /// The compute loop takes this multiple of the raw limit, for every system alike.
 pub(crate) const COMPUTE_WORTH: f64 = 1.15;
-/// From this size on times are judged by their ratio to the limit; below it, by the limit and three measured barriers.
+/// From this size on, a time is judged by its ratio to the limit. Below this size, a time is judged by the limit plus
+/// three measured barriers.
 pub(crate) const JUDGED_FROM_BYTES: u64 = 1 << 20;
-/// Time for a rank to wake up and leave the exchange that sets the start; buckets count as full after it.
+/// Time for a rank to wake up and leave the exchange that sets the start. After this time, token buckets count as full.
 const REFILL_MARGIN: Duration = Duration::from_millis(5);
 
-/// One call of a collective, as the links see it. The limits hold under any layout of the ranks, because every host has
-/// the same number of ranks.
+/// One call of a collective, with the facts that determine the traffic on links. The limits hold under any layout of
+/// the ranks, because every host has the same number of ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BenchCall {
     /// The collective.
@@ -40,11 +41,11 @@ pub struct BenchCall {
     pub hosts: u32,
     /// Ranks on each host.
     pub ranks_per_host: u32,
-    /// Bytes of a block, or of the whole vector of each rank in a reduction. A block is the contribution of a rank to
-    /// an allgather or a gather, and of the root to a broadcast. In an alltoall or a scatter it is the part for one
+    /// Bytes of a block, or of the whole vector of each rank in a reduction. In an allgather or a gather a block is the
+    /// contribution of a rank, in a broadcast that of the root. In an alltoall or a scatter a block is the part for one
     /// rank.
     pub bytes: u64,
-    /// One rank sends nothing and receives nothing in an alltoallv.
+    /// Whether one rank sends nothing and receives nothing in an alltoallv.
     pub silent_rank: bool,
 }
 
@@ -54,7 +55,8 @@ impl BenchCall {
         self.hosts * self.ranks_per_host
     }
 
-    /// Bytes of a rank's result to which others contribute, and which have to reach the rank when it calls late.
+    /// Bytes of a rank's result to which other ranks contribute. These bytes have to
+    /// reach a rank that calls late.
     pub(crate) fn result_of_others_bytes(&self, rank: u32) -> u64 {
         self.traffic(rank).missed
     }
@@ -72,7 +74,7 @@ impl BenchCall {
             Collective::Allgather | Collective::Allgatherv => {
                 [others * n, to_hosts, elsewhere * n, ranks * to_hosts, ranks * other_hosts * n]
             }
-            // Each rank on another host than the silent rank's has one block less.
+            // A rank has one block less if it is on another host than the silent rank.
             Collective::Alltoall | Collective::Alltoallv => {
                 let busiest = per_host * elsewhere.saturating_sub(silent) * n;
                 let heard = 1 - silent;
@@ -90,7 +92,7 @@ impl BenchCall {
             Collective::Allreduce => {
                 [to_others, to_hosts, (2 * combined).div_ceil(hosts), hosts * to_hosts, 2 * combined]
             }
-            // A late rank owes every other host its part.
+            // A late rank owes every other host that host's part.
             Collective::ReduceScatter => {
                 [to_others / ranks, n / hosts * other_hosts, combined.div_ceil(hosts), combined, combined]
             }
@@ -106,8 +108,8 @@ impl BenchCall {
 struct CallTraffic {
     /// Bytes into the late rank's result, from other ranks.
     missed: u64,
-    /// Bytes from the late rank, over the busiest link, for ranks that wait for them; 0 where the layout decides
-    /// whether they cross a link.
+    /// Bytes from the late rank, over the busiest link, for ranks that wait for these bytes. 0 if the layout decides
+    /// whether the bytes cross a link.
     owed: u64,
     /// Bytes over the busiest link, one way.
     busiest: u64,
@@ -129,13 +131,13 @@ pub fn limit_ms(call: &BenchCall, link: &LinkLimits) -> f64 {
 }
 
 /// Milliseconds that the links need, without bursts, for a rank's contribution to ranks of other hosts, each block
-/// once. No rank that waits for it can end earlier after the rank's call.
+/// once. After the rank's call, no rank that waits for the contribution can end earlier than this.
 pub(crate) fn contribution_ms(call: &BenchCall, rank: u32, link: &LinkLimits) -> f64 {
     link.milliseconds(call.traffic(rank).owed as f64 * 8.0)
 }
 
-/// Payload over all switch ports, in and out, if every block is sent once and received once by every other host that
-/// needs it: the table of this module. For an alltoallv with a silent rank it is 2N(P-2)(P-R).
+/// Payload over all switch ports, in and out, by the table of this module. Every block is sent once, and received once
+/// by every other host that needs it. For an alltoallv with a silent rank the payload is 2N(P-2)(P-R).
 pub fn multicast_minimum_bytes(call: &BenchCall) -> u64 {
     let CallTraffic { out, into, .. } = call.traffic(0);
     out + into

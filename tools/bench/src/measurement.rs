@@ -11,7 +11,7 @@ use std::time::Duration;
 pub(crate) struct CollectiveLaunch {
     pub(crate) library: String,
     pub(crate) barrier: PhaseSamples,
-    /// Counters of the services over all repetitions of the barrier: the share of a repetition's start.
+    /// Counters of the services over all repetitions of the barrier phase. They stand for the start of a repetition.
     pub(crate) barrier_services: Option<ServiceCounters>,
     /// The samples of each size, in the order of the options.
     pub(crate) sizes: Vec<SizeSamples>,
@@ -31,7 +31,7 @@ pub(crate) struct SizeSamples {
     /// Counters of the services over all pure repetitions.
     pub(crate) services: Option<ServiceCounters>,
     /// Time of the compute loop alone just before and after the launch, measured by the calibration. Empty with a
-    /// communication core, because [`PhaseSamples::loops_ms`] holds it then.
+    /// communication core: [`PhaseSamples::loops_ms`] then holds the time of the loop.
     pub(crate) alone_ms: Vec<f64>,
 }
 
@@ -59,7 +59,7 @@ pub(crate) struct PhaseSamples {
     pub(crate) late_others_ms: Vec<f64>,
     /// Processor time of each rank's own thread to post, in every repetition.
     pub(crate) post_us: Vec<f64>,
-    /// Processor time of each rank's own thread to test and wait, in the same order.
+    /// Processor time of each rank's own thread to test and wait, in the order of `post_us`.
     pub(crate) ending_us: Vec<f64>,
     /// Processor time that the compute loops of all ranks took together, in each repetition.
     pub(crate) loops_ms: Vec<f64>,

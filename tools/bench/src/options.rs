@@ -84,8 +84,9 @@ pub struct LateRankSpec {
     pub rank: u32,
     /// How long the rank sleeps after the others have posted.
     pub by: LateBy,
-    /// The late rank exchanges no blocks in an alltoallv. A rank that needs a block of a late rank cannot end before
-    /// it. So only a silent late rank shows whether ranks that need nothing of it end as if no rank were late.
+    /// The late rank exchanges no blocks in an alltoallv. A rank that needs a block of the late rank cannot end before
+    /// the block arrives. So only a silent late rank shows whether ranks that need nothing of it end as if no rank were
+    /// late.
     pub silent: bool,
 }
 

@@ -26,8 +26,9 @@ impl ShimChoice {
         Self { way: std::env::var(CHOICE).unwrap_or_else(|_| otherwise.to_owned()), file: None }
     }
 
-    /// Uses a separate file for this cluster, because emulated clusters with other links have the same host names.
-    /// `directory` holds it unless `OUTBOARD_CHOICE_FILE` is set; `place` is then appended to that name.
+    /// Uses a separate file for this cluster, because emulated clusters with other links have the same host names. The
+    /// file lies in `directory`. If `OUTBOARD_CHOICE_FILE` is set, its value with `place` appended names the file
+    /// instead.
     #[must_use]
     pub fn on(self, place: &impl fmt::Display, directory: &Path) -> Self {
         let file = match std::env::var_os(CHOICE_FILE) {

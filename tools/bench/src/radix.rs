@@ -18,7 +18,7 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 const SOURCES: [&str; 5] = ["radix.c", "control.o", "repetitions.o", "transport_mpi.c", "-lm"];
-/// Room in the program.
+/// Number of sizes for which the program has room.
 const MAX_SIZES: u64 = 64;
 /// The most keys that a rank can have.
 const MAX_KEYS: u64 = 1 << 20;
@@ -93,15 +93,15 @@ pub struct RadixRow {
     pub passes: u32,
     /// Keys of each rank.
     pub keys: u32,
-    /// Cost of a sort. Times are of sorts with overlap; all else is the mean of both kinds.
+    /// Cost of a sort. Times are of sorts with overlap; all other figures are means of both kinds.
     #[serde(flatten)]
     pub cost: RepetitionCost,
     /// Time of the sorts without overlap.
     pub in_turn_ms: SampleSpread,
     /// The overlapping parts of a sort.
     pub histogram: Histogram,
-    /// Histograms of a sort that service processes carried out: `passes` where all were offloaded, 0 where all passed
-    /// through. `None` where there are no service processes.
+    /// Histograms of a sort that service processes carried out: `passes` if all were offloaded, 0 if all passed
+    /// through. `None` if there are no service processes.
     pub offloaded_histograms: Option<f64>,
 }
 
@@ -111,13 +111,13 @@ pub struct RadixRow {
 pub struct Histogram {
     /// Bytes of each rank in one exchange.
     pub bytes_per_rank: u64,
-    /// Time of the exchange, with nothing beside it.
+    /// Time of the exchange, without overlap.
     pub exchange_ms: f64,
-    /// Time of moving the keys, with nothing beside it.
+    /// Time of moving the keys, without overlap.
     pub moving_ms: f64,
-    /// Time of both, one beside the other.
+    /// Time of exchange and moving together, with overlap.
     pub both_ms: f64,
-    /// Share of the exchange that the moving hid (CD-7); it cannot hide more than `moving_ms`.
+    /// Share of the exchange that moving the keys hid (CD-7). Moving cannot hide more than `moving_ms`.
     pub overlap_percent: f64,
 }
 
@@ -126,7 +126,7 @@ pub struct Histogram {
 /// The calling program's `main` must begin with [`outboard_lab::holder_main_if_requested`].
 ///
 /// # Errors
-/// If anything fails: a comparison with a system missing is none. Wrong results are no error here; their row says so.
+/// If anything fails, because a comparison needs every system. Wrong results are no error here: the row reports them.
 pub fn run_radix(options: &RadixOptions, ours: &[&dyn System]) -> Result<RadixReport, BenchError> {
     options.check()?;
     let setup = Setup { one_sided: true, ..options.setup.clone() };
@@ -146,17 +146,17 @@ pub fn run_radix(options: &RadixOptions, ours: &[&dyn System]) -> Result<RadixRe
     )
 }
 
-/// Fields that this program adds to its line for one sort, with a figure for each repetition. The times of the line
-/// itself are those with overlap.
+/// Fields that this program adds to its line for one sort, with a figure for each repetition. The common fields of the
+/// line have times of sorts with overlap.
 #[derive(Clone, Debug, Deserialize)]
 struct SortLine {
     buckets: u32,
     keys: u32,
     /// Time of the slowest rank in sorts that move keys after the histogram has arrived.
     in_turn_ms: Vec<f64>,
-    /// In those sorts, the mean over all ranks and the sum over all passes: the histogram's exchange...
+    /// Time of the histogram's exchange in sorts without overlap: sum over all passes, mean over all ranks.
     exchange_ms: Vec<f64>,
-    /// ... and moving the keys.
+    /// Time of moving the keys in sorts without overlap: sum over all passes, mean over all ranks.
     moving_ms: Vec<f64>,
     /// Exchange and moving together, in sorts with overlap.
     both_ms: Vec<f64>,

@@ -9,7 +9,7 @@
 //! ```
 //!
 //! Invariants: the page decides which figures it shows, and reports provide their values. A figure that no report has
-//! stays as it is. A wrong result is never a figure. A call that passed through to another library is no figure of
+//! stays as it is. A wrong result is never a figure. A call that passed through to another library is not a figure of
 //! ours.
 //!
 //! Never does: measuring.
@@ -240,8 +240,8 @@ fn program_figures(row: &ProgramRow) -> Vec<PlacedFigure> {
     ]
 }
 
-/// Microseconds natively and below the shim, and their ratio, which is bold where the call was offloaded. The column is
-/// that of the cluster; it names the library unless that is Debian's.
+/// Microseconds natively and below the shim, and their ratio, in bold if the call was offloaded. The column is named
+/// after the cluster, and after the library unless this is Debian's.
 fn cell_figure(cell: &GridCell) -> PlacedFigure {
     let form = if cell.blocking { "" } else { "i" };
     let size = if cell.bytes_per_rank > 0 { format!(" {}", Size(cell.bytes_per_rank)) } else { String::new() };

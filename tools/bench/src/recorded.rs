@@ -21,7 +21,7 @@ use std::time::Duration;
 pub struct RecordedOptions {
     /// Cluster, ranks, systems and repetitions.
     pub setup: Setup,
-    /// Bytes of the block that each rank has for each other, in the order of the report.
+    /// Bytes of the block that each rank has for each other rank, in the order of the report.
     pub sizes: Vec<u64>,
 }
 
@@ -79,12 +79,13 @@ pub struct RecordedRow {
     pub subject: Subject,
     /// How messages are handed over.
     pub way: MessageMode,
-    /// Bytes of the block that each rank has for each other.
+    /// Bytes of the block that each rank has for each other rank.
     pub block_bytes: u64,
-    /// Cost of a call of all messages. Times are of calls that all ranks began together, all else of calls in a row.
+    /// Cost of a call of all messages. Times are of calls that all ranks began together, other figures of calls in a
+    /// row.
     #[serde(flatten)]
     pub cost: RepetitionCost,
-    /// Processor time of a rank's own thread per call, where it waits for the end.
+    /// Processor time of a rank's own thread per call. The thread waits for the end without computing.
     pub thread_cpu: ThreadCpu,
     /// Entries and frames of a call; `None` where there are no service processes.
     pub handed_over: Option<HandOverCounts>,
@@ -108,7 +109,7 @@ pub struct HandOverCounts {
 /// The calling program's `main` must begin with [`outboard_lab::holder_main_if_requested`].
 ///
 /// # Errors
-/// If anything fails: a comparison with a system missing is none. Wrong bytes are no error here; their row says so.
+/// If anything fails, because a comparison needs every system. Wrong bytes are no error here: the row reports them.
 pub fn run_recorded(options: &RecordedOptions, ours: &[&dyn System]) -> Result<RecordedReport, BenchError> {
     options.check()?;
     run::side_by_side(
@@ -133,7 +134,7 @@ struct WayLine {
     bytes: u64,
     /// Processor time of each rank's own thread to post, in every repetition.
     post_us: Vec<f64>,
-    /// Processor time of each rank's own thread to wait, in the same order.
+    /// Processor time of each rank's own thread to wait, in the order of `post_us`.
     ending_us: Vec<f64>,
 }
 

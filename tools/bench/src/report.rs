@@ -8,8 +8,8 @@ use std::fmt;
 use std::fs;
 use std::path::Path;
 
-/// With a smaller share of offloaded calls the row shows another library. The value is not 1, because the first and the
-/// last call of a phase may be counted a moment after the counters were read.
+/// If a smaller share of the calls was offloaded, the row shows another library. The value is not 1, because the first
+/// and the last call of a phase may be counted a moment after the counters were read.
 const OFFLOADED_FROM: f64 = 0.5;
 
 /// Whether so few calls were offloaded that the row shows another library.
@@ -44,7 +44,7 @@ pub struct Subject {
     pub system: String,
     /// The library's own name and version.
     pub library: String,
-    /// Algorithm of the calls, as the system reports it; `auto` where it does not.
+    /// Algorithm of the calls, as the system reports it; `auto` if the system does not.
     pub algorithm: String,
     /// Shape of the cluster: HOSTSxRATE.
     pub lab: String,
@@ -52,7 +52,7 @@ pub struct Subject {
     pub mtu: u32,
     /// Random loss in the switch.
     pub loss: Option<LossRow>,
-    /// Ranks shared core 0; service processes and progress threads had core 1.
+    /// Whether ranks shared core 0, with core 1 for service processes and progress threads.
     pub comm_core: bool,
     /// Number of ranks.
     pub ranks: u32,
@@ -97,7 +97,7 @@ pub struct RepetitionCost {
     pub retransmitted_bytes: Option<u64>,
     /// Messages for ranks that had not called yet, in these repetitions (SP-9); `None` if the system reports none.
     pub late_arrivals: Option<u64>,
-    /// Every byte of every repetition was right.
+    /// Whether every byte of every repetition was right.
     pub verified: bool,
     /// Wrong results, summed over ranks and repetitions.
     pub wrong_results: u64,
@@ -135,7 +135,7 @@ impl RepetitionCost {
     }
 }
 
-/// Throughput over links without a limit to judge by, and its processor time.
+/// Throughput over links that have no limit to judge by, and the processor time that it takes.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Throughput {
     /// Payload rate of the busiest link, one way, in the median time.
@@ -179,13 +179,14 @@ pub struct CollectiveRow {
     pub multicast_minimum_bytes: u64,
     /// The share of the call that computing hides.
     pub overlap: Overlap,
-    /// Processor time of a rank's own thread per call in pure communication, where it waits for the end.
+    /// Processor time of a rank's own thread per call in pure communication. The thread waits for the end without
+    /// computing.
     pub thread_cpu_waiting: ThreadCpu,
-    /// Processor time of this thread while computing hides the call: the call's cost to the program (post and end).
+    /// Processor time of a rank's own thread per call while computing hides the call: the call's cost to the program
+    /// (post and end).
     pub thread_cpu_computing: ThreadCpu,
-    /// Calls that service processes carried out, per repetition: 1 where the call was offloaded, 0 where it passed
-    /// through. Calls that the start of a repetition offloads are subtracted. `None` where there are no service
-    /// processes.
+    /// Calls that service processes carried out, per repetition: 1 if the call was offloaded, 0 if it passed through.
+    /// Offloaded calls of the start of a repetition are subtracted. `None` if there are no service processes.
     pub offloaded_calls: Option<f64>,
     /// The rank that posted late in every repetition.
     pub late: Option<LateRow>,
@@ -277,24 +278,25 @@ impl ThreadCpu {
 /// Computing during the collective.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Overlap {
-    /// The compute loop without any communication. Where all ranks share a core, it is the processor time of their
-    /// loops in the repetitions with communication, which does no other work on this core. A time from before would not
-    /// do: a shared machine is slower by half in one second than in the next. Elsewhere it is the slowest rank's time,
-    /// taken before and after the launch.
+    /// Time of the compute loop without any communication. If all ranks share a core, this is the processor time of
+    /// their loops in the repetitions with communication; communication does no other work on that core. A time from
+    /// before would not do: a shared machine may be slower by half in one second than in the next. If ranks do not
+    /// share a core, this is the slowest rank's time, taken before and after the launch.
     pub compute_ms: f64,
     /// Post, compute loop and wait of the slowest rank: median.
     pub overall_ms: f64,
     /// Share of the pure time that the computing hid (CD-7).
     pub percent: f64,
-    /// The compute loop alone on the slowest rank, in repetitions that alternate with the overall ones: median. On a
-    /// shared machine both have the same speed, unlike a time from before the launch.
+    /// Median time of the compute loop alone on the slowest rank, in repetitions that alternate with the overall
+    /// repetitions. Both see the same speed of a shared machine, unlike a time from before the launch.
     pub paired_alone_ms: f64,
-    /// [`Self::overall_ms`] over [`Self::paired_alone_ms`]: 1 where the communication costs the program nothing.
+    /// [`Self::overall_ms`] divided by [`Self::paired_alone_ms`]: 1 if the communication costs the program nothing.
     pub paired_ratio: f64,
 }
 
 impl Overlap {
-    /// Overlap = 1 - (t_(comp+comm) - t_comp) / t_comm (CD-7), not clamped: noise may carry it over 100 or below 0.
+    /// Overlap = 1 - (t_(comp+comm) - t_comp) / t_comm (CD-7). The value is not clamped: noise may carry it over 100 or
+    /// below 0.
     pub fn new(compute_ms: f64, overall_ms: f64, pure_ms: f64, paired_alone_ms: f64) -> Self {
         Self {
             compute_ms,
@@ -331,21 +333,22 @@ impl From<PacketLoss> for LossRow {
 pub struct LateRow {
     /// The rank.
     pub rank: u32,
-    /// How late the rank was; where that depends on the system's own time, the median of the rounds.
+    /// How late the rank was; if this depends on the system's own time, the median of the rounds.
     pub ms: f64,
-    /// The late rank exchanged no blocks, so the others' time is of a call among themselves.
+    /// Whether the late rank exchanged no blocks. Then the others' time is of a call among themselves.
     pub silent: bool,
-    /// How long the late rank then waited for its result: median.
+    /// Median time for which the late rank waited for its result after its call.
     pub own_ms: f64,
-    /// The late rank's processor time to copy as many bytes as other ranks contribute to its result: median.
+    /// Median of the late rank's processor time to copy as many bytes as other ranks contribute to its result.
     pub copy_ms: f64,
-    /// Time of the slowest other rank, from the start: median.
+    /// Median time of the slowest other rank, from the start.
     pub others_ms: f64,
     /// Time of the slowest other rank from the late rank's call on; negative if all others ended before the call.
     pub others_after_call_ms: f64,
-    /// The links' time, without bursts, for the late rank's contribution: a lower bound for the others after its call.
+    /// Time of the links, without bursts, for the late rank's contribution. After the late call, the other ranks need
+    /// at least this time.
     pub contribution_ms: f64,
-    /// [`LateRow::others_ms`] of the same run with the late rank on time.
+    /// [`LateRow::others_ms`] in a phase of the same run with the late rank on time.
     pub punctual_ms: f64,
 }
 
@@ -356,9 +359,11 @@ pub struct TimeLimits {
     pub limit_ms: f64,
     /// Least time at the rate of the links without bursts ([`limit::raw_limit_ms`]).
     pub raw_limit_ms: f64,
-    /// Median time over [`TimeLimits::limit_ms`]; `None` where the limit is 0. Judged from 1 MiB on.
+    /// Median time divided by [`TimeLimits::limit_ms`]; `None` if the limit is 0. From 1 MiB on, the time is judged by
+    /// this ratio.
     pub ratio_to_limit: Option<f64>,
-    /// Below 1 MiB: the limit and three of the system's median barriers, by which the time is judged.
+    /// The limit plus three times the system's median barrier, only for sizes below 1 MiB. There the time is judged by
+    /// this sum.
     pub limit_and_barriers_ms: Option<f64>,
 }
 
@@ -512,7 +517,8 @@ pub(crate) mod tests {
 
     #[test]
     fn bytes_over_links_without_limit_have_a_rate_and_a_cost() {
-        // Three blocks of 10^6 bytes over each link, twelve received, in 24 ms and with 60 ms of the processors.
+        // Each link carries three blocks of 10^6 bytes and hosts receive twelve blocks, in 24 ms and with 60 ms of
+        // processor time.
         let mut cost = cost(24.0);
         (cost.host_cpu_s, cost.service_cpu_s) = (0.02, Some(0.04));
         let throughput = Throughput::of(&call(1_000_000), &link("4x0"), &cost).expect("bytes cross the links");

@@ -16,8 +16,8 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use outboard_lab::Lab;
 use std::path::{Path, PathBuf};
 
-/// A launch for learning has this multiple of the repetitions. The shim tries nothing in the first half second of a
-/// program, and its trials may cost one percent of the program.
+/// A launch for learning has this multiple of a measured launch's repetitions. The shim tries nothing in the first half
+/// second of a program, and its trials may cost one percent of the program.
 const LEARNING_TIMES: u32 = 10;
 
 /// Phases of a launch: barriers, and two for each size, three where a rank is late.
@@ -31,7 +31,7 @@ fn phases_per_launch(options: &BenchOptions) -> u64 {
 /// the cluster, which is gone when this returns.
 ///
 /// # Errors
-/// If anything fails: a comparison with a system missing is none. Wrong bytes are no error here; their row says so.
+/// If anything fails, because a comparison needs every system. Wrong bytes are no error here: the row reports them.
 pub fn run(options: &BenchOptions, ours: &[&dyn System]) -> Result<BenchReport, BenchError> {
     options.check()?;
     let steps = phases_per_launch(options);
@@ -71,9 +71,9 @@ pub(crate) fn nothing_before(_: &ProgramLaunch<'_>) -> Result<(), BenchError> {
     Ok(())
 }
 
-/// Runs one program below `ours` and the peers of `setup`, beside one another; `build` builds it for each system. Each
-/// system has one turn of `before` ahead of all rounds. `rows` makes the rows of each system, ours first, from the
-/// results of `measure` in its launches.
+/// Runs one program below `ours` and the peers of `setup`, beside one another; `build` builds the program for each
+/// system. Each system has one turn of `before` ahead of all rounds. `rows` makes the rows of each system, ours first,
+/// from the results of `measure` in the system's launches.
 pub(crate) fn side_by_side<L, R>(
     setup: &Setup,
     ours: &[&dyn System],
@@ -271,7 +271,7 @@ fn late_row(options: &BenchOptions, call: &BenchCall, samples: &[&SizeSamples]) 
     })
 }
 
-/// Calls per repetition that the services completed, without the calls of a repetition that only has a barrier.
+/// Calls per repetition that the services completed, minus the calls of a repetition that only has a barrier.
 fn offloaded_calls(
     options: &BenchOptions,
     launches: &[CollectiveLaunch],
@@ -337,7 +337,7 @@ mod tests {
         assert_eq!((row.cost.time_ms.median, row.cost.host_cpu_s, row.cost.wire_bytes), (24.0, 0.25, 100.0));
         let late = row.late.expect("a late rank");
         assert_eq!((late.rank, late.ms, late.own_ms, late.copy_ms), (1, 20.0, 4.0, 0.5));
-        // 4 ms after the call in one repetition, 2 ms before it in the other.
+        // The others ended 4 ms after the late call in one repetition and 2 ms before the late call in the other.
         assert_eq!((late.others_ms, late.others_after_call_ms, late.punctual_ms), (21.5, 1.0, 21.5));
     }
 }

@@ -1,5 +1,5 @@
-//! The results of launches, item by item, and how they become rows. All programs share this whose repetitions have a
-//! slowest rank, processor time and results that are right or wrong.
+//! The results of launches, item by item, and how they become rows. Shared by all programs whose repetitions have a
+//! slowest rank, processor time, and results that are right or wrong.
 //!
 //! Invariant: a row is made of all launches of its system together.
 //!
@@ -67,7 +67,7 @@ impl<L> ItemSamples<'_, L> {
         sum_services(self.samples.iter().map(|sample| sample.counted.services))
     }
 
-    /// Cost of one of `repetitions`.
+    /// Cost of one repetition; `repetitions` is the number of all of them.
     pub(crate) fn cost(&self, repetitions: u32) -> RepetitionCost {
         let times: Vec<f64> = self.raw_samples().flat_map(|raw| raw.slowest_ms.iter().copied()).collect();
         RepetitionCost::of(&Sums {

@@ -24,7 +24,7 @@ pub struct Setup {
     pub peers: Vec<Peer>,
     /// Repetitions of each phase, per round.
     pub repetitions: u32,
-    /// How often all systems are measured in turn, so that variations of the machine affect all of them.
+    /// How often all systems are measured in turn, so that variations of the machine affect all systems.
     pub rounds: u32,
     /// Ranks share core 0, service processes and progress threads have core 1.
     pub comm_core: bool,

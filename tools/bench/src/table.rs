@@ -41,8 +41,8 @@ pub fn render(rows: &[CollectiveRow]) -> String {
     table(&columns, by_time(rows, |row| row.bytes_per_rank, |row| &row.cost)) + &native_lines(rows) + &late_lines(rows)
 }
 
-/// Renders times alone: a line for each size, a column for each system in the order of the rows. Compares systems that
-/// differ in one setting (SP-8).
+/// Renders times alone, with a line for each size and a column for each system in the order of the rows. Compares
+/// systems that differ in one setting (SP-8).
 pub fn render_by_size(rows: &[CollectiveRow]) -> String {
     let mut systems: Vec<String> = Vec::new();
     for label in rows.iter().map(CollectiveRow::label) {
@@ -94,8 +94,8 @@ fn late_lines(rows: &[CollectiveRow]) -> String {
     rows.iter().filter_map(line).collect()
 }
 
-/// Lays out lines, which have equal numbers of cells, in aligned columns: the first `left_aligned` to the left, the
-/// others to the right.
+/// Lays out lines with equal numbers of cells in aligned columns. The first `left_aligned` columns are aligned to the
+/// left, the others to the right.
 pub(crate) fn lay_out(lines: &[impl AsRef<[String]>], left_aligned: usize) -> String {
     let columns = lines.first().map_or(0, |line| line.as_ref().len());
     let width = |at: usize| lines.iter().map(|line| line.as_ref()[at].chars().count()).max().unwrap_or(0);
@@ -103,7 +103,7 @@ pub(crate) fn lay_out(lines: &[impl AsRef<[String]>], left_aligned: usize) -> St
     lines.iter().map(|line| render_line(line.as_ref(), &widths, left_aligned)).collect()
 }
 
-/// Rows as a table of Markdown, below their headings.
+/// Rows as a Markdown table, below their headings.
 pub(crate) fn markdown<'a, R: 'a>(columns: &[Column<R>], rows: impl IntoIterator<Item = &'a R>) -> String {
     let mut lines: Vec<_> = cells(columns, rows).iter().map(|line| format!("| {} |\n", line.join(" | "))).collect();
     lines.insert(1, format!("|{}{}\n", "---|".repeat(LEFT_ALIGNED), "---:|".repeat(columns.len() - LEFT_ALIGNED)));

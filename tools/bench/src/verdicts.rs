@@ -1,4 +1,4 @@
-//! How long it takes from a fault until every surviving rank has its verdict, and whether all verdicts agree.
+//! The time from a fault until every surviving rank has its verdict, and whether all verdicts agree.
 //!
 //! Never does: causing faults (`outboard bench verdicts` does).
 

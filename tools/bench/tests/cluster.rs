@@ -1,4 +1,4 @@
-//! End-to-end test on a small emulated cluster, with Debian's Open MPI, with which the tree's MPI shim is built, too.
+//! End-to-end test on a small emulated cluster with Debian's Open MPI, for which the tree's MPI shim is built, too.
 //!
 //! It has its own main because the cluster's processes execute this program again.
 
@@ -121,7 +121,7 @@ fn late_by_times_of_its_own() -> Result<(), Failed> {
     options.late = Some(LateRankSpec { rank: 3, by: LateBy::PureTimes(2), silent: false });
     for row in &measured(&options)?.rows {
         let late = row.late.as_ref().expect("a late rank");
-        // Twice the time of the slowest rank, to the microsecond.
+        // The rank is late by twice the time of the slowest rank, to the microsecond.
         assert!(
             row.cost.verified && late.ms + 1e-3 >= 2.0 * late.punctual_ms && row.cost.time_ms.min >= late.ms,
             "{row:?}"
@@ -132,7 +132,7 @@ fn late_by_times_of_its_own() -> Result<(), Failed> {
 }
 
 /// SP-7: every collective of the measuring program is right, in either layout, and its bytes cross the links. The
-/// program refuses to run on another host than that of its layout.
+/// program refuses to run on a host that does not fit its layout.
 fn every_collective_of_two_ranks_per_host() -> Result<(), Failed> {
     for (at, collective) in Collective::ALL.iter().enumerate() {
         let mut options = options(if collective.has_bytes() { &[0, 64, 40_000] } else { &[0] });
@@ -151,7 +151,7 @@ fn every_collective_of_two_ranks_per_host() -> Result<(), Failed> {
     Ok(())
 }
 
-/// A call that takes the link longer than a batch lasts is timed alone; ranks of one host need no link.
+/// A call that takes the link longer than a batch lasts is timed alone. Ranks of one host need no link.
 fn blocking_calls_come_in_batches() -> Result<(), Failed> {
     let mut options = options(&[8, 1 << 20]);
     (options.collective, options.setup.rounds, options.setup.blocking) = (Collective::Allreduce, 2, true);
@@ -233,7 +233,8 @@ fn cd_8_a_radix_sort_sorts_to_any_base() -> Result<(), Failed> {
     assert_eq!(sorts, [(1, 3, 21), (1, 4096, 3), (999, 3, 21), (999, 4096, 3)]);
     for row in &report.rows {
         assert!(row.cost.verified && row.cost.repetitions == 8 && row.offloaded_histograms.is_none(), "{row:?}");
-        // Each host's two ranks have a histogram for the other host's two: out of one port and into the other.
+        // Two ranks on each host send a histogram to each of two ranks on the other host. Every histogram leaves one
+        // port and enters another.
         let histograms = f64::from(row.passes) * (2 * 2 * 2 * row.histogram.bytes_per_rank) as f64;
         assert!(row.cost.wire_bytes >= histograms, "{row:?}");
         let times = [row.histogram.exchange_ms, row.histogram.moving_ms, row.histogram.both_ms];
@@ -253,7 +254,8 @@ fn messages_go_in_both_ways() -> Result<(), Failed> {
     assert_eq!(places, expected.collect::<Vec<_>>());
     for row in &report.rows {
         assert!(row.cost.verified && row.handed_over.is_none() && row.cost.repetitions == 4, "{row:?}");
-        // Each host's two ranks have blocks for the other host's two: out of one port and into the other.
+        // Two ranks on each host send a block to each of two ranks on the other host. Every block leaves one port and
+        // enters another.
         assert!(row.cost.wire_bytes >= (2 * 2 * 2 * 2 * row.block_bytes) as f64, "{row:?}");
         assert!(row.cost.time_ms.min > 0.0 && row.thread_cpu.call_us.max > 0.0, "{row:?}");
     }

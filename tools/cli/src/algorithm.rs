@@ -14,11 +14,11 @@ use outboard_service::settings::{EAGER_BYTES, read_tuning};
 use crate::error::CliError;
 use crate::launch::DaemonArgs;
 
-/// How blocks move if only two ranks know their size (SP-5): such calls have no other algorithm.
+/// The algorithm of calls in which only the sender and the receiver know the size of a block (SP-5).
 const PULL: &str = "pull";
-/// The daemons' default.
+/// The algorithm that daemons use by default.
 const MULTICAST: &str = "multicast";
-/// The daemons' algorithm without multicast.
+/// The algorithm that daemons use without multicast.
 const RING: &str = "ring";
 
 /// The algorithms of one collective.
@@ -81,7 +81,7 @@ impl Algorithms {
     fn choice(&self, call: &BenchCall) -> Option<Choice> {
         let collective = self.collective?;
         let (ranks, hosts) = (call.ranks(), call.hosts);
-        // Ranks of one host need no network.
+        // Ranks of one host need no network, so nothing keeps them from the multicast algorithm.
         let multicast = self.multicast || hosts == 1;
         let links = Links::between(hosts, self.link_rate);
         let case = Case { collective, ranks, hosts, bytes: call.bytes, multicast, links };
@@ -92,7 +92,7 @@ impl Algorithms {
     /// The algorithm's name in the report's rows.
     pub(crate) fn name(&self, call: &BenchCall) -> String {
         match self.choice(call) {
-            // The settings of a multicast are the daemons', so its name has none.
+            // A multicast uses the daemons' settings, so the name of the algorithm has no settings.
             Some(choice) if choice.multicasts() => {
                 let text = choice.to_string();
                 text.split(':').next().unwrap_or(&text).to_owned()
@@ -120,7 +120,7 @@ impl Algorithms {
     }
 }
 
-/// The choice of daemons with this tuning, or without one, and whether the call is small. On one host no call is small.
+/// The algorithm that daemons with `tuning` choose, and whether the call is small. On one host no call counts as small.
 pub(crate) fn chosen(tuning: Option<&Tuning>, case: &Case, uneven: bool) -> (Choice, bool) {
     let eager_bytes = if case.hosts == 1 { 0 } else { EAGER_BYTES.0 };
     selection::chosen(tuning, case, eager_bytes, uneven)

@@ -23,7 +23,7 @@ use crate::lab::LinkArgs;
 use crate::launch::{self, DaemonArgs, Daemons};
 use crate::places::{self, Heap};
 
-/// Default sizes.
+/// Default sizes of nonblocking calls.
 const SIZES: &str = "256K,1M,4M";
 /// Default sizes of blocking calls.
 const BLOCKING_SIZES: &str = "8,64,1K,4K,16K,64K,256K,1M,4M";
@@ -225,7 +225,7 @@ fn collectives(collective: Collective, args: BenchArgs) -> Result<ExitCode, CliE
     let mut ours = Vec::new();
     for each in &args.service_processes {
         let daemons = args.setup.daemons(*each);
-        // A single daemon is the default, and needs no name.
+        // One daemon on each host is the default, so its row needs no variant name.
         let has_variant = args.service_processes.len() > 1 || *each != ServiceProcesses::default();
         let variant = has_variant.then(|| format!("{each} to a host"));
         let algorithms = Algorithms::of(collective, &daemons, &args.setup.lab)?;

@@ -7,10 +7,10 @@
 //!             '--- Hits: kind, place, from when to when ---+--> judged: rightful, in time, the same for all
 //! ```
 //!
-//! Invariants: an error is right only if a fault has touched the job, and the rank that the error names. Every act of a
-//! rank ends within [`job::BOUND`] of the last fault that touches its job. A host has one fault at a time, and few
-//! hosts have one. Each user has a daemon on each host; a daemon's fault touches jobs of that user alone. At the end
-//! all faults are mended, and nothing may be left of any user: no process, file, socket or address.
+//! Invariants: an error is right only if a fault has touched both the job and the rank that the error names. Every act
+//! of a rank ends within [`job::BOUND`] of the last fault that touches its job. A host has at most one fault at a time,
+//! and few hosts have a fault. Each user has a daemon on each host; a daemon's fault touches jobs of the daemon's user
+//! alone. At the end all faults are mended, and nothing may be left of any user: no process, file, socket or address.
 
 mod hits;
 mod job;
@@ -40,9 +40,9 @@ use hits::{ChaosFault, FaultTarget, Hit, Hits};
 
 /// How long daemons may take to notice that the last ranks have gone.
 const QUIET: Duration = Duration::from_secs(20);
-/// One in this many hosts has a fault at a time, so that most jobs run.
+/// One in this many hosts may have a fault at a time, so that most jobs run.
 const HOSTS_PER_FAULT: usize = 4;
-/// Breaches that are printed in full.
+/// Most violations that are printed in full.
 const MOST_PRINTED: usize = 10;
 
 #[derive(Debug, Args)]
@@ -59,7 +59,7 @@ pub(crate) struct ChaosArgs {
     /// Jobs that run at the same time
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=32))]
     jobs: u16,
-    /// Users beside this one, each with a daemon on every host; only root can start programs of others
+    /// Users beside this one, each with a daemon on every host; only root can start programs of other users
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(0..=100))]
     users: u32,
     /// Seed from which jobs and faults are drawn
@@ -213,11 +213,11 @@ impl Chaos<'_> {
         outcome
     }
 
-    /// Injects one fault, if there is a place for it. Returns the fault if it has to be mended.
+    /// Injects one fault, if a place for the fault exists. Returns the fault if it has to be mended.
     fn strike(&self, rng: &mut ChaCha8Rng, broken: &[ActiveFault]) -> Result<Option<ActiveFault>, CliError> {
         let kind = *ChaosFault::value_variants().choose(rng).expect("there are some");
         let Some(place) = self.place(kind, rng, broken) else { return Ok(None) };
-        // Durations below and above any silence after which a peer counts as lost.
+        // Some of the durations are below, some above the silence after which a peer counts as lost.
         let most = *[300, 3_000, 10_000].choose(rng).expect("there are some");
         let lasting = Duration::from_millis(rng.random_range(50..most));
         let hit = lock(&self.hits).begin(Hit { kind, place, from: now_ns(), to: None });
@@ -297,9 +297,9 @@ impl Chaos<'_> {
         Ok(())
     }
 
-    /// Notes the longest and the busiest turn of a service process, whose statistics end with it.
+    /// Records the longest and the busiest turn of a service process, before its statistics end with the process.
     fn note_turns(&self, host: u16, user: User) {
-        // A daemon that has no descriptor for an answer is read again at the end.
+        // A daemon without a free descriptor cannot answer. Its statistics are read again at the end of the run.
         if let Ok(report) = self.trial.statistics(host, user) {
             let TurnLengths { longest, busiest, .. } = report.turns;
             let tally = &mut *lock(&self.tally);

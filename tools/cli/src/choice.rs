@@ -10,7 +10,7 @@ use serde::Deserialize;
 
 use crate::error::CliError;
 
-/// The beginning of the shim's files: name and version (bindings/mpi/src/tuning_cache.c).
+/// The words that begin each file of the shim: format name and version (bindings/mpi/src/tuning_cache.c).
 const FORMAT: [&str; 2] = ["outboard-choice", "3"];
 
 /// The results of earlier runs that the MPI shim keeps.
@@ -126,7 +126,7 @@ fn fields<const N: usize>(line: &str) -> Option<[&str; N]> {
     line.split('\t').collect::<Vec<_>>().try_into().ok()
 }
 
-/// The least size of a class, which is numbered by its bits.
+/// The smallest size in a class. The number of a class is the bit length of its sizes.
 fn sizes(class: Option<u32>) -> String {
     match class {
         None => "any size".to_owned(),

@@ -1,9 +1,10 @@
 //! `outboard demo`: runs a real, unmodified MPI program twice on one emulated cluster, with the MPI library's own
 //! allgather and with ours, and compares both.
 //!
-//! The program is PageRank of examples/. It reads a matrix in Matrix Market format, or generates one, and gathers its
-//! vectors by MPI_Iallgather while it computes. Both runs must agree to the last bit. One of two clusters is like real
-//! ones, with links slower than the processors and a core for communication. On the other one all cores compute.
+//! The program is PageRank of examples/. The program reads a matrix in Matrix Market format, or generates one, and
+//! gathers its vectors by MPI_Iallgather while it computes. Both runs must agree to the last bit. By default the demo
+//! does this on two clusters in turn. The first is like real clusters, with links slower than the processors and a core
+//! for communication. On the second all cores compute.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -141,8 +142,8 @@ fn c_program(args: &DemoArgs, directory: &Path) -> Result<Vec<String>, CliError>
     Ok(vec![program.display().to_string()])
 }
 
-/// The Python program, with an interpreter whose mpi4py fits this MPI library: Debian's for Debian's library, else one
-/// that is set up once.
+/// The Python program, with an interpreter whose mpi4py fits this MPI library. Debian's library uses Debian's
+/// interpreter; any other library uses an interpreter that is set up once.
 fn python_program(args: &DemoArgs) -> Result<Vec<String>, CliError> {
     let cache = default_peers_dir().with_file_name(format!("python-{}", args.mpi.name()));
     let debian = args.mpi == Peer::Debian;
@@ -243,7 +244,7 @@ fn measure(
     })
 }
 
-/// Prints the comparison; true if both runs agree and ours was offloaded.
+/// Prints the comparison. Returns true if both runs agree and Outboard's run was offloaded.
 fn show(args: &DemoArgs, name: &str, native: &DemoRun, ours: &DemoRun) -> bool {
     let (a, b) = (&native.outcome, &ours.outcome);
     println!();

@@ -30,7 +30,7 @@ pub(crate) struct DoctorArgs {
 struct Finding {
     what: String,
     ok: bool,
-    /// Whether nothing works without it.
+    /// Whether Outboard works only if this test succeeds.
     essential: bool,
     detail: String,
     remedy: Option<String>,
@@ -106,7 +106,7 @@ fn encryption(interface: &str) -> Finding {
     ]);
     let settings = matches.and_then(|matches| Settings::from_arg_matches(&matches));
     let found = match settings {
-        // Further lines are advice for a command line.
+        // Further lines of the error are advice for a command line.
         Err(error) => Err(error.to_string().lines().next().unwrap_or_default().to_owned()),
         Ok(settings) => match settings.resolve() {
             Err(error) => Err(error.to_string()),

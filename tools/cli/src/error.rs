@@ -34,7 +34,7 @@ impl CliError {
         move |source| CliError::System { what, source }
     }
 
-    /// Another part's error, for `map_err`.
+    /// Wraps the error of another part of Outboard, for `map_err`.
     pub(crate) fn failed(error: impl fmt::Display) -> CliError {
         CliError::Failed(error.to_string())
     }

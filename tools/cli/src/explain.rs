@@ -123,9 +123,9 @@ enum PlanStage {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum TaskListProtocol {
-    /// Into preposted buffers
+    /// Messages go into preposted buffers
     Eager,
-    /// Straight to its place, after the receiver is ready
+    /// Messages go straight to their place, after the receiver is ready
     Rendezvous,
 }
 
@@ -151,7 +151,7 @@ pub(crate) fn explain(ExplainArgs { command, plan }: ExplainArgs) -> Result<Exit
     }
 }
 
-/// Prints all at once. A closed pipe is no error, because its reader may have seen enough.
+/// Prints the whole text at once. A closed pipe is no error, because the reader of the pipe may have seen enough.
 pub(crate) fn print(shown: &str) -> Result<ExitCode, CliError> {
     std::io::Write::write_all(&mut std::io::stdout(), shown.as_bytes())
         .or_else(|error| if error.kind() == std::io::ErrorKind::BrokenPipe { Ok(()) } else { Err(error) })

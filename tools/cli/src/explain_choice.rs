@@ -12,7 +12,7 @@ use outboard_service::settings::{EAGER_BYTES, read_tuning};
 use crate::algorithm::chosen;
 use crate::error::CliError;
 
-/// More ranks than this are not played: their programs would fill the memory.
+/// Calls of more ranks than this are not played: their programs would fill the memory.
 const MOST_PLAYED: u32 = 256;
 
 /// The source of a tuning without a tuning file.

@@ -26,7 +26,7 @@ use crate::error::CliError;
 use crate::notices::Notices;
 use crate::{places, reports};
 
-/// The daemons' directory on an emulated host, each of which has its own `/run`.
+/// The daemons' directory on an emulated host. Each host has its own `/run`.
 pub(crate) const HOST_DIRECTORY: &str = "/run/outboard";
 const RENDEZVOUS_PORT: u16 = 4790;
 /// Port at which the first daemon of a DPU accepts relays; further daemons use the next ports.
@@ -73,7 +73,7 @@ pub(crate) struct DaemonArgs {
 }
 
 impl DaemonArgs {
-    /// Number of daemons on each of `hosts` hosts that share this machine's processors and `ranks` ranks.
+    /// Number of daemons on each host, if `hosts` hosts share this machine's processors and `ranks` ranks.
     fn each(&self, ranks: u32, hosts: u32) -> u32 {
         self.service_processes.count(ranks.div_ceil(hosts), service_processes::cores() / hosts)
     }
@@ -109,7 +109,7 @@ impl DaemonArgs {
 #[derive(Debug)]
 pub(crate) struct Daemons {
     pub(crate) processes: Vec<LoggedProcess>,
-    /// Sockets of one host's daemons; the same on all hosts.
+    /// Sockets of one host's daemons. The paths are equal on all hosts.
     sockets: Vec<PathBuf>,
     stats: Vec<PathBuf>,
     /// The directory in which ranks write traces.
@@ -127,8 +127,8 @@ fn daemon_name(host: &str, number: u32, siblings: u32) -> String {
 }
 
 impl Daemons {
-    /// Starts the daemons of every host of the lab, for `ranks` ranks. If hosts have DPUs the daemons run on the DPUs,
-    /// and relays run on the hosts, to which ranks connect.
+    /// Starts the daemons of every host of the lab, for `ranks` ranks. If hosts have DPUs, the daemons run on the DPUs.
+    /// Relays then run on the hosts, and ranks connect to the relays.
     pub(crate) fn on_lab(lab: &Lab, ranks: u32, directory: &Path, args: &DaemonArgs) -> Result<Self, LaunchError> {
         let hosts = lab.spec().hosts();
         let siblings = args.each(ranks, hosts.into());
@@ -187,7 +187,7 @@ impl Daemons {
         Ok(daemons)
     }
 
-    /// Shows the lines of the daemons' watchdogs, until it is dropped.
+    /// Shows the lines of the daemons' watchdogs until the returned value is dropped.
     pub(crate) fn notices(&self) -> Result<Notices, LaunchError> {
         let place = |name: &str| name.split_once(" on ").map_or(name, |(_, place)| place).to_owned();
         let logs = self.processes.iter().map(|process| (place(process.name()), process.output().to_owned()));
@@ -208,8 +208,9 @@ impl Daemons {
     }
 }
 
-/// Starts the only daemon of a user on a host of the lab; without `user` it is our own. Returns the process, ready for
-/// ranks, and its statistics socket. The user has own directories below that of all daemons and in `directory`.
+/// Starts the only daemon of a user on a host of the lab; without `user`, the daemon of our own user. Returns the
+/// process, which is ready for ranks, and its statistics socket. `user` has a directory of its own below
+/// [`HOST_DIRECTORY`].
 pub(crate) fn start_daemon(
     lab: &Lab,
     host: u16,
@@ -230,7 +231,7 @@ pub(crate) fn start_daemon(
     Ok((process, stats_socket(directory, &name)))
 }
 
-/// Makes setpriv run the rest of the command as this user; without `user` as our own.
+/// Makes setpriv run the rest of the command as this user; without `user`, as our own user.
 pub(crate) fn become_user(command: &mut Command, user: Option<u32>) -> &mut Command {
     if let Some(user) = user.map(|user| user.to_string()) {
         command.args(["--reuid", &user, "--regid", &user, "--clear-groups"]);
@@ -238,7 +239,7 @@ pub(crate) fn become_user(command: &mut Command, user: Option<u32>) -> &mut Comm
     command.arg("--")
 }
 
-/// The directory on a host of the daemon of a user; without `user` of our own.
+/// The directory of a user's daemon on a host; without `user`, of our own user's daemon.
 pub(crate) fn user_directory(user: Option<u32>) -> PathBuf {
     user.map_or_else(|| HOST_DIRECTORY.into(), |user| Path::new(HOST_DIRECTORY).join(user.to_string()))
 }
@@ -279,7 +280,7 @@ pub(crate) fn enter(
 
 /// The address at which daemon `number` on the DPU of `host` accepts relays.
 fn dock_address(host: u16, number: u32) -> SocketAddr {
-    // A host has far fewer daemons than there are ports above.
+    // A host has far fewer daemons than there are ports above `DOCK_PORT`.
     SocketAddr::from((LabNode::Dpu(host).address(), DOCK_PORT + number as u16))
 }
 
@@ -295,7 +296,8 @@ fn relay_key(directory: &Path) -> Result<PathBuf, LaunchError> {
     Ok(path)
 }
 
-/// A program of this machine that ends with this process in any case; the lab ends programs on emulated hosts.
+/// A command for a program of this machine. The program ends with this process in any case; the lab ends programs on
+/// emulated hosts.
 pub(crate) fn bound(program: &Path) -> Command {
     let mut command = Command::new("setpriv");
     command.args(["--pdeathsig", "KILL", "--"]).arg(program);
@@ -319,8 +321,8 @@ fn stats_socket(directory: &Path, host: &str) -> PathBuf {
     directory.join(format!("stats-{host}"))
 }
 
-/// `shell` runs the daemon with descriptor 3 open, to report that it is ready, because a lab passes on only the
-/// standard descriptors.
+/// `shell` runs the daemon with descriptor 3 open. The daemon reports on descriptor 3 that it is ready, because a lab
+/// passes on only the standard descriptors.
 fn daemon_command(mut shell: Command, socket: &Path, directory: &Path, host: &str) -> Result<Command, LaunchError> {
     let daemon = places::daemon().map_err(|e| LaunchError::new("outboardd", e))?;
     let fifo = make_ready_fifo(directory, host)?;
@@ -356,7 +358,7 @@ fn await_ready(process: &LoggedProcess, fifo: &Path) -> Result<Vec<u8>, LaunchEr
 #[derive(Debug)]
 pub(crate) struct DaemonStats {
     sockets: Vec<PathBuf>,
-    /// Ends by itself when the ranks have met, and with the job at the latest.
+    /// The rendezvous server. It ends by itself when the ranks have met, and with the job at the latest.
     rendezvous: Option<LoggedProcess>,
 }
 

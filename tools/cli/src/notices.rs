@@ -51,7 +51,7 @@ impl Notices {
                 let mut fds = [PollFd::new(&grown, PollFlags::IN), PollFd::new(&*end_signal, PollFlags::IN)];
                 let woken = rustix::io::retry_on_intr(|| poll(&mut fds, None));
                 let ends = woken.is_err() || !fds[1].revents().is_empty();
-                // Reads all logs, whichever has grown, because they are short.
+                // If any log has grown, all logs are read, because they are short.
                 while rustix::io::read(&grown, &mut [0u8; 4096]).is_ok_and(|bytes| bytes > 0) {}
                 open.iter_mut().for_each(|log| log.print_new_lines(&mut reported));
                 if ends {
@@ -65,9 +65,9 @@ impl Notices {
 
 impl Drop for Notices {
     fn drop(&mut self) {
-        // The counter of a fresh descriptor has room for 1.
+        // The counter of a new eventfd has room for 1, so the write does not block.
         let _ = rustix::io::write(&*self.end, &1u64.to_ne_bytes());
-        // A panic has already been printed.
+        // A panic of the thread has already been printed.
         let _ = self.thread.take().map(JoinHandle::join);
     }
 }

@@ -73,7 +73,7 @@ pub(crate) fn preloads(heap: Heap, shim: Option<PathBuf>) -> Result<Vec<(String,
     Ok(variables)
 }
 
-/// Variables that offload the ranks of an MPI program, without those for finding the daemons.
+/// Variables that offload the ranks of an MPI program, without the variables by which ranks find daemons.
 pub(crate) fn below_mpi(heap: Heap, mpi: Peer) -> Result<Vec<(String, String)>, CliError> {
     let mut variables = preloads(heap, Some(shim(mpi)?))?;
     variables.push(("OUTBOARD_LIBRARY".to_owned(), library()?.display().to_string()));
@@ -91,7 +91,8 @@ pub(crate) fn include() -> Result<PathBuf, CliError> {
     Ok(sources()?.join("crates/client/include"))
 }
 
-/// The MPI shim for an Open MPI, which is installed if need be; built if it is missing or older than its sources.
+/// The MPI shim for an Open MPI. Installs that Open MPI if need be. Builds the shim if it is missing or older than its
+/// sources.
 pub(crate) fn shim(mpi: Peer) -> Result<PathBuf, CliError> {
     ensure_peer(mpi, &default_peers_dir())?;
     let out = home()?.join("mpi").join(mpi.name());

@@ -6,7 +6,7 @@ use outboard_nic::profile::Profile;
 
 use crate::error::CliError;
 
-/// The built-in profile of that name, else the profile in that file.
+/// The built-in profile called `name`, or else the profile in the file `name`.
 pub(crate) fn named(name: &str) -> Result<Cow<'static, Profile>, CliError> {
     if let Some(profile) = Profile::named(name) {
         return Ok(Cow::Borrowed(profile));

@@ -11,7 +11,7 @@ use std::time::Duration;
 use outboard_service::statistics::{CopyCounters, KindCounters, Lateness, StatisticsReport, TierBytes, TierCounts};
 use outboard_service::turns::TurnLengths;
 
-/// A daemon answers at once, or is stuck.
+/// Longest wait for an answer. A daemon answers at once, or is stuck.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Late ranks that the summary names, longest total lateness first.
 const NAMED_LATE: usize = 8;

@@ -1,5 +1,5 @@
-//! `outboard sim`: plays the protocol on a virtual network that loses, duplicates, delays and kills, by seed; and
-//! collectives on NICs that carry them out.
+//! `outboard sim`: plays the protocol on a virtual network, by seed; the network loses, duplicates and delays messages,
+//! and processes die. The command also plays collectives on NICs that carry out collectives themselves.
 
 mod figures;
 mod nics;
@@ -62,7 +62,7 @@ pub(crate) struct AllgatherArgs {
     /// The plan: multicast or ring on service processes; any, with settings behind a colon, on an engine
     #[arg(long)]
     algorithm: Option<String>,
-    /// The engine that carries it out instead of service processes
+    /// The engine that carries out the allgather instead of service processes
     #[arg(long, value_enum, conflicts_with = "threads")]
     engine: Option<SimEngine>,
     #[command(flatten)]

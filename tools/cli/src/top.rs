@@ -21,7 +21,8 @@ const CLEAR: &str = "\x1b[2J\x1b[H";
 
 #[derive(Debug, Args)]
 pub(crate) struct TopArgs {
-    /// Statistics sockets of daemons (`outboardd --stats`); by default all of running jobs of `outboard run`
+    /// Statistics sockets of daemons (`outboardd --stats`); by default the sockets of all running jobs of `outboard
+    /// run`
     sockets: Vec<PathBuf>,
     /// Print once and end
     #[arg(long)]

@@ -1,9 +1,10 @@
 //! `outboard trace`, and the end of `outboard run --trace`: joins the trace files of service processes and ranks to one
 //! that Perfetto (ui.perfetto.dev) and chrome://tracing show.
 //!
-//! Processes of equal names become one, because the service process writes the calls of a rank, and the rank writes its
-//! waits. Files of one machine share a clock. Times of other machines are shifted by the difference between the
-//! machines' times of day, and are as exact as these. A line that is cut off, because its writer died, is left out.
+//! Processes with equal names become one process, because the service process writes the calls of a rank, and the rank
+//! writes its own waits. Files of one machine share a clock. Times of another machine are shifted by the difference
+//! between the machines' times of day, and are as exact as the times of day. If a writer died, its last, incomplete
+//! line is left out.
 
 use std::collections::BTreeMap;
 use std::fs::File;

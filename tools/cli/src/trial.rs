@@ -43,10 +43,11 @@ const END_LIMIT: Timespec = Timespec { tv_sec: 20, tv_nsec: 0 };
 const FOR_ALL: u32 = 0o755;
 const CONNECTED_BY_ALL: u32 = 0o666;
 
-/// A user by number; `None` is our own.
+/// A user by number; `None` is our own user.
 pub(crate) type User = Option<u32>;
 
-/// See the module. Fields are dropped in their order: daemons before their hosts, hosts before their files.
+/// Everything that one trial has started. Fields are dropped in order: daemons before their hosts, hosts before their
+/// files.
 #[derive(Debug)]
 pub(crate) struct Trial {
     /// Daemons by host and user.
@@ -134,7 +135,7 @@ impl Trial {
         self.daemons.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The directory outside of the hosts for files of a user's daemons.
+    /// The directory, outside of the hosts, for files of a user's daemons.
     fn files_of(&self, user: User) -> PathBuf {
         let own = self.directory.path();
         user.map_or_else(|| own.to_owned(), |user| own.join(format!("user-{user}")))
@@ -250,7 +251,7 @@ impl TrialRank {
         signal(&self.pidfd, Signal::KILL);
     }
 
-    /// Waits for the rank's end after the last act; the error says what is wrong with it.
+    /// Waits until the rank has ended after its last act. The error says how the rank failed.
     pub(crate) fn end(mut self) -> Result<(), String> {
         drop(self.line);
         let ended = {

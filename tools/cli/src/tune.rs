@@ -17,8 +17,8 @@ use crate::launch::{self, DaemonArgs, Daemons, ProgramRanks};
 use crate::tune_rank::{self, Probing};
 use crate::work;
 
-/// The algorithms of allgather, broadcast and allreduce that the daemons of an emulated cluster use, row by row.
-/// Together they show every parameter of the cost model.
+/// Each row: the algorithms of allgather, broadcast and allreduce that the daemons of an emulated cluster use at one
+/// time. Together the rows show every parameter of the cost model.
 const FORCED: [[&str; 3]; 3] = [
     ["multicast", "multicast", "recursive-doubling"],
     ["ring", "binomial", "ring"],
@@ -63,7 +63,7 @@ pub(crate) fn tune(args: &TuneArgs) -> Result<ExitCode, CliError> {
     let (place, samples) = match &args.lab {
         Some(spec) => {
             let spec = args.links.apply(spec.clone())?;
-            // A damaged file is refused before minutes of measuring.
+            // A damaged file is refused here, before measurements of several minutes.
             previous(&args.output)?;
             (format!("an emulated cluster {spec}"), measure_lab(args, &spec)?)
         }

@@ -1,7 +1,7 @@
 //! One rank of `outboard tune`: times calls of many sizes, and gathers the times of all ranks.
 //!
-//! The time of a call is the slowest rank's, and its median over the repetitions. Ranks begin each call behind a
-//! barrier, so that no rank waits for the start of another.
+//! The time of a call is the slowest rank's time. A sample is the median of that time over the repetitions. Ranks begin
+//! each call behind a barrier, so that no rank waits for the start of another.
 
 use std::path::Path;
 use std::time::Instant;
@@ -73,7 +73,8 @@ fn failed(what: &str) -> impl FnOnce(outboard::Error) -> CliError {
     move |error| CliError::Failed(format!("{what}: {error}"))
 }
 
-/// Makes the calls. Returns whether this rank is rank 0, and the samples of all ranks, which are the same on each.
+/// Makes the calls. Returns whether this rank is rank 0, and the samples of all ranks. Every rank returns equal
+/// samples.
 pub(crate) fn probe(probing: &Probing<'_>) -> Result<(bool, Vec<CostSample>), CliError> {
     let (context, world) = Context::init().map_err(failed("joining the other ranks"))?;
     check_tuning(&context, probing)?;

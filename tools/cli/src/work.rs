@@ -36,7 +36,8 @@ fn sweep(parent: &Path) {
     }
 }
 
-/// From now on SIGINT, SIGTERM and SIGHUP end the foreground processes, after which their waiting code cleans up.
+/// From now on SIGINT, SIGTERM and SIGHUP end the foreground processes. The code that waits for these processes then
+/// cleans up.
 pub(crate) fn end_on_signals() -> Result<(), CliError> {
     let handler = || {
         let processes = FOREGROUND.lock().map(|p| p.clone()).unwrap_or_default();
@@ -51,7 +52,7 @@ pub(crate) fn end_on_signals() -> Result<(), CliError> {
     ctrlc::set_handler(handler).map_err(|e| CliError::Failed(format!("signals cannot be handled: {e}")))
 }
 
-/// Names the processes that signals end, none of them reaped yet.
+/// Sets the processes that signals end. No process among them has been reaped yet.
 pub(crate) fn set_foreground(pids: impl IntoIterator<Item = u32>) {
     if let Ok(mut foreground) = FOREGROUND.lock() {
         *foreground = pids.into_iter().filter_map(|p| i32::try_from(p).ok()).filter_map(Pid::from_raw).collect();

@@ -1,8 +1,8 @@
-//! Wire counters of every port, read by rtnetlink from the token buckets at both ends of its link.
+//! Wire counters of every port: rtnetlink reads them from the token buckets at both ends of the port's link.
 //!
-//! The queueing disciplines count a segmented burst as the packets that it becomes; device counters do not. A routing
-//! socket always belongs to the network namespace that it was made in. So the switch process reads the hosts' ends
-//! without entering their namespaces.
+//! A queueing discipline counts a segmented burst as the packets that the burst becomes; a device counter does not. A
+//! routing socket always belongs to the network namespace in which it was created. So the switch process reads the
+//! hosts' ends without entering the hosts' namespaces.
 
 use netlink_packet_core::{NLM_F_DUMP, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload};
 use netlink_packet_route::RouteNetlinkMessage;
@@ -15,7 +15,8 @@ use std::os::fd::{AsFd, OwnedFd};
 /// Room for one datagram of a dump; the kernel fills at most 32 KiB.
 const DUMP_BYTES: usize = 64 * 1024;
 
-/// Traffic of one host's link since the lab started: with Ethernet headers, without preamble and frame check sequence.
+/// Traffic of one host's link since the lab started. Bytes include Ethernet headers, not preamble and frame check
+/// sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct PortCounters {
     /// Number of the host, from 1.
@@ -38,7 +39,7 @@ pub struct LinkTraffic {
 }
 
 impl PortCounters {
-    /// The counts since `earlier`, a reading of the same port.
+    /// The growth of the counts since `earlier`, a reading of the same port.
     ///
     /// # Panics
     /// If `earlier` belongs to another port or is later than `self`.

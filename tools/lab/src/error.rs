@@ -69,7 +69,7 @@ impl LabError {
     }
 }
 
-/// A failed step of building a lab, its place, and the reason from the system or the command.
+/// A failed step of building a lab, with its place and with the reason from the system or the command.
 #[derive(Clone, Debug, PartialEq, Eq, Error, Serialize, Deserialize)]
 #[error("lab setup on {place}: {step}: {reason}")]
 pub struct SetupFailure {
@@ -81,7 +81,7 @@ pub struct SetupFailure {
     pub reason: String,
 }
 
-/// Adds the place and the name of a step to its error.
+/// Adds a place and the name of a step to the step's error.
 pub(crate) trait InStep<T> {
     fn in_step(self, place: &str, step: impl Into<String>) -> Result<T, SetupFailure>;
 }

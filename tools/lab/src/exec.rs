@@ -1,7 +1,7 @@
-//! The client of a host's agent. Runs a program inside a host with this process's standard streams, environment (except
-//! `TMPDIR`) and directory. Forwards signals, and ends as the program ends.
+//! The client of a host's agent. Runs a program inside the host with this process's standard streams, environment
+//! (except `TMPDIR`) and directory. Forwards signals, and ends as the program ends.
 //!
-//! Whatever ends the client, the agent then kills the program's session.
+//! However the client ends, the agent then kills the program's session.
 
 use crate::holder::{EXEC_VERB, SHELL_VERB};
 use crate::message::{self, AgentReply, AgentRequest, ExecRequest};
@@ -64,7 +64,7 @@ fn wait(connection: &OwnedFd, signals: &OwnedFd) -> io::Result<AgentReply> {
 /// Ends this process as `status` says: with the exit code or by the signal.
 fn exit_like(status: ExitStatus) -> ! {
     if let Some(signal) = status.signal() {
-        // If a core file was wanted, the program wrote it.
+        // This process writes no core file. If one was wanted, the program has written it.
         let _ = rustix::process::setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) });
         // SAFETY: no handler is installed; sigemptyset initialises the set before use.
         unsafe {

@@ -1,6 +1,7 @@
 //! The hidden commands by which a program becomes a process of a lab.
 //!
-//! A process must enter namespaces before it has threads. So lab processes are new executions that begin with the hook.
+//! A process must enter namespaces before it has threads. So every lab process is a new execution of the program, whose
+//! `main` begins with [`holder_main_if_requested`].
 
 use crate::{exec, switch};
 use std::ffi::OsString;
@@ -27,7 +28,8 @@ pub fn holder_main_if_requested() {
     }
 }
 
-/// Whether this process was started as a switch process. It must then call the hook, not start another lab.
+/// Whether this process was started as a switch process. Such a process must call [`holder_main_if_requested`], not
+/// start another lab.
 pub(crate) fn hook_was_missed() -> bool {
     std::env::args_os().nth(1).is_some_and(|verb| verb == SWITCH_VERB)
 }

@@ -9,8 +9,8 @@
 //!                   '--anything else, closed--> closed
 //! ```
 //!
-//! Ends when the switch process does: by the parent-death signal. If the switch process died before that signal was
-//! armed, the end of the control socket ends this process. The end of PID 1 kills every process of the host.
+//! The process ends with the switch process, by the parent-death signal. If the switch process died before that signal
+//! was armed, the end of the control socket ends this process. The end of PID 1 kills every process of the host.
 
 use crate::error::InStep;
 use crate::message::{self, AgentReply, AgentRequest, ExecRequest, HostOrder, HostReport};
@@ -37,8 +37,8 @@ const CONTROL_FD: i32 = 3;
 const OPEN_TO_ALL: u32 = 0o1777;
 /// A DPU's interface to its host.
 const PCIE: &str = "pcie0";
-/// Directory for temporary files of this host alone, because programs name them by process ids, which repeat across
-/// hosts. Programs that exchange files across hosts use `/tmp` or any other directory of the machine.
+/// Directory for temporary files of this host alone. Programs name such files by process ids, and hosts have equal
+/// process ids. Programs that exchange files across hosts use `/tmp` or any other directory of the machine.
 pub(crate) const TEMPORARY_DIR: &str = "/run/tmp";
 /// Network that contains the addresses of all DPUs.
 const DPU_NETWORK: &str = "10.77.1.0";
@@ -80,7 +80,7 @@ fn run(spec: &LabSpec, node: LabNode, control: OwnedFd) -> i32 {
             0
         }
         Err(failure) => {
-            // If this fails, nobody is left to notify.
+            // If the send fails, no process is left to notify.
             let _ = message::send(&control, &HostReport::Failed(failure), &[]);
             1
         }
@@ -97,8 +97,8 @@ fn build(
     rustix::system::sethostname(place.as_bytes()).in_step(place, "sethostname")?;
     mount_all(place)?;
     switch::silence_ipv6(place)?;
-    // Loss-based congestion control, as clusters have it, whatever the machine's administrator prefers. Not every
-    // machine lets a namespace choose cubic.
+    // Selects loss-based congestion control, which clusters use, instead of the machine's default. Not every machine
+    // lets a namespace choose cubic.
     let control_of_congestion = |name| switch::set(place, "ipv4/tcp_congestion_control", name);
     control_of_congestion("cubic").or_else(|_| control_of_congestion("reno"))?;
     match message::expect(control) {
@@ -169,7 +169,7 @@ fn configure_links(spec: &LabSpec, node: LabNode, place: &str) -> Result<(), Set
     let mut script = format!("link set lo up\nlink set eth0 gso_max_size {SEGMENTED_BURST_BYTES}\n");
     let at_port = spec.at_port(node.number()) == node;
     if spec.loss().is_some() && at_port {
-        // Each packet is dropped by itself: a burst that crosses the switch whole would be lost whole.
+        // Loss must drop packets one by one. A burst that crosses the switch whole would be lost whole.
         script.push_str("link set eth0 gso_max_segs 1\n");
     }
     let _ = writeln!(script, "address add {}/24 brd + dev eth0\nlink set eth0 up", node.address());
@@ -195,7 +195,8 @@ fn configure_links(spec: &LabSpec, node: LabNode, place: &str) -> Result<(), Set
     tools::run(place, "tc", &["-batch", "-"], &buckets)
 }
 
-/// Configuration of DPU `number` besides its port: the link to its host, and routes to the other hosts and DPUs.
+/// Configuration of DPU `number` except for its switch port: the link to the host, and routes to the other hosts and
+/// DPUs.
 fn routes_of_dpu(spec: &LabSpec, number: u16) -> String {
     let (dpu, host) = (LabNode::Dpu(number), LabNode::Host(number));
     let (own, below) = (dpu.address(), host.address());
@@ -226,7 +227,7 @@ enum ConnectionState {
 
 struct Agent {
     listener: OwnedFd,
-    /// Signals the end of a child.
+    /// A signal descriptor, readable when a child has ended.
     children: OwnedFd,
     connections: Vec<AgentConnection>,
 }
@@ -267,7 +268,7 @@ impl Agent {
             self.connections.push(AgentConnection { socket, state: ConnectionState::Accepted });
         } else {
             let reason = format!("the host runs {MAX_CONNECTIONS} programs already");
-            // If this fails, the client sees the end of the connection.
+            // If the send fails, the client sees the end of the connection.
             let _ = message::send(&socket, &AgentReply::Failed(reason), &[]);
         }
     }
@@ -295,14 +296,14 @@ impl AgentConnection {
                     Some(self)
                 }
                 Err(reason) => {
-                    // If this fails, the client sees the end of the connection.
+                    // If the send fails, the client sees the end of the connection.
                     let _ = message::send(&self.socket, &AgentReply::Failed(reason), &[]);
                     None
                 }
             },
             (ConnectionState::Running(leader), Ok(Some((AgentRequest::Signal(signal), _)))) => {
                 if let Some(signal) = Signal::from_named_raw(signal) {
-                    // The group may have ended already.
+                    // The process group may have ended already.
                     let _ = rustix::process::kill_process_group(*leader, signal);
                 }
                 Some(self)

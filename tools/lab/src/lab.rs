@@ -17,7 +17,7 @@ use std::sync::{Mutex, PoisonError};
 const DEFAULT_NAME: &str = "default";
 /// Path of the running program, which is executed again as a lab's processes and clients.
 const OWN_PROGRAM: &str = "/proc/self/exe";
-/// Time that a switch process has to end its hosts before it is killed, which also ends them.
+/// Time for a switch process to end its hosts. After this time the switch process is killed, which also ends the hosts.
 const END_PATIENCE: Timespec = Timespec { tv_sec: 10, tv_nsec: 0 };
 
 /// An emulated cluster.
@@ -27,13 +27,13 @@ const END_PATIENCE: Timespec = Timespec { tv_sec: 10, tv_nsec: 0 };
 #[derive(Debug)]
 pub struct Lab {
     spec: LabSpec,
-    /// The switch process; 0 inside the lab, which has no process id for it.
+    /// Process id of the switch process; 0 inside the lab, where the switch process has no id.
     pid: i32,
     host_pids: Vec<i32>,
     /// Directory of the agents' sockets as this process sees it.
     sockets: PathBuf,
     control: Mutex<OwnedFd>,
-    /// The switch process if this value owns the lab.
+    /// The switch process, if this value owns the lab.
     owned: Option<Child>,
 }
 
@@ -73,7 +73,8 @@ impl Lab {
             .stdout(Stdio::null())
             .spawn()
             .map_err(system("start the switch process"))?;
-        // From here on every exit ends the child: through Drop, or through the end of the lifeline.
+        // From here on the child ends however this function returns: through `Drop`, or through the end of the
+        // lifeline.
         let pid = i32::try_from(child.id()).expect("process ids fit");
         let mut lab = Self {
             spec: spec.clone(),
@@ -198,13 +199,14 @@ impl Lab {
         self.pid
     }
 
-    /// Process ids of the hosts' first processes, then of their DPUs', as the switch process sees them; 0 if down.
+    /// Process ids of the first process of each host, then of each DPU, as the switch process sees them; 0 for a node
+    /// that is down.
     pub fn host_pids(&self) -> &[i32] {
         &self.host_pids
     }
 
-    /// Counters of every port of the switch, in the order of the hosts. Takes well under a millisecond per host. In a
-    /// lab with DPUs they count the DPUs' ports.
+    /// Counters of every port of the switch, in the order of the hosts. In a lab with DPUs these are the ports of the
+    /// DPUs. Takes well under a millisecond per host.
     pub fn counters(&self) -> Result<Vec<PortCounters>, LabError> {
         Ok(self.link_counters()?.switch)
     }
@@ -233,8 +235,8 @@ impl Lab {
     /// A command that runs `program` inside `host` (`h1`, `h1-dpu` or an address).
     ///
     /// The program gets the command's standard streams, environment and directory; only `TMPDIR` names a directory of
-    /// that host. The command exits with the program's exit code or by its signal. It forwards SIGINT, SIGTERM, SIGHUP,
-    /// SIGQUIT, SIGUSR1 and SIGUSR2. Killing the command kills the program's session.
+    /// that host. The command exits with the program's exit code, or by the signal that ended the program. The command
+    /// forwards SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1 and SIGUSR2. Killing the command kills the program's session.
     pub fn command(&self, host: &str, program: impl AsRef<OsStr>) -> Result<Command, LabError> {
         let (_, socket) = self.agent(host)?;
         let mut command = Command::new(OWN_PROGRAM);
@@ -274,7 +276,8 @@ impl Drop for Lab {
     }
 }
 
-/// Waits for the end of a switch process. Kills it if it was not asked to end, or does not end in time.
+/// Waits for the end of a switch process. Kills the process if no end was requested, or if the process does not end in
+/// time.
 fn await_end(pidfd: &OwnedFd, requested: bool) -> io::Result<()> {
     let mut fds = [PollFd::new(pidfd, PollFlags::IN)];
     if requested && rustix::io::retry_on_intr(|| rustix::event::poll(&mut fds, Some(&END_PATIENCE)))? > 0 {

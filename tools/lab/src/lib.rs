@@ -11,9 +11,10 @@
 //!                                                       eth0, agent      eth0, agent
 //! ```
 //!
-//! With DPUs (`4x1gbit+dpu`) every host has a second set of namespaces beside it, `h1-dpu`. The port at the switch is
-//! then the DPU's. Another veth pair with token buckets joins DPU and host, faster than the port as PCIe is faster than
-//! a NIC. The DPU routes for its host, which reaches the others through it under the usual addresses.
+//! With DPUs (`4x1gbit+dpu`) every host has a DPU beside it: a second set of namespaces, `h1-dpu`. The port at the
+//! switch then belongs to the DPU. Another veth pair with token buckets joins DPU and host. This pair is faster than
+//! the port, as PCIe is faster than a NIC. The DPU routes for its host, which reaches other hosts through the DPU under
+//! the usual addresses.
 //!
 //! ```text
 //!  switch p1 ---- eth0 [h1-dpu, 10.77.1.1, routes] pcie0 ---- eth0 [h1, 10.77.0.1]
@@ -21,20 +22,19 @@
 //!
 //! Invariants:
 //! - No name exists outside the lab's namespaces: no `ip netns`, no interface, no firewall rule of the machine. A lab
-//!   ends with its processes, and those end with the switch process, which ends with its owner (see `switch`).
+//!   ends when its processes end. They end with the switch process, which ends with the lab's owner (see `switch`).
 //! - Hosts reach each other through the switch and through files, never through shared memory, abstract sockets,
 //!   process ids or cross-memory attach.
-//! - Every host has its own directory for temporary files, which `TMPDIR` names for its programs. Programs name such
-//!   files by process ids, and equal programs on all hosts have equal ids. All else, including `/tmp`, is the
-//!   machine's.
+//! - Every host has its own directory for temporary files, which `TMPDIR` names for the host's programs. Programs name
+//!   such files by process ids, and equal programs on all hosts have equal ids. Other directories for files, such as
+//!   `/tmp`, are the machine's.
 //! - As on real networks, joining a multicast group takes effect shortly after the call returns, when the membership
 //!   report reaches the switch.
-//! - Counters are the queueing disciplines' own, never corrected.
+//! - Counters are read from the queueing disciplines, and never corrected.
 //!
-//! The switch and host processes are the calling program, executed again: its `main` starts with
+//! The switch and host processes are new executions of the calling program, whose `main` starts with
 //! [`holder_main_if_requested`].
 //! Never changes the machine's own network or raises privileges; unprivileged callers get a user namespace. Keeps no
-//! state except the state file of a detached lab.
 //! state other than the state file of a detached lab.
 
 mod counters;

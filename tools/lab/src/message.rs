@@ -28,7 +28,7 @@ const MAX_FDS: usize = 4;
 pub(crate) enum SwitchRequest {
     /// First message on the lifeline: build this lab.
     Build(LabSpec),
-    /// Makes the lab outlive its lifeline.
+    /// Keep the lab alive after the end of its lifeline.
     Detach,
     /// Report the lab's shape and processes.
     Describe,
@@ -60,7 +60,7 @@ pub(crate) enum SwitchReply {
 pub(crate) struct LinkCounters {
     /// Links to the switch.
     pub(crate) switch: Vec<PortCounters>,
-    /// Links from host to DPU; none without DPUs.
+    /// Links from host to DPU; empty without DPUs.
     pub(crate) pcie: Vec<PortCounters>,
 }
 
@@ -74,7 +74,8 @@ pub(crate) enum HostOrder {
 /// Reports of a host process to the switch process while the lab is built.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum HostReport {
-    /// The host is up. A routing socket of its network namespace is attached; the numbers are its interfaces'.
+    /// The host is up. A routing socket of its network namespace is attached. The numbers are the indices of its
+    /// interfaces.
     Ready { eth0: i32, pcie0: Option<i32> },
     /// The host cannot be built.
     Failed(SetupFailure),

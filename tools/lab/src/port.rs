@@ -12,12 +12,12 @@ const EPHEMERAL: &str = "/proc/sys/net/ipv4/ip_local_port_range";
 /// Conventional ports of other programs lie mostly below this number.
 const FIRST: u32 = 10_000;
 
-/// Ports that one process tries before the next process's begin.
+/// Distance between the first ports of processes with neighbouring ids.
 const OF_ONE_PROCESS: u32 = 64;
 
-/// A port at which nobody listens, that no other call of this process returned, and that the kernel assigns to nobody.
-/// It lies below the kernel's range of automatic ports. The port of a socket just closed would not do: the kernel may
-/// assign it to another process before the intended one listens.
+/// Returns a port at which no process listens, that no other call of this process returned, and that the kernel never
+/// assigns by itself. The port lies below the kernel's range of automatic ports. The port of a socket that was just
+/// closed would not do: the kernel may assign such a port to another process before the intended process listens.
 ///
 /// # Errors
 /// When the kernel's range cannot be read, or no port below it is free.

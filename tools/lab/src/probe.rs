@@ -5,9 +5,9 @@ use crate::{Lab, LabSpec, LossScope, PacketLoss, SpecError, tools};
 /// One requirement of labs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LabCheck {
-    /// The trial.
+    /// The requirement that was tried.
     pub what: String,
-    /// Whether it works.
+    /// Whether the trial succeeded.
     pub ok: bool,
     /// The remedy if the trial fails; empty if it succeeds.
     pub remedy: String,
@@ -19,7 +19,8 @@ impl LabCheck {
     }
 }
 
-/// Checks for the tools, and starts labs of two hosts with and without loss. Needs the hook, see [`Lab::start`].
+/// Checks for the tools, and starts labs of two hosts with and without loss. The caller's `main` must begin as for
+/// [`Lab::start`].
 pub fn probe() -> Vec<LabCheck> {
     let tool = |(name, package): (&str, &str)| {
         let missing = tools::find(name).is_none().then(|| format!("install {package}"));

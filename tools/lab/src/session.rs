@@ -43,7 +43,8 @@ fn become_session_leader() -> io::Result<()> {
 
 /// Kills every process of the session that `leader` leads.
 ///
-/// A process that has made its own session (a daemon) lives on, as after an ssh connection, until its host ends.
+/// A process that has created a session of its own (a daemon) lives on, as after an ssh connection, until its host
+/// ends.
 pub(crate) fn kill(leader: Pid) {
     for _ in 0..KILL_ROUNDS {
         let members = living_members(leader);

@@ -10,17 +10,17 @@ use thiserror::Error;
 
 /// Bytes that a token bucket holds, at both ends of every link.
 pub(crate) const BURST_BYTES: u32 = 64 * 1024;
-/// Largest burst of payload that TCP passes down at once (`gso_max_size`). With its packets' headers it fits a token
-/// bucket, which passes it whole, like an adapter that segments. The bucket would split larger bursts packet by packet,
-/// each with a timer, at several times the processor time.
+/// Largest burst of payload that TCP passes down at once (`gso_max_size`). Such a burst fits a token bucket, packet
+/// headers included. The bucket then passes the burst whole, like an adapter that segments. The bucket would split a
+/// larger burst into packets, each with a timer, at several times the processor time.
 pub(crate) const SEGMENTED_BURST_BYTES: u32 = 60_000;
 /// Most bytes that wait in front of a token bucket before it drops.
 pub(crate) const QUEUE_LIMIT_BYTES: u32 = 1024 * 1024;
-/// `tc` takes rates in bits and the kernel keeps bytes; slower links are useless.
+/// Smallest rate. `tc` takes rates in bits and the kernel keeps bytes; slower links are useless.
 const MIN_RATE: u64 = 8_000;
-/// One terabit per second: above it the kernel's 64-bit nanosecond arithmetic loses precision.
+/// One terabit per second. At higher rates the kernel's 64-bit nanosecond arithmetic loses precision.
 const MAX_RATE: u64 = 1_000_000_000_000;
-/// IPv4's minimum for a host that takes part in multicast without surprises.
+/// Smallest MTU at which IPv4 multicast works on a host without surprises.
 const MIN_MTU: u32 = 256;
 /// A whole packet must fit the token bucket.
 const MAX_MTU: u32 = 64_000;
@@ -42,7 +42,7 @@ const DPU_SUFFIX: &str = "+dpu";
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LabSpec {
     hosts: u16,
-    /// 0 means no limit; likewise in `pcie_bits_per_s`.
+    /// 0 means no limit, as in `pcie_bits_per_s`.
     rate_bits_per_s: u64,
     mtu: u32,
     loss: Option<PacketLoss>,
@@ -142,7 +142,8 @@ pub struct LinkLimits {
 }
 
 impl LinkLimits {
-    /// Rate of the token bucket; none means no limit. Counts Ethernet headers, not preamble and frame check sequence.
+    /// Rate of the token bucket; `None` means no limit. The rate counts Ethernet headers, not preamble and frame check
+    /// sequence.
     pub fn rate_bits_per_s(&self) -> Option<u64> {
         (self.rate_bits_per_s > 0).then_some(self.rate_bits_per_s)
     }
@@ -171,7 +172,7 @@ pub struct PacketLoss {
 }
 
 impl PacketLoss {
-    /// Loss of `percent` (0 ..= 100) of the packets in `of`.
+    /// Loss of `percent` (0 ..= 100) of the packets in the scope `of`.
     pub fn new(percent: f64, of: LossScope) -> Result<Self, SpecError> {
         if !(0.0..=100.0).contains(&percent) {
             return Err(SpecError::Loss { percent: percent.to_string() });
@@ -253,7 +254,7 @@ impl FromStr for LabSpec {
     }
 }
 
-/// Formats the shape without options, so that it parses.
+/// Formats the shape without options, in the syntax that parsing accepts.
 impl fmt::Display for LabSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let dpus = if self.pcie_bits_per_s.is_some() { DPU_SUFFIX } else { "" };

@@ -1,6 +1,7 @@
-//! Records of detached labs: one JSON file per name, in a directory that only its user can use.
+//! Records of detached labs: one JSON file per name, in a directory that only the user can access.
 //!
-//! A process counts as a lab's only if its id and start time agree, so a reused id never passes for a lab.
+//! A recorded process counts as the lab's only if its id and start time agree. So a reused process id never passes for
+//! a lab.
 
 use crate::LabError;
 use rustix::fs::FlockOperation;
@@ -29,7 +30,7 @@ impl LabState {
     }
 }
 
-/// Reads field 22 of proc_pid_stat(5). A zombie has ended.
+/// Reads field 22 of proc_pid_stat(5). A zombie counts as ended.
 fn start_time(pid: i32) -> io::Result<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
     let fields = stat.rsplit_once(") ").map_or("", |(_, fields)| fields);

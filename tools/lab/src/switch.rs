@@ -7,9 +7,9 @@
 //!      '--> reported, ended        '--last host gone                                     ended
 //! ```
 //!
-//! Invariants: single-threaded, so that the hosts' parent-death signals concern the whole process. Runs in its own
-//! session, so that a terminal's Ctrl-C reaches the owner alone. Holds no descriptor of the owner except the lifeline
-//! and, until the lab is built, standard error. The invariants hold for the hosts, too.
+//! Invariants: the process is single-threaded, so that the hosts' parent-death signals concern the whole process. It
+//! runs in its own session, so that a terminal's Ctrl-C reaches the owner alone. It holds no descriptor of the owner
+//! except the lifeline and, until the lab is built, standard error. The host processes have these invariants, too.
 
 use crate::counters::{self, LinkTraffic};
 use crate::error::InStep;
@@ -38,10 +38,10 @@ pub(crate) const HOSTS_FILE: &str = "/run/outboard-lab/hosts";
 /// Connections served at a time; further ones wait.
 const MAX_CLIENTS: usize = 64;
 const PLACE: &str = "switch";
-/// Time that a host may take to answer a membership query, in 1/100 s. Until this time after its start a bridge floods
-/// multicast to every port, because it does not know the members yet.
+/// Time that a host may take to answer a membership query, in 1/100 s. For this long after its start, a bridge floods
+/// multicast to every port, because the bridge does not know the members yet.
 const QUERY_RESPONSE_CENTISECONDS: u64 = 20;
-/// The kernel counts that time in ticks of up to 10 ms.
+/// Allowance for the kernel, which counts the query response time in ticks of up to 10 ms.
 const TICKS: Duration = Duration::from_millis(20);
 
 /// Path of the switch process's socket inside the lab.
@@ -54,7 +54,7 @@ pub(crate) fn inside() -> bool {
     control_socket().exists()
 }
 
-/// The `tc` command for either end of a link. Without a rate limit it is a queue that only counts.
+/// The `tc` command for either end of a link. Without a rate limit the command sets up a queue that only counts.
 pub(crate) fn token_bucket(link: LinkLimits, device: &str) -> String {
     let queue = match link.rate_bits_per_s() {
         Some(rate) => format!("tbf rate {rate}bit burst {BURST_BYTES} limit {QUEUE_LIMIT_BYTES}"),
@@ -86,7 +86,7 @@ pub(crate) fn set(place: &str, setting: &str, value: &str) -> Result<(), SetupFa
 }
 
 /// Gives the calling process's mount namespace an empty `/run` with the lab's directory, and with the user's session
-/// directory if it lies there.
+/// directory if `/run` contained it.
 pub(crate) fn private_run(place: &str) -> Result<(), SetupFailure> {
     // Some distributions find their programs through links in /run.
     let links: Vec<_> = fs::read_dir("/run")
@@ -158,7 +158,7 @@ fn run(lifeline: OwnedFd) -> i32 {
 struct UpHost {
     pid: Pid,
     pidfd: OwnedFd,
-    /// Open while this process lives; its closing ends the host.
+    /// Stays open while the switch process lives. Closing the socket ends the host.
     control: OwnedFd,
     /// The token buckets at the host's ends of its links.
     ends: Option<BucketHandles>,
@@ -176,13 +176,13 @@ struct BucketHandles {
 /// A connection that sends requests.
 struct Client {
     socket: OwnedFd,
-    /// Whether the lab ends with this client. The lifeline is the owner until the lab is detached.
+    /// Whether the lab ends when this client disconnects: true for the lifeline, until the lab is detached.
     is_owner: bool,
 }
 
 struct Switch {
     spec: LabSpec,
-    /// In the order of [`LabSpec::nodes`]; none for a host that is down.
+    /// Hosts and DPUs in the order of [`LabSpec::nodes`]; `None` for a node that is down.
     hosts: Vec<Option<UpHost>>,
     routing: OwnedFd,
     /// Host number by interface index of its port.
@@ -253,11 +253,12 @@ impl Switch {
                 clients.push(Client { socket, is_owner: false });
             }
         }
-        // Clients wait for the end of their connections to learn of the lab's end, so hosts end first.
+        // Clients take the end of their connections for the end of the lab, so hosts end first.
         self.end();
     }
 
-    /// Serves one request; keeps the client unless it has gone. The lab is over when its owner has gone.
+    /// Serves one request; returns the client unless it has disconnected. The lab is over when its owner has
+    /// disconnected.
     fn answer(&mut self, mut client: Client) -> Option<Client> {
         let Ok(Some((request, _))) = message::receive(&client.socket) else {
             self.over |= client.is_owner;
@@ -343,7 +344,7 @@ impl Switch {
         Ok(())
     }
 
-    /// Drops hosts that were killed from outside.
+    /// Drops hosts that another process has killed.
     fn bury(&mut self) {
         for host in &mut self.hosts {
             host.take_if(|host| host.has_ended());
@@ -385,7 +386,7 @@ fn enter_namespaces() -> Result<(), SetupFailure> {
         Err(rustix::io::Errno::PERM) => {}
         Err(e) => return Err(SetupFailure::new(PLACE, "unshare namespaces", io::Error::from(e))),
     }
-    // SAFETY: as above.
+    // SAFETY: single-threaded, and none of these flags unshares descriptors.
     unsafe { rustix::thread::unshare_unsafe(wanted | UnshareFlags::NEWUSER) }
         .in_step(PLACE, "unshare a user namespace")?;
     let maps = [("setgroups", "deny".to_owned()), ("uid_map", format!("0 {uid} 1")), ("gid_map", format!("0 {gid} 1"))];
@@ -454,7 +455,7 @@ fn configure(spec: &LabSpec, hosts: &[UpHost]) -> Result<Instant, SetupFailure> 
              link set p{number} master sw up"
         );
         buckets.push_str(&token_bucket(spec.link(), &format!("p{number}")));
-        // A switch floods packets for a host from which it has received nothing yet.
+        // A bridge floods packets for a host from which the bridge has received nothing yet.
         let _ = writeln!(addresses, "fdb replace {mac} dev p{number} master static");
     }
     for (number, (host, dpu)) in (1_u16..).zip(at_host.iter().zip(at_dpu)) {

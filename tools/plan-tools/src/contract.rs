@@ -1,7 +1,7 @@
 //! Contracts of the collectives, for [`crate::verify()`].
 //!
-//! The contracts follow from the definitions of the collectives and, if the order of contributions is promised, of the
-//! algorithms. They never follow from the code that makes the programs.
+//! Contracts follow from the definitions of the collectives. If the order of contributions is promised, contracts also
+//! follow from the definitions of the algorithms. No contract follows from the code that builds the programs.
 
 use outboard_plan::alltoall::Blocks;
 use outboard_plan::selection::{Choice, Collective};
@@ -15,7 +15,8 @@ pub fn contract(choice: Choice, arguments: &Arguments<'_>, rank: Rank) -> Result
     let ranks = topology.ranks();
     let total = || bytes.checked_mul(ranks.into()).ok_or(PlanError::Bytes { ranks });
     let at = |rank: Rank| u64::from(rank.0) * bytes;
-    // Blocks of equal size, in the order of ranks; the rank holds the bytes of each from `from` on.
+    // Blocks of equal size in the order of ranks. Each block holds the bytes of its source's contribution from `from`
+    // on.
     let of_all = |from| {
         let block = |q| PromisedSpan::of_one(Span::output(at(q), bytes), q, from);
         (0..ranks).map(Rank).map(block).collect::<Vec<_>>()
@@ -85,7 +86,7 @@ fn moved(rank: Rank, input_bytes: u64, output_bytes: u64, mut after: Vec<Promise
     Contract { element_bytes: None, input_bytes, output_bytes, before, after }
 }
 
-/// The contract of a reduction of vectors of `bytes` bytes; the output of `rank` is as long as its result.
+/// The contract of a reduction of vectors of `bytes` bytes; the output of `rank` has the length of the rank's result.
 fn combined(rank: Rank, arguments: &Arguments<'_>, bytes: u64, after: Vec<PromisedSpan>) -> Contract {
     let output_bytes = after.iter().filter_map(|one| one.span.end()).max().unwrap_or(0);
     Contract { element_bytes: Some(arguments.element_bytes), ..moved(rank, bytes, output_bytes, after) }
@@ -149,8 +150,9 @@ fn led_by(leader: Option<Rank>, mut ranks: Vec<Rank>) -> Vec<Rank> {
     ranks
 }
 
-/// The order in which halving distances combine: places sorted by their bit-reversed numbers, each with its ranks. If
-/// `excess` ranks exceed a power of two, the first `2 * excess` ranks share places in pairs.
+/// The order in which recursive halving combines contributions: places sorted by bit-reversed number, each with its
+/// ranks. If the number of ranks exceeds a power of two by `excess`, the first `2 * excess` ranks share places in
+/// pairs.
 fn reversed_bits(ranks: u32) -> impl Iterator<Item = u32> {
     let rounds = ranks.ilog2();
     let excess = ranks - (1 << rounds);

@@ -1,4 +1,4 @@
-//! Plans for datapath accelerators ([`outboard_nic::datapath`]): the unchanged programs, if they multicast.
+//! Plans for datapath accelerators ([`outboard_nic::datapath`]): the unchanged programs of calls that multicast.
 
 use std::sync::Arc;
 

@@ -1,20 +1,21 @@
 //! Estimates the time of programs on a cluster by simulating them event by event.
 //!
-//! Every host has one processor (that of its service process) and one link with a way out and a way in. Each of the
-//! three does one thing at a time, first come first served:
+//! Every host has one processor (for its service process) and one link with a way out and a way in. Each of these three
+//! resources does one thing at a time, first come first served:
 //!
 //! | step | takes |
 //! |---|---|
 //! | send to another host | processor `message`, way out `bytes / bandwidth`; then the send is complete |
-//! | its receive | `latency` after the first byte left: way in `bytes / bandwidth`, processor `message` |
+//! | receive from another host | `latency` after the first byte left: way in `bytes / bandwidth`, processor `message` |
 //! | send to a rank of the host | processor `message` and `bytes / copy`; then both ends are complete |
 //! | multicast | processor `message`, way out at the multicast rate |
-//! | its receives | all at once, `latency` later: way in, processor `message`, a copy for each rank but one (MC-2) |
+//! | multicast receives | all at once, `latency` later: way in, processor `message`, a copy per rank but one (MC-2) |
 //! | copy, reduce | processor, `bytes / copy` or `bytes / reduce` |
 //!
 //! The ready barrier (MC-4) comes first unless the call pulls, and the handshake (MC-7) follows multicasts. This module
-//! is the reference for the closed forms of [`outboard_plan::selection::formula`], which name the longest path alone.
-//! Its time and memory grow with all steps of all ranks: it is for people and tests, not for the choice at a call.
+//! is the reference for the closed forms of [`outboard_plan::selection::formula`]; the closed forms cover the longest
+//! path alone. The time and memory of a simulation grow with all steps of all ranks. So this module is for people and
+//! tests, not for the choice at a call.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
@@ -240,14 +241,14 @@ impl<'a> PlanPlayer<'a> {
         *processor
     }
 
-    /// Occupies the processor; afterwards the step is complete, or its message has arrived.
+    /// Occupies the processor. Then the work on the step is complete; for a receive, the message has arrived.
     fn work(&mut self, node: StepNode, at: Picoseconds, takes: Picoseconds) -> Picoseconds {
         let end = self.occupy(node, at, takes);
         self.push(end, PlayEvent::Complete(node));
         end
     }
 
-    /// Completes a step. For a receive, only its message has arrived, so it may still wait for earlier steps.
+    /// Marks the work on a step as complete. A receive whose message has arrived may still wait for earlier steps.
     fn complete(&mut self, at: Picoseconds, node: StepNode) {
         if self.graph.source(node).is_some() {
             self.awaits[node] -= 1;

@@ -1,9 +1,8 @@
 //! Fits the cost parameters of a cluster to measured times of calls.
 //!
-//! A call's time is a sum of terms times parameters (`cost.rs`), so the parameters follow by least squares. The errors
-//! are relative, because short calls count as much as long ones, and no parameter is negative. Parameters that the
-//! calls do not determine stay unchanged. Floating-point numbers do no harm here, because one result is written down
-//! for all ranks.
+//! A call's time is a sum of terms times parameters (`cost.rs`), so the parameters follow by least squares. Errors are
+//! relative, because short calls count as much as long ones. No parameter is negative. Parameters that the calls do not
+//! determine stay unchanged. Floating-point numbers do no harm here, because one result is written down for all ranks.
 
 use outboard_plan::selection::{Case, Choice, Cost, terms};
 use outboard_units::{Duration, Rate};
@@ -23,10 +22,11 @@ const PARAMETERS: usize = 7;
 const HOLD: f64 = 0.01;
 /// The smallest factor by which one round scales a parameter.
 const LEAST: f64 = 0.05;
-/// Most fits, each from the result of the last. A better estimate shows better whether link or processor limits a
-/// call, and frees the parameters from their old values.
+/// Largest number of fits, each from the result of the previous fit. A better estimate shows better whether link or
+/// processor limits a call. Further fits also free the parameters from their old values.
 const ROUNDS: usize = 8;
-/// Most descent steps, each over all parameters. The descent ends much earlier if the calls determine all parameters.
+/// Largest number of descent steps, each over all parameters. The descent ends much earlier if the calls determine all
+/// parameters.
 const STEPS: usize = 5_000;
 
 /// Nanoseconds of each term of a sample at `cost`.
@@ -52,8 +52,8 @@ pub fn factor(cost: &Cost, sample: &CostSample) -> f64 {
     (model / took).max(took / model.max(1.0))
 }
 
-/// The cost that explains the times of `samples` best. Parameters that the samples do not determine stay as in `start`,
-/// and the result has multicast if `start` has it.
+/// The cost that explains the times of `samples` best. Parameters that the samples do not determine stay as in `start`.
+/// The result has multicast if `start` has multicast.
 pub fn fit(start: &Cost, samples: &[CostSample]) -> Cost {
     let mut cost = *start;
     for _ in 0..ROUNDS {
@@ -112,7 +112,8 @@ fn scaled(cost: &Cost, factors: [f64; PARAMETERS]) -> Cost {
     }
 }
 
-/// Rounds to four digits, as measurements are no more precise. At least 1, so that a parameter can grow again.
+/// Rounds to four digits, because measurements are no more precise. The result is at least 1, so that a parameter can
+/// grow again.
 fn readable(value: f64) -> u64 {
     let unit = 10f64.powf((value.max(1.0).log10().floor() - 3.0).max(0.0));
     ((value / unit).round() * unit).max(1.0) as u64

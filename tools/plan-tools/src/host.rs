@@ -1,4 +1,4 @@
-//! Plans for processes that progress them themselves ([`outboard_nic::host`]): the unchanged programs.
+//! Plans that processes progress themselves ([`outboard_nic::host`]): the unchanged programs.
 
 use std::sync::Arc;
 

@@ -3,7 +3,7 @@
 use outboard_plan::selection::{Case, Choice, Collective};
 use outboard_plan::{Arguments, Program, ProgramBuilder, Rank, Span, Topology, program};
 
-/// Messages between two ranks of a call that pulls: a block, its announcement, the request for it.
+/// Indices of messages between two ranks of a call that pulls: the block, its announcement, the request for the block.
 const BLOCK: u32 = 0;
 const ANNOUNCED: u32 = 1;
 const ASKED: u32 = 2;
@@ -38,7 +38,7 @@ fn block(case: &Case, source: Rank, destination: Rank) -> u64 {
 }
 
 /// A program that pulls (SP-5), with its announcements. A rank announces its blocks to the first rank of each host,
-/// which stands for the service process there. That rank requests all of them once.
+/// which stands for the host's service process. This first rank requests all blocks once.
 fn pulled(case: &Case, topology: &Topology, rank: Rank) -> Program {
     let all = || (0..case.ranks).map(Rank);
     let here = topology.host_of(rank);

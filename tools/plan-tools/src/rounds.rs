@@ -1,8 +1,8 @@
 //! The round in which each message of a plan travels.
 //!
 //! A message's round is the length of the longest chain of messages that must have arrived, one after another, before
-//! it can be sent. Messages of round 0 wait for none. Rounds are the part of time that order alone determines: drawings
-//! of plans show them, and a task list that keeps their order on every rank cannot deadlock.
+//! the message can be sent. Messages of round 0 wait for none. Rounds are the part of time that order alone determines.
+//! Drawings of plans show rounds. A task list that keeps the order of rounds on every rank cannot deadlock.
 //!
 //! Invariants: a message waits only for messages of earlier rounds; messages are sorted by round, then by sender, then
 //! by step, then by receiver.
@@ -10,7 +10,7 @@
 use crate::verify::{StepEvent, StepGraph, VerifyError, well_formed};
 use outboard_plan::{Op, OpId, Program, Rank};
 
-/// A message from one rank to another, in a round from 0; a multicast has no index.
+/// A message from one rank to another. Rounds count from 0. A multicast has no index.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RoundMessage {
     pub round: u32,
@@ -47,7 +47,8 @@ impl Rounds {
     pub fn of(programs: &[Program]) -> Result<Rounds, VerifyError> {
         well_formed(programs)?;
         let graph = StepGraph::new(programs)?;
-        // By node: number of rounds whose messages have arrived when its step starts, and when it is complete.
+        // By node: the number of rounds whose messages have arrived when the node's step starts, and when the step is
+        // complete.
         let mut start = vec![0u32; graph.nodes()];
         let mut done = vec![0u32; graph.nodes()];
         for event in graph.order() {

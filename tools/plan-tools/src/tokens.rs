@@ -163,7 +163,7 @@ impl<'a> Scanner<'a> {
         Ok(())
     }
 
-    /// Consumes `token` if it comes next; whether it did.
+    /// Consumes `token` if it comes next; returns whether it came next.
     pub(crate) fn skip_if(&mut self, token: TextToken<'_>) -> Result<bool, SyntaxErrorAt> {
         let next = self.peek()?.1 == token;
         if next {

@@ -1,9 +1,9 @@
 //! Hosts and the network between them, in virtual time: the one driver of service processes for all kinds of scripts.
 //!
 //! The player ([`ScenarioRun`](crate::scenario_run::ScenarioRun), [`sequences`](crate::sequences),
-//! [`hostile`](crate::hostile)) feeds in what ranks do and takes [`steps`](Cluster::step). After
-//! each of both it [polls](Cluster::poll) for notifications of ranks. A service process may have no [`SimulatedHost`]:
-//! its frames go to the player, which may answer.
+//! [`hostile`](crate::hostile)) feeds in the acts of ranks and takes [`steps`](Cluster::step). After each input and
+//! each step the player [polls](Cluster::poll) for notifications of ranks. A service process may have no
+//! [`SimulatedHost`]: frames for that service process go to the player, which may answer.
 //!
 //! Invariants: what happens is a function of the plan, the seed, and the player's inputs and their times. Nothing
 //! happens between the player's calls. Never knows what ranks call, nor which results are right.
@@ -135,7 +135,7 @@ pub(crate) struct ClusterPlan<'a> {
 #[derive(Debug)]
 pub(crate) struct Cluster<P> {
     pub(crate) hosts: Vec<SimulatedHost>,
-    /// By host.
+    /// Inboxes by host.
     pub(crate) inboxes: Vec<Inbox>,
     pub(crate) dice: Dice,
     /// This host neither sends nor receives frames: all its frames are shown to the player.
@@ -322,7 +322,7 @@ impl<P: std::fmt::Debug> Cluster<P> {
             match action {
                 HostAction::Frame(frame) => self.frame_out(frame),
                 HostAction::Batch(batch) => self.batch_out(now, host, batch),
-                // Letters may overtake each other.
+                // Letters between engines may overtake each other.
                 HostAction::Letter(letter) => {
                     let at = now + self.plan.latency + self.dice.up_to(self.plan.join_delay);
                     self.queue.schedule(at, ClusterEvent::Input { host: letter.to, input: Input::Letter(letter) });

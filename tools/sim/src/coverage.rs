@@ -61,7 +61,7 @@ kinds! {
         Restarted = "service process restarted",
         Misconfigured = "host misconfigured",
         Disputed = "ranks disagreed",
-        /// A script of [`crate::hostile`] causes this, and the variants below.
+        /// A script of [`crate::hostile`] causes this fault and all faults below.
         FrameOverwritten = "hostile: frame overwritten",
         FrameForged = "hostile: frame forged",
         DatagramForged = "hostile: datagram forged",

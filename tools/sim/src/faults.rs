@@ -39,11 +39,11 @@ pub struct Faults {
     pub drop: Vec<u64>,
     /// Times in which nothing reaches a host.
     pub blackouts: Vec<HostPause>,
-    /// Times in which nothing that one host sends reaches another.
+    /// Times in which nothing that one host sends reaches another host.
     pub cuts: Vec<LinkCut>,
-    /// How long after a cut a connection resumes, since the kernel retries less and less often. Frames sent until then
-    /// arrive together, in order. A frame that would wait for 4 s is lost. Zero: all frames of the cut are lost, no
-    /// others.
+    /// Delay from the end of a cut until a connection resumes: the kernel retries less and less often. Frames sent
+    /// until then arrive together, in order. A frame that would wait for 4 s is lost. Zero: all frames of the cut are
+    /// lost, and no other frames.
     pub backoff: Duration,
     /// Connections that the fabric gives up although both ends live.
     pub abandoned: Vec<AbandonedConnection>,
@@ -64,7 +64,7 @@ pub struct Faults {
     pub misconfigured: Option<usize>,
 }
 
-/// Longer than other hosts consider a silent service process alive.
+/// Longest delay of a replayed datagram: longer than other hosts consider a silent service process alive.
 pub(crate) const REPLAY: Duration = Duration::from_secs(8);
 
 /// How long a kernel retries before it gives up a connection.
@@ -77,7 +77,7 @@ pub struct HostPause {
     pub lasting: Duration,
 }
 
-/// A span of time in which nothing from one host reaches another.
+/// A span of time in which nothing from one host reaches another host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LinkCut {
     pub from: usize,
@@ -174,7 +174,7 @@ pub(crate) struct Fate {
     pub(crate) jitter: Duration,
     /// Further delay of `late` and `again`.
     pub(crate) late_by: Duration,
-    /// Datagrams that arrive once more, and the delay after which they do.
+    /// Datagrams that arrive once more, with the delay of the repeated arrival.
     pub(crate) replayed: (u64, Duration),
 }
 
@@ -182,7 +182,7 @@ pub(crate) struct Fate {
 #[derive(Debug)]
 pub(crate) struct Dice {
     rng: ChaCha8Rng,
-    /// A stream of its own, so that forgeries change nothing else.
+    /// A random stream of its own, so that forgeries change no other decision.
     forger: ChaCha8Rng,
     /// The faults, with the numbers of lost deliveries in order.
     faults: Faults,
@@ -319,8 +319,9 @@ impl Dice {
         hit
     }
 
-    /// Makes 64 throws at once, in integers only: each bit is set with the chance. The loop starts at the lowest binary
-    /// digit: a digit 1 gives a half plus half of the previous chance, a digit 0 half of it.
+    /// Makes 64 throws at once, in integers only: each bit is set with the given chance. The loop starts at the lowest
+    /// binary digit. If the lower digits give the chance p, a digit 1 makes it (1 + p) / 2, and a digit 0 makes it p /
+    /// 2.
     fn mask(&mut self, chance: f64) -> u64 {
         let chance = in_parts(chance);
         match chance {

@@ -1,4 +1,5 @@
-//! The fuzzer's bytes, read as decisions. Behind its end an input yields zeros, so each prefix of an input is an input.
+//! The fuzzer's bytes, read as decisions. After its last byte an input yields zeros, so each prefix of an input is an
+//! input, too.
 
 #[derive(Debug, Clone)]
 pub struct FuzzInput<'a>(&'a [u8]);

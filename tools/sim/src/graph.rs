@@ -1,7 +1,8 @@
 //! Recorded groups drawn by seed, and their results: the reference for the machines (GP-2).
 //!
 //! Events (a message, a copy, a local barrier) are drawn one after the other, and recorded by the members that take
-//! part. The reference carries them out in this order; the members' programs allow every order that dependencies allow.
+//! part. The reference carries the events out in the drawn order. The members' programs allow every order that
+//! dependencies allow.
 //! Invariants: an operation touches no byte that another operation of its member writes in the same round, so all
 //! orders end alike. An event needs only earlier events, so an order exists. Pure.
 
@@ -17,7 +18,7 @@ use crate::pattern::ExpectedPart;
 /// The recordings of all members of a group, and their results.
 #[derive(Debug, Clone)]
 pub(crate) struct RecordedGraph {
-    /// By member.
+    /// Recordings by member.
     pub(crate) recordings: Vec<Arc<Recording>>,
     /// The final contents of each member's buffer.
     pub(crate) parts: Vec<Vec<ExpectedPart>>,
@@ -88,7 +89,7 @@ impl GraphMember {
 }
 
 impl RecordedGraph {
-    /// The graph of this seed for so many members, with messages of up to `scale` bytes.
+    /// The graph of this seed for `members` members, with messages of up to `scale` bytes.
     pub(crate) fn draw(seed: u64, members: usize, scale: u64) -> RecordedGraph {
         let mut rng = ChaCha8Rng::seed_from_u64(seed ^ 0x6772_6170_6800);
         let ranks = members;

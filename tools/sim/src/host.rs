@@ -1,9 +1,10 @@
 //! The driver of one service process: feeds the machine and carries out its orders.
 //!
-//! Follows the contract of [`outboard_proto::Order`] and [`outboard_proto::Transmit`] to the letter. After every
-//! `handle_*` it first carries out the orders in turn, then reports faulted memory. Then it takes events (so that
-//! `Connect` precedes the first frame), and finally transmissions while the fabric has room. Checks every order on the
-//! way. Knows nothing of other hosts or of links; everything that leaves the host goes to the outbox.
+//! The driver follows the contract of [`outboard_proto::Order`] and [`outboard_proto::Transmit`] to the letter. After
+//! every `handle_*` the driver first carries out the orders in turn, then reports faulted memory. Then the driver takes
+//! events (so that `Connect` precedes the first frame), and finally transmissions while the fabric has room. Every
+//! order is checked. The driver knows nothing of other hosts or of links; everything that leaves the host goes to the
+//! outbox.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
@@ -70,8 +71,8 @@ pub(crate) enum HostAction {
     Overdue(Box<Overdue>),
 }
 
-/// Inputs that have arrived at a host and are not handled yet. Every datagram checks all inboxes, so they lie together,
-/// apart from the hosts.
+/// Inputs that have arrived at a host and are not handled yet. Every datagram checks all inboxes, so the inboxes lie
+/// together in memory, apart from the hosts.
 #[derive(Debug, Default)]
 pub(crate) struct Inbox {
     pub(crate) waiting: Vec<(Due, Input)>,
@@ -84,8 +85,8 @@ impl Inbox {
         self.waiting.is_empty()
     }
 
-    /// Adds an input that is due at this time. A timer does not wait: as in a daemon, it is checked again when all
-    /// other inputs have been handled.
+    /// Adds an input that is due at this time. A timer input does not wait: as in a daemon, the timer is checked again
+    /// when all other inputs have been handled.
     pub(crate) fn enqueue(&mut self, due: Due, input: Input) {
         if !matches!(input, Input::Timeout) {
             self.waiting.push((due, input));
@@ -111,7 +112,7 @@ pub(crate) struct SimulatedHost {
     pub(crate) connected: BTreeSet<SpId>,
     pub(crate) joined: BTreeSet<(MulticastChannel, GroupHandle)>,
     pub(crate) batches: BTreeMap<u64, MulticastBatch>,
-    /// Calls and group requests of the ranks that ended or failed, to check the machine's counters.
+    /// Counts of completed and of failed calls and group requests of the ranks, to check the machine's counters.
     pub(crate) completed: u64,
     pub(crate) failed: u64,
     /// Whether other hosts may violate the protocol.
@@ -127,8 +128,8 @@ pub(crate) struct SimulatedHost {
     is_full_of_frames: bool,
     batch_limit: usize,
     faulted: BTreeSet<CallId>,
-    /// The destinations that the machine announced for the payload of the current frame, as far as no order has
-    /// delivered there yet.
+    /// The destinations that the machine announced for the payload of the current frame, without the destinations to
+    /// which an order has delivered already.
     announced: Vec<MemRef>,
     spins: (Instant, u32),
     saboteur: Saboteur,
@@ -241,8 +242,8 @@ impl SimulatedHost {
         self.handle_datagrams(now, batch)
     }
 
-    /// Handles the header of a frame: the rest of its payload may be read into place at once. Other bytes are written
-    /// there instead, because nobody may read that place before the frame is handled.
+    /// Handles the header of a frame. From then on the fabric may read the rest of the payload into place. The
+    /// simulator writes other bytes there, because nobody may read that place before the frame is handled.
     pub(crate) fn handle_frame_header(&mut self, frame: &TransitFrame) -> Result<(), Violation> {
         if self.dead || frame.payload_len == 0 || self.ended.contains(&sp_id(frame.from)) {
             return Ok(());
@@ -323,7 +324,7 @@ impl SimulatedHost {
     }
 
     fn drain(&mut self, now: Instant, payloads: &InputPayloads<'_>) -> Result<(), Violation> {
-        // Whether the machine had nothing to send, and nothing has happened since.
+        // Whether nothing has happened since the machine last had nothing to send.
         let mut settled = false;
         loop {
             while let Some(order) = self.sp.poll_order() {

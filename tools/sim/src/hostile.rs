@@ -5,9 +5,9 @@
 //! writes alone. Datagrams may be forged with either group's key.
 //!
 //! The play demands: nothing panics; references to memory stay within the buffers handed over; queues and staging keep
-//! their bounds; the traffic of one script ends; every call of a sound rank ends once, in time. The first group has
-//! neither 2 nor 3: its calls succeed, with the right bytes unless datagrams were forged. The results of the second
-//! group's calls are not judged.
+//! their bounds; the traffic of one script ends; every call of a sound rank ends once, in time. The first group lacks
+//! the service processes 2 and 3: its calls succeed, with the right bytes unless datagrams were forged. The results of
+//! the second group's calls are not judged.
 //!
 //! Invariant: every string of bytes is a script, and determines the whole play.
 
@@ -39,32 +39,32 @@ use crate::violation::Violation;
 const GROUPS: [&[usize]; 2] = [&[0, 1, 0], &[0, 1, 2, 0]];
 const BROKEN: usize = 2;
 const STRANGER: usize = 3;
-/// Most messages from or to 2 that are remembered for the stranger to send.
+/// Most messages from or to service process 2 that are remembered for the stranger to send.
 const MOST_SEEN: usize = 64;
 const CHUNK: u32 = 1000;
 const STAGING: u64 = 64 << 10;
 /// More than the calls of one play need, so that no call fails because the other group holds scratch.
 const SCRATCH: u64 = 64 << 20;
-/// Limits for one service process: groups, instances in the windows of both, messages on links.
+/// Limits for one service process: groups, instances in the windows of both groups, messages on links.
 const MOST_LOAD: (usize, usize, usize) = (2, 2 * 1024, 16_384);
-/// More calls of a rank would show little more.
+/// Most calls of a rank; further calls would show little more.
 const MOST_CALLS: usize = 600;
 const FLOOD: usize = 5000;
 /// Bytes of the longest script by seed, after the creation of its groups.
 const LONGEST: usize = 600;
-/// By then a silent service process counts as dead, and every call that needs it has failed.
+/// Time after which a silent service process counts as dead, and every call that needs it has failed.
 const LONG: Duration = Duration::from_secs(30);
 
 pub mod acts {
     pub const CALL: u8 = 0;
     pub const WAIT: u8 = 1;
-    /// A frame of 3: a message of others, or any bytes, some of them spoiled.
+    /// The stranger sends a frame: a message of other service processes, or any bytes. Some frames are corrupted.
     pub const FRAME: u8 = 2;
     pub const DATAGRAM: u8 = 3;
-    /// Overwrites a byte of the next frame of 2.
+    /// Overwrites a byte of the next frame of service process 2.
     pub const OVERWRITE: u8 = 4;
     pub const LEAVE: u8 = 5;
-    /// Reports to a sound service process that its connection with 2 or 3 has ended.
+    /// Reports to a sound service process that its connection with service process 2 or 3 has ended.
     pub const LOSE: u8 = 6;
     pub const ACTS: u8 = 7;
 }
@@ -91,7 +91,8 @@ struct HostilePlay {
     overwrites: VecDeque<(u8, u8)>,
     /// Messages, and how many payload bytes came with each.
     seen: VecDeque<(Vec<u8>, u32)>,
-    /// By host 0 and 1: the number of the stranger's next message, and the number that it could acknowledge.
+    /// For hosts 0 and 1: the number of the stranger's next message, and the number that the stranger could
+    /// acknowledge.
     next: [u32; 2],
     received: [u32; 2],
     silenced: bool,
@@ -120,7 +121,7 @@ pub struct HostileOutcome {
     pub coverage: Coverage,
 }
 
-/// A script by seed: both groups are made, by ring or by multicast, and each carries out a call. Then anything follows.
+/// A script by seed. Both groups are made, by ring or by multicast, and each group carries out a call. Any acts follow.
 pub fn script(seed: u64) -> Vec<u8> {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let mut script: Vec<u8> = vec![seed as u8, acts::WAIT, 4];
@@ -369,7 +370,8 @@ impl HostilePlay {
         self.handle(to, Input::Frame(Rc::new(frame)))
     }
 
-    /// A datagram by the key of a group or by none, with any fields, from the address of the rank in its header.
+    /// A datagram with any fields, by the key of a group or by no key. Its source is the address of the rank in its
+    /// header.
     fn datagram(&mut self, input: &mut FuzzInput<'_>) -> Result<(), Violation> {
         self.forged = true;
         self.reach(FaultKind::DatagramForged);
@@ -378,7 +380,7 @@ impl HostilePlay {
         let key = MulticastKey::new(key, true);
         let group = if input.below(8) == 0 { GroupHandle(input.number32()) } else { handle(input.below(2).into()) };
         let (epoch, source, chunk) = (input.number() as u16, input.number() as u16, input.number32());
-        // Everyone with the key can hash, so any hash serves.
+        // Everyone with the key can compute a valid hash, so any hash serves.
         let hash = PayloadHash::default();
         let instance = InstanceId(epoch.into());
         let mut header = DatagramHeader { group, epoch, source, chunk }.encode(&key, instance, hash);
@@ -403,7 +405,7 @@ impl HostilePlay {
         self.handle(to, Input::Datagrams(Rc::new(train), 1))
     }
 
-    /// A frame of service process 2 arrives as the script wants it.
+    /// A frame of service process 2 arrives with the byte that the script overwrites, if any.
     fn overwritten(&mut self, frame: &TransitFrame) -> Result<(), Violation> {
         if self.silenced || frame.to >= BROKEN {
             return Ok(());
@@ -417,7 +419,7 @@ impl HostilePlay {
         self.input_frame(BROKEN, frame.to, header, (frame.payload.clone(), frame.payload_len))
     }
 
-    /// Service process 2 falls silent and the sound ones finish: every call ends, and nothing is left.
+    /// Service process 2 falls silent, and the sound service processes finish: every call ends, and nothing is left.
     fn end(&mut self) -> Result<(), Violation> {
         self.run_for(LONG)?;
         let waiting = self.groups[0].ranks.iter().filter(|seat| !seat.made).count();

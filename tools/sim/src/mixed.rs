@@ -119,7 +119,7 @@ pub fn mixed_calls(seed: u64) -> Scenario {
     if draw.one_in(3) { mixed_messages(seed) } else { mixed_choices(seed) }
 }
 
-/// [`mixed_calls`], where some groups are not made, because a rank dies before its request or is refused the group.
+/// [`mixed_calls`], where some groups are not made: a rank dies before its request, or the rank is refused the group.
 fn mixed_makings(seed: u64) -> Scenario {
     let mut scenario = mixed_calls(seed);
     let mut draw = Draw { rng: ChaCha8Rng::seed_from_u64(seed ^ 0x6d61_6b69_6e67) };
@@ -321,7 +321,7 @@ impl Draw {
         Duration::from_micros(self.rng.random_range(0..=most))
     }
 
-    /// The host of each rank: neighbours share a host, or ranks are dealt like cards.
+    /// The host of each rank: neighbours share a host, or ranks are assigned to the hosts in turn.
     fn hosts(&mut self) -> Vec<usize> {
         let ranks = self.rng.random_range(1..=12usize);
         let per_host = self.rng.random_range(1..=3usize);
@@ -463,7 +463,8 @@ impl Draw {
         faults
     }
 
-    /// Cuts off a host, or a pair, or one direction of a pair, for less or more time than means death.
+    /// Cuts off a host, or a pair, or one direction of a pair. The cut lasts less or more than the silence that counts
+    /// as death.
     fn cuts(&mut self, hosts: usize) -> Vec<LinkCut> {
         let most = self.of(&[20_000, 2_000_000, 12_000_000]);
         let (at, lasting) = (self.micros(50_000), self.micros(most));
@@ -483,8 +484,8 @@ impl Draw {
         some.into_iter().flat_map(|host| LinkCut::off(host, others.iter().copied(), at, lasting)).collect()
     }
 
-    /// Starts another service process in the place of a dead one, with as many new ranks. They make a group with the
-    /// living ranks.
+    /// Starts another service process in the place of a dead one, with as many new ranks. The new ranks make a group
+    /// with the living ranks.
     fn restart(&mut self, scenario: &mut Scenario, death: HostDeath) {
         let ranks = scenario.host_of.iter().filter(|host| **host == death.host).count();
         let dead: Vec<usize> = scenario.faults.dead_hosts.iter().map(|death| death.host).collect();
@@ -494,7 +495,7 @@ impl Draw {
         let mut group = self.group(first + ranks, 0, &scenario.config);
         group.members.retain(|rank| !dead.contains(&scenario.host_of[*rank]));
         group.create = death.at + self.micros(6_000_000);
-        // Settings of calls must name members that are left.
+        // Settings of calls must name members that the group still has.
         for call in &mut group.calls {
             call.in_place.retain(|member| *member < group.members.len());
             call.late.retain(|(member, _)| *member < group.members.len());
@@ -518,7 +519,7 @@ impl Draw {
         faults.jitter = self.micros(jitter);
     }
 
-    /// A pause shorter than any silence that means death.
+    /// A pause shorter than any silence that counts as death.
     fn pause(&mut self, hosts: usize) -> HostPause {
         let most = self.of(&[1_000, 20_000, 700_000]);
         HostPause { host: self.rng.random_range(0..hosts), at: self.micros(50_000), lasting: self.micros(most) }

@@ -24,7 +24,7 @@ pub struct NetworkPlan {
     pub rate: u64,
     /// Service processes that share each pair of links; they have neighbouring numbers.
     pub siblings: usize,
-    /// Time over one link on top of the time that the rate takes.
+    /// Latency of one link, in addition to the time that the rate takes.
     pub latency: Duration,
     /// Bytes that fit in the queue before a link.
     pub queue_bytes: u64,
@@ -110,7 +110,7 @@ impl SerialLink {
         self.queue_bytes.saturating_sub(waiting)
     }
 
-    /// Sends `bytes`, the last of which is there at `ready`. The caller has checked for room.
+    /// Sends `bytes`, of which the last byte is there at `ready`. The caller has checked for room.
     pub(crate) fn pass(&mut self, now: Instant, bytes: u64, ready: Instant) -> Passage {
         let start = self.free_at.max(now);
         let end = (start + self.duration(bytes)).max(ready);

@@ -134,7 +134,8 @@ impl Truth {
                 }
                 true
             }
-            // A rank that could call had the group, and then every member has it.
+            // Only calls end with these errors. A rank that could call had the group, and then every member has the
+            // group.
             Err(GroupError::Failed(
                 CollectiveError::Mismatch { .. }
                 | CollectiveError::Block { .. }
@@ -161,13 +162,13 @@ impl Truth {
         let plan = &scenario.groups[group];
         let member = |rank: &Rank| ((rank.0 as usize) < plan.members.len()).then_some(rank.0 as usize);
         match error {
-            // A lost rank breaks every instance from the first that it has not completed.
+            // A lost rank breaks every instance from the first instance that the rank has not completed.
             CollectiveError::RankLost(rank) => member(rank).is_some_and(|m| {
                 let tagged = |i: u64| plan.calls[i as usize - 1].pattern.is_tagged();
                 // Recordings and messages are called in any order.
                 let completed = |i: u64| !tagged(i) && (1..=i).all(|i| self.done.contains(&(group, m, i)));
-                // In a disputed call, one rank may have ended what it called and left. That breaks the group for
-                // earlier calls, too, and for members that have not yet been notified of the group.
+                // In a disputed call, one rank may have ended the call that it made, and left. The departure breaks the
+                // group for earlier calls, too, and for members that have not yet been notified of the group.
                 let disputed = |i: u64| plan.calls[i as usize - 1].is_disputed() && self.done.contains(&(group, m, i));
                 let ended_another = (1..=plan.calls.len() as u64).any(disputed);
                 ended_another || self.gone.contains(&(group, m)) && !instance.is_some_and(completed)
@@ -181,7 +182,7 @@ impl Truth {
                             let before = plan.create < cut.end() && cut.lasting >= scenario.config.heartbeat;
                             before && [cut.from, cut.to].contains(&host)
                         };
-                        // A host that was stopped for long has not heard from others either, when it resumes.
+                        // A host that was stopped for long has received nothing from others, either, when it resumes.
                         let stopped = |stall: &HostPause| {
                             let long = stall.lasting >= scenario.config.dead_after / 2;
                             let among = plan.members.iter().any(|rank| scenario.host_of[*rank] == stall.host);
@@ -209,7 +210,8 @@ impl Truth {
                 plan.calls.iter().zip(1u64..).any(|(call, i)| {
                     let both = [from, to].iter().all(|m| self.called.contains(&(group, *m, i)));
                     let names = (call.sent(from, to, from), call.sent(from, to, to));
-                    // The algorithm for what one rank called may send another rank nothing, or expect nothing from it.
+                    // The algorithm that follows from one rank's call may send nothing to another rank, or expect
+                    // nothing from the other rank.
                     let named = |n: u64, count: u64| n == count || n == 0 && names.0 != names.1;
                     both && sent != expected && named(*sent, names.0) && named(*expected, names.1)
                 })
@@ -229,7 +231,8 @@ impl Truth {
                 };
                 call.deadline == Some(after) && !missed.missing.is_empty() && missed.missing.named.iter().all(late)
             }
-            // A call within the quota also fits beside other calls of its group, because it waits for their end.
+            // A call within the quota also fits beside other calls of its group, because the call waits for the end of
+            // the others.
             CollectiveError::Staging { bytes, .. } => {
                 let size = staging_size(*bytes);
                 size.is_none_or(|size| size > scenario.config.scratch_quota) || scenario.groups.len() > 1
@@ -238,7 +241,7 @@ impl Truth {
             CollectiveError::Engine(_) => false,
             CollectiveError::Message { source_rank, destination, tag, sent, expected } => {
                 let (from, to) = (source_rank.0 as usize, destination.0 as usize);
-                // The message fails its receive alone.
+                // A message that is too long fails only the call that receives the message.
                 let call = instance.map(|i| &plan.calls[i as usize - 1]);
                 sent > expected
                     && call.is_some_and(|call| {
@@ -308,7 +311,7 @@ impl Truth {
 }
 
 /// Whether two errors have the same cause. A rank that notices a disagreement names two ranks. A rank that first learns
-/// that a disagreeing rank has left names that one.
+/// that a disagreeing rank has left names the rank that left.
 fn has_same_cause(plan: &GroupPlan, one: &CollectiveError, other: &CollectiveError) -> bool {
     let disputed = plan.calls.iter().any(CallPlan::is_disputed);
     let disagree = |error: &CollectiveError| match error {

@@ -69,17 +69,17 @@ pub enum Pattern {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum DataMovement {
-    /// All members receive the contributions of all.
+    /// All members receive the contributions of all members.
     FromEach,
-    /// All members receive the contribution of this one.
+    /// All members receive the contribution of this member.
     FromOne(usize),
-    /// Members receive a block of their own from each other.
+    /// Members receive a different block from each other member.
     Blocks(BlockPairs),
-    /// Members receive the combined vectors of all.
+    /// Members receive the combined vectors of all members.
     Reduction(ReductionKind, Reduction),
     /// Members exchange the messages of a recording drawn by this seed.
     Recorded(u64),
-    /// One member receives the message of another.
+    /// One member receives a message from another member.
     Message {
         from: usize,
         to: usize,
@@ -121,7 +121,7 @@ impl Pattern {
         moved.into_iter().chain(combined).collect()
     }
 
-    /// The one function that tells all patterns apart by what they move.
+    /// The only function that distinguishes all patterns, by the data that they move.
     pub(crate) fn class(self) -> PatternClass {
         let (moves, uneven) = match self {
             Pattern::Allgather => (DataMovement::FromEach, None),
@@ -141,7 +141,8 @@ impl Pattern {
         PatternClass { moves, uneven }
     }
 
-    /// Whether the pattern is a recording or a message: no instance of its group, and unordered among other calls.
+    /// Whether the pattern is a recording or a message. Such a call is no instance of its group, and has no order among
+    /// other calls.
     pub(crate) fn is_tagged(self) -> bool {
         matches!(self.class().moves, DataMovement::Recorded(_) | DataMovement::Message { .. })
     }
@@ -153,7 +154,8 @@ impl Pattern {
         }
     }
 
-    /// Whether the receive buffer of `member` holds its contribution before the call, and is what the call reads.
+    /// Whether the receive buffer of `member` holds its contribution before the call, and the call reads the
+    /// contribution there.
     pub(crate) fn starts_with_own(self, member: usize) -> bool {
         match self {
             Pattern::Recorded { .. } => true,
@@ -313,7 +315,8 @@ impl CallPlan {
         let odd = self.disagrees.map(|(odd, _)| odd);
         match self.pattern {
             Pattern::Allgather | Pattern::Alltoall => self.bytes_of(member) > 0,
-            // The others need the bytes of the disagreeing member, and it needs theirs.
+            // The other members need the bytes of the disagreeing member, and the disagreeing member needs the bytes of
+            // the others.
             Pattern::Allgatherv { .. } => {
                 let odd = odd.unwrap_or(member);
                 let differ = |other| self.signature_of(other, members) != self.signature_of(odd, members);
@@ -338,7 +341,7 @@ impl CallPlan {
         }
     }
 
-    /// Whether no member may end before all have called.
+    /// Whether no member may end before all members have called.
     pub(crate) fn is_barrier(&self) -> bool {
         self.pattern.class().moves == DataMovement::Nothing
     }
@@ -360,7 +363,8 @@ impl CallPlan {
         }
     }
 
-    /// The start of the contribution of `member` of `members` in its receive buffer, if it is in place there.
+    /// The start of the contribution of `member` of `members` in its receive buffer, if the contribution is in place
+    /// there.
     pub(crate) fn place(&self, member: usize, members: usize) -> Option<u64> {
         let scatters = matches!(self.pattern.class().moves, DataMovement::Blocks(BlockPairs::From(_)));
         let found = self.parts(member, members).iter().find(|part| part.source == member).map_or(0, |part| part.at);

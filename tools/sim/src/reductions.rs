@@ -142,7 +142,8 @@ impl CallPlan {
     ) -> bool {
         let odd = self.disagrees.map_or(member, |(odd, _)| odd);
         let bytes = self.bytes_of(member);
-        // The vectors up to this one are needed. The odd member is earlier, or is this one and others are earlier.
+        // The vectors of members up to `last` are needed. The odd member is before `last`, or is `member` itself and
+        // others are before `last`.
         let up_to = |last: usize| odd < last || (odd == member && last > 0);
         match what.0 {
             ReductionKind::Reduce { root } => bytes > 0 && root == member,

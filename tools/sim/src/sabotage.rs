@@ -1,6 +1,6 @@
 //! Drivers that do one thing wrong on purpose, to show that the oracles can fail.
 //!
-//! Invariant: without a sabotage this changes nothing.
+//! Invariant: without a sabotage this module changes nothing.
 
 use outboard_proto::{CollectiveError, Order};
 
@@ -46,7 +46,7 @@ impl Saboteur {
         Saboteur { sabotage, seen: 0 }
     }
 
-    /// Counts, and returns whether the count is at `nth`.
+    /// Counts one more match, and returns whether the match is number `nth`.
     fn hit(&mut self, nth: u64) -> bool {
         self.seen += 1;
         self.seen == nth + 1

@@ -109,7 +109,7 @@ impl GroupPlan {
         let Some(seed) = self.shuffled else { return made };
         let mut order: Vec<usize> = (0..self.calls.len()).collect();
         order.shuffle(&mut ChaCha8Rng::seed_from_u64(seed ^ member as u64));
-        // The n-th call of a recording is the n-th on all members.
+        // The n-th call of a recording on one member is the n-th call of that recording on all members.
         let alike = |at: &&usize| self.calls[**at].pattern == self.calls[order[made]].pattern;
         let before = order[..made].iter().filter(alike).count();
         let first = self.calls.iter().enumerate().filter(|(_, c)| c.pattern == self.calls[order[made]].pattern);
@@ -212,7 +212,7 @@ impl Scenario {
         calls.max().unwrap_or_default().max(self.faults.last_scripted()).max(self.faults.until.unwrap_or_default())
     }
 
-    /// Whether exactly one thing can end groups, and nobody is silent for so long that it seems dead.
+    /// Whether exactly one thing can end groups, and no host is silent for so long that it counts as dead.
     pub(crate) fn has_one_cause(&self) -> bool {
         let faults = &self.faults;
         let silent = faults.cuts.iter().any(|cut| cut.lasting >= self.config.heartbeat)
@@ -224,13 +224,13 @@ impl Scenario {
     }
 
     /// Time within which a group is made after the last fault, once all members have requested it. A cut link is
-    /// detected by its silence, and the next link resumes when the connection does.
+    /// detected by its silence. The link after it resumes when the connection resumes.
     pub(crate) fn prompt(&self) -> Duration {
         self.config.dead_after + self.faults.backoff + Duration::from_secs(2)
     }
 
-    /// Virtual time within which everything must have ended after [`Self::last_scripted`]. It suffices to detect the
-    /// dead, and to move every byte at a small fraction of the links' rate.
+    /// Virtual time within which everything must have ended after [`Self::last_scripted`]. This time suffices to detect
+    /// the dead, and to move every byte at a small fraction of the links' rate.
     pub(crate) fn patience(&self) -> Duration {
         let moved = Duration::from_secs_f64(self.received_bytes() as f64 * 8.0 / self.network.rate as f64);
         let calls = self.groups.iter().map(|g| g.calls.len() as u32 + 1).sum::<u32>();
@@ -244,7 +244,7 @@ impl Scenario {
         ended * 4 + self.config.retransmit_floor.mul_f64(2.0 * losses)
     }
 
-    /// Panics on a scenario that makes no sense, which is its author's mistake.
+    /// Panics on a scenario that makes no sense: the author of the scenario made a mistake.
     pub(crate) fn check(&self) {
         for group in &self.groups {
             let mut seen = vec![false; self.host_of.len()];

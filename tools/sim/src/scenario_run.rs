@@ -48,7 +48,7 @@ enum ScriptProgress {
         open: usize,
         failed: bool,
     },
-    /// Was refused the group, and has yet to leave what was made of the group.
+    /// Was refused the group, and has yet to leave the partly made group.
     Refused,
     Over,
 }
@@ -78,9 +78,9 @@ pub(crate) struct ScenarioRun<'a> {
 const BACKLOG_PER_BLOCK: usize = 4;
 /// Bytes on the wire beside the payload of a fragment: its headers, and the headers of its acknowledgement, if any.
 const HEADERS_OF_A_FRAGMENT: u64 = 256;
-/// The bounds of one host are checked once in so many events.
+/// Events between two checks of the bounds of one host.
 const STEPS_PER_CHECK: u64 = 64;
-/// The bytes on the wire are counted once in so many events.
+/// Events between two counts of the bytes on the wire.
 const STEPS_PER_COUNT: u64 = 4096;
 
 impl<'a> ScenarioRun<'a> {
@@ -213,8 +213,8 @@ impl<'a> ScenarioRun<'a> {
         self.check_quiet()
     }
 
-    /// The queues of a machine are bounded. Each link has a window of bulk, and control messages that grow with the
-    /// calls in flight, never with the number of attempts.
+    /// The queues of a machine are bounded. Each link may queue a window of bulk messages, and control messages. The
+    /// number of control messages grows with the calls in flight, never with the number of attempts.
     fn check_backlog(&self, number: usize) -> Result<(), Violation> {
         let host = &self.cluster.hosts[number];
         let in_flight: usize = self.scenario.groups.iter().map(|g| (g.window + 1) * g.members.len()).sum();
@@ -226,7 +226,8 @@ impl<'a> ScenarioRun<'a> {
         Ok(())
     }
 
-    /// Far more than any sensible run sends, including headers of small fragments and their acknowledgements.
+    /// Bound of the bytes on the wire: far more than any sensible run sends, including headers of small fragments and
+    /// their acknowledgements.
     fn bytes_bound(&self) -> u64 {
         let hosts = self.cluster.hosts.len() as u64;
         let fragment = u64::from(self.scenario.config.fragment_bytes);

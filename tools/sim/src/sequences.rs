@@ -1,9 +1,10 @@
 //! Sequences of recordings, calls and tagged messages, scripted by bytes (GP-1, GP-2). A fuzzer plays them.
 //!
 //! Four ranks on one, two or three service processes share two groups. They follow the script, sensible or not, on a
-//! network whose faults the script chooses. Then the faults end, and a reference judges. A call with its other end ends
-//! well with the right bytes; a call without does not end well. A recording that no rank can make is rejected and
-//! leaves nothing. Errors are true. When all ranks have left, nothing is left of them.
+//! network whose faults the script chooses. Then the faults end, and a reference judges. A call whose counterpart was
+//! made ends well with the right bytes; a call without a counterpart does not end well. A recording that no rank can
+//! make is rejected and leaves nothing. Errors are true. When all ranks have left, service processes keep nothing of
+//! them.
 //!
 //! Invariant: every string of bytes is a script, and determines the whole play.
 
@@ -38,7 +39,7 @@ pub mod acts {
     pub const CALL: u8 = 1;
     pub const SEND: u8 = 2;
     pub const RECEIVE: u8 = 3;
-    /// Both ends of a message.
+    /// One rank sends a message, and another receives it.
     pub const MESSAGE: u8 = 4;
     pub const FREE: u8 = 5;
     /// Some of the pending events happen.
@@ -70,7 +71,8 @@ const GROUPS: [&[usize]; 2] = [&[0, 1, 2, 3], &[3, 1, 0]];
 const PATIENCE: Duration = Duration::from_secs(120);
 const WAITS: [Duration; 4] =
     [Duration::from_micros(20), Duration::from_millis(1), Duration::from_millis(20), Duration::from_secs(1)];
-/// Largest memory of one call. A recording with more memory is possible where no step names it, but is not called here.
+/// Largest memory of one call. A recording may have more memory if no step names that memory, but such a recording is
+/// not called here.
 const MOST_MEMORY: u64 = 1 << 20;
 const MOST_ACTS: usize = 300;
 
@@ -250,7 +252,7 @@ impl SequencePlay {
         (group, usize::from(input.below(GROUPS[group].len() as u8)))
     }
 
-    /// Usually a member of the group.
+    /// Draws a rank, usually a member of the group.
     fn peer(&self, input: &mut FuzzInput<'_>, group: usize) -> Rank {
         match input.byte() {
             member @ 0..=0xf7 => Rank(u32::from(member) % GROUPS[group].len() as u32),
@@ -355,7 +357,7 @@ impl SequencePlay {
         Ok(())
     }
 
-    /// All ranks leave. Afterwards nothing may be left.
+    /// All ranks leave. Afterwards service processes may keep nothing of them.
     fn leave_all(&mut self) -> Result<(), Violation> {
         for (group, ranks) in GROUPS.iter().enumerate() {
             (0..ranks.len()).try_for_each(|rank| self.leave(group, rank))?;
@@ -418,7 +420,8 @@ mod tests {
         Recording { program: builder.build().into(), reductions: Vec::new() }
     }
 
-    /// Ranks 0 and 3 of the job call two recordings. Each first calls the one that waits for the other's second.
+    /// Ranks 0 and 3 of the job call two recordings. Each rank first calls the recording that waits for the other
+    /// rank's second recording.
     fn crossed(layout: u8, [first, second]: [(usize, u32); 2]) -> Result<SequenceCounts, Violation> {
         // This script leaves no room for messages that nobody receives yet.
         let mut play = SequencePlay::new(&mut FuzzInput::new(&[layout]));
@@ -444,7 +447,7 @@ mod tests {
         Ok(play.tally)
     }
 
-    /// GP-6: on one service process and on several, with one group and with two.
+    /// GP-6, on one service process and on several, with one group and with two.
     #[test]
     fn recordings_that_need_each_others_progress_have_it() {
         for layout in 0..LAYOUTS.len() as u8 {
@@ -454,8 +457,8 @@ mod tests {
         }
     }
 
-    /// GP-1: a message of a rank that has left is received if it lies at its receiver, but not in the place of a lost
-    /// one.
+    /// GP-1: a message of a rank that has left is received if the message lies at its receiver. The message is not
+    /// received in the place of a lost message.
     #[test]
     fn messages_of_a_lost_rank_overtake_nothing() {
         for layout in 0..LAYOUTS.len() as u8 {

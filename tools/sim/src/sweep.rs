@@ -15,7 +15,7 @@ use crate::report::{RunFailure, RunOutcome};
 use crate::run;
 use crate::scenario::Scenario;
 
-/// Failures whose whole account is kept.
+/// Number of failures whose whole account is kept.
 const KEPT: usize = 16;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -169,7 +169,7 @@ pub fn allgather(plan: &AllgatherSweep, progress: impl FnMut(SweepProgress)) -> 
     sweep(plan.seeds.clone(), plan.threads, |_| scenario.clone(), progress)
 }
 
-/// One in so many seeds also plays a hostile script.
+/// One in this many seeds also plays a hostile script.
 const SEEDS_PER_SCRIPT: u64 = 8;
 
 /// Plays [`mixed_hardships`] of every seed, and a [hostile script](hostile::script) of some: `outboard sim mixed`.

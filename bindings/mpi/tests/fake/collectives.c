@@ -6,7 +6,7 @@
 
 #include "fake.h"
 
-/* Calls that are offloaded depending on their bytes, and calls that always are. */
+/* Calls that are offloaded if they have enough bytes, and calls that are always offloaded. */
 #define OFFLOADS(name)                                                                                                 \
     int outboard_group_offloads_##name(const outboard_group *group, uint64_t bytes)                                    \
     {                                                                                                                  \

@@ -285,7 +285,7 @@ int outboard_group_create(outboard_context *context, const void *offers, uint32_
         group->files[other] = shm_open(name, O_RDWR | O_CREAT, 0600);
     }
     count(group, &group->segment->arrived[rank]);
-    await_all(group, group->segment->arrived, 1); /* all have opened everything: the names may go */
+    await_all(group, group->segment->arrived, 1); /* all ranks have opened all files: the names may go */
     char name[128];
     snprintf(name, sizeof name, "%s.%u", group->name, rank);
     shm_unlink(name);

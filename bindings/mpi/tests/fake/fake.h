@@ -47,7 +47,8 @@ struct outboard_group {
 long setting(const char *name, long otherwise);
 /* Returns `outcome` and keeps the message for outboard_last_error(). */
 int __attribute__((format(printf, 2, 3))) failure(int outcome, const char *format, ...);
-/* A request of the group; its `blocks` or `combined` describe the result. Holds the lock until it is submitted. */
+/* A request of the group; its `blocks` or `combined` describe the result. Holds the lock until the request is
+ * submitted. */
 outboard_request *begin(outboard_group *group, void *receive);
 /* Writes this rank's contribution to its file, at the same place on every rank. */
 void leave(outboard_request *request, const void *from, uint64_t bytes);

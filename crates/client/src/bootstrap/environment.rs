@@ -1,7 +1,7 @@
 //! Reads rank, number of ranks, meeting point and job from the variables of launchers.
 //!
-//! Outboard's own variables come first, then the variables of the launcher that is nearest to the rank. A launcher that
-//! was itself started by Slurm leaves Slurm's variables set, but these describe the launcher.
+//! Outboard's own variables come first, then the variables of the launcher that is nearest to the rank. If Slurm
+//! started that launcher, Slurm's variables are set, too, but describe the launcher and not the rank.
 //!
 //! Never touches the network; reads variables through a [`Lookup`], so that tests supply their own.
 
@@ -15,7 +15,7 @@ pub(super) const WORLD_SIZE: &str = "OUTBOARD_WORLD_SIZE";
 pub(super) const RENDEZVOUS: &str = "OUTBOARD_RENDEZVOUS";
 const LOCAL_RANK: &str = "OUTBOARD_LOCAL_RANK";
 const LOCAL_SIZE: &str = "OUTBOARD_LOCAL_SIZE";
-/// The job's number, which its service processes use too.
+/// Variable: the job's number, which the job's service processes use, too.
 pub(crate) const JOB: &str = "OUTBOARD_JOB";
 
 /// The variables of one launcher for rank and size, in the world and on the host.
@@ -162,7 +162,7 @@ fn no_launcher() -> Error {
     wrong(RANK, format!("is not set, and neither is that of a launcher: {known}; {remedy}"))
 }
 
-/// Host and port at which the ranks meet, and the launcher's name for the job, or an empty text.
+/// Host and port at which the ranks meet, and the launcher's name for the job, which may be empty.
 pub(super) fn server_address(lookup: Lookup<'_>, world_rank: WorldRank) -> Result<(String, String), Error> {
     if let Some(address) = lookup(RENDEZVOUS) {
         let port = address.rsplit_once(':').filter(|(host, _)| !host.is_empty()).map(|(_, port)| port.parse::<u16>());
@@ -172,7 +172,7 @@ pub(super) fn server_address(lookup: Lookup<'_>, world_rank: WorldRank) -> Resul
         };
     }
     if let (Some(host), Some(port), Some(_)) = (lookup("MASTER_ADDR"), lookup("MASTER_PORT"), lookup("RANK")) {
-        // PyTorch's own store uses the port itself.
+        // PyTorch's own store uses MASTER_PORT itself.
         let ours = port.parse::<u16>().ok().and_then(|port| port.checked_add(1));
         let ours = ours.ok_or_else(|| wrong("MASTER_PORT", format!("is `{port}`, no port with one above it")))?;
         return Ok((join(&host, ours), String::new()));
@@ -218,8 +218,8 @@ fn first_node(list: &str) -> Option<String> {
     (!suffix.contains('[')).then(|| format!("{prefix}{number}{suffix}"))
 }
 
-/// A number of the job that is equal in all its ranks, at least on one host. It comes from `OUTBOARD_JOB`, else from
-/// the meeting point and the launcher's name for the job, else from the parent process.
+/// A number of the job, equal in all ranks of the job on one host. The number comes from `OUTBOARD_JOB`, else from the
+/// meeting point and the launcher's name for the job, else from the parent process.
 pub(crate) fn job(lookup: Lookup<'_>) -> Result<u64, Error> {
     if let Some(number) = lookup(JOB) {
         return number.parse().map_err(|_| wrong(JOB, format!("is `{number}`; set it to a number, or leave it unset")));

@@ -1,4 +1,4 @@
-//! Exchange of a small blob between all ranks of a job, by which they find one another (SP-1).
+//! Exchange of a small blob between all ranks of a job, by which the ranks find one another (SP-1).
 //!
 //! | implementation | source of rank and size | blobs go |
 //! |---|---|---|
@@ -9,8 +9,9 @@
 //! Over TCP ranks authenticate one another by the job's [`JobToken`], from the environment or the user's files. PMIx
 //! and MPI connect only the ranks of the job.
 //!
-//! MPI programs below the shim need none of these: the shim exchanges over MPI. `OUTBOARD_BOOTSTRAP` (`auto`, `tcp`,
-//! `pmix`) chooses. By default a set `OUTBOARD_` variable means TCP, else PMIx if its server is found, else TCP.
+//! MPI programs below the shim need no bootstrap: the shim exchanges over MPI. `OUTBOARD_BOOTSTRAP` (`auto`, `tcp`,
+//! `pmix`) chooses. By default TCP is used if an `OUTBOARD_` variable is set, else PMIx if its server is found, else
+//! TCP.
 //!
 //! Invariant: every wait ends, if possible with an error that names the missing ranks.
 
@@ -73,7 +74,7 @@ pub fn from_environment() -> Result<Box<dyn Bootstrap>, Error> {
 
 fn tcp(lookup: Lookup<'_>) -> Result<Box<dyn Bootstrap>, Error> {
     let world_rank = environment::world_rank(lookup)?;
-    // A single rank, too, uses a given address: the server there counts its ranks.
+    // A single rank, too, connects to a given address, because the server there waits for this rank.
     if world_rank.ranks == 1 && lookup(RENDEZVOUS).is_none() {
         return Ok(Box::new(SingleRank));
     }

@@ -1,7 +1,8 @@
 //! Bootstrap through the PMIx server of the launcher (mpirun, `srun --mpi=pmix`), by libpmix loaded at run time.
 //!
 //! Each exchange publishes a blob under its own key (`PMIx_Put`, `PMIx_Commit`). A fence carries all blobs to all
-//! servers, then each rank's blob is read (`PMIx_Get`). The layouts of PMIx 2 to 5 are equal; the standard keeps them.
+//! servers, then each rank's blob is read (`PMIx_Get`). PMIx 2 to 5 have equal data layouts; the standard preserves
+//! them.
 //!
 //! Invariants: nothing is linked, so a host without libpmix loses only this bootstrap. The library is never unloaded,
 //! since its threads may outlive this module.
@@ -49,7 +50,7 @@ union PmixData {
     integer: c_int,
     uint32: u32,
     bytes: PmixByteObject,
-    /// The largest member of the library's union.
+    /// Space for the largest member of the library's union.
     room: [u64; 3],
 }
 
@@ -190,7 +191,7 @@ impl PmixBootstrap {
         let options = [info(c"pmix.collect", BOOL, collect), info(c"pmix.timeout", INT, limit)];
         // SAFETY: an empty list of processes means the whole job; the options live through the call.
         let fence = || unsafe { (self.functions.PMIx_Fence)(std::ptr::null(), 0, options.as_ptr(), options.len()) };
-        // A rank may still be leaving the last exchange, which ends the fence early for the ranks that wait.
+        // A rank that is still leaving the last exchange ends the fence early for the waiting ranks.
         let mut codes = (0..=self.ranks).map(|_| fence());
         let code = codes.find(|code| *code != PARTIAL_SUCCESS).unwrap_or(PARTIAL_SUCCESS);
         self.functions.check(|| format!("bring the {} ranks together", self.ranks), code)
@@ -264,7 +265,8 @@ impl std::ops::Deref for OwnedValue {
 
 impl Drop for OwnedValue {
     fn drop(&mut self) {
-        // SAFETY: the library's contract: allocated by malloc, the bytes on their own; freed once, here.
+        // SAFETY: by the library's contract, malloc allocated the value and, separately, its bytes; both are freed
+        // once, here.
         unsafe {
             if (*self.0).kind == BYTE_OBJECT {
                 libc::free((*self.0).data.bytes.bytes.cast::<c_void>());

@@ -2,7 +2,8 @@
 //!
 //! Rank 0 tries to listen at the address. If that works, no other process serves there and rank 0 does from now on. If
 //! the address is taken (`outboard run` serves) or belongs to another host, rank 0 is a client like all other ranks.
-//! A process that holds the port and does not serve may go; so rank 0 tries again while it cannot reach a server.
+//! Another process may hold the port for a while without serving. So rank 0 tries again to listen while it reaches no
+//! server.
 
 use super::{Bootstrap, check};
 use crate::bootstrap::tcp_server::{self, JobToken, LIMIT, TcpBootstrapError, TcpClient};
@@ -17,13 +18,13 @@ const FIRST_REACH: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub struct TcpBootstrap {
     client: TcpClient,
-    /// Kept between exchanges, so that an early rank of the next exchange waits in its queue.
+    /// Kept between exchanges, so that an early rank of the next exchange waits in the listener's queue.
     listener: Option<TcpListener>,
 }
 
 impl TcpBootstrap {
-    /// For `rank` of `ranks` that meet at `address` (host and port). `token` is equal on all ranks of a job; a rank
-    /// with another token is rejected.
+    /// A bootstrap for rank `rank` of `ranks` ranks, which meet at `address` (host and port). `token` is equal on all
+    /// ranks of a job; a rank with another token is rejected.
     ///
     /// # Errors
     /// [`Error::Bootstrap`] when rank 0 may not listen at that port.

@@ -42,7 +42,7 @@ struct Callback {
 
 // SAFETY: the header requires a function that several threads may call at a time.
 unsafe impl Send for Callback {}
-// SAFETY: as above.
+// SAFETY: the header requires a function that several threads may call at a time.
 unsafe impl Sync for Callback {}
 
 impl Callback {
@@ -124,7 +124,7 @@ unsafe fn reduce(
     unsafe { group.ireduction(outcome, combination(op, element)?, contribution(send), receive.cast()) }
 }
 
-/// The reductions to which all ranks contribute `count` elements.
+/// Defines functions of reductions to which all ranks contribute `count` elements.
 macro_rules! of_vectors {
     ($(extern $abi:literal fn $name:ident($count:ident $(, $root:ident: $type:ty)?) => $outcome:expr;)+) => {
         posts! {

@@ -17,7 +17,7 @@ posts! {
     };
 }
 
-/// A recorder of this process and not of its parent.
+/// Borrows a recorder; rejects one that a forked child inherited.
 ///
 /// # Safety
 /// As for [`borrow_mut`].

@@ -7,7 +7,7 @@ use crate::request::Request;
 use crate::staging::RequestBuffers;
 use outboard_call::{Call, CallKind, Element, Operator, Rank, Reduction};
 
-/// The result of a reduction and its receivers. All ranks pass the same.
+/// The result of a reduction and its receivers. All ranks pass the same value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReductionOutcome<'a> {
     /// Rank `root` receives `count` elements. Only the root may contribute in place; other ranks' `receive` is ignored.
@@ -33,8 +33,8 @@ pub enum ReductionOutcome<'a> {
         /// Elements that each rank receives.
         count: u64,
     },
-    /// Every rank receives the combined vectors, of `count` elements, of all ranks before it, and its own as well in an
-    /// inclusive scan. In an exclusive scan rank 0 receives nothing.
+    /// Every rank receives the combined vectors, of `count` elements, of all ranks before it. An inclusive scan adds
+    /// the rank's own vector. In an exclusive scan rank 0 receives nothing.
     Scan {
         /// Elements that each rank contributes.
         count: u64,
@@ -59,8 +59,8 @@ impl Group {
     ///
     /// `combination` is a [`Reduction`], which the service process carries out, or a [`UserOperator`], which this rank
     /// calls itself. The rank calls the operator from the left in the order of ranks, in the call that finds the
-    /// request complete. If the request was dropped, any later call does it. All ranks pass the same combination; for
-    /// operators of the program this is not checked.
+    /// request complete. If the request was dropped, a later call calls the operator. All ranks pass the same
+    /// combination; for operators of the program this is not checked.
     ///
     /// # Errors
     /// As for [`Group::iallgather`]; [`Error::Resource`] if there is no memory for the contributions to an operator of
@@ -87,7 +87,7 @@ impl Group {
             // SAFETY: the caller's promise about the buffers.
             return unsafe { self.collectives.post(&buffers, call, &table) }.map(|posted| posted.request);
         };
-        // SAFETY: as above.
+        // SAFETY: the caller's promise about the buffers.
         unsafe { self.gather_and_fold(outcome, operator, &buffers, &table) }
     }
 
@@ -117,8 +117,8 @@ impl Group {
         Ok((Call { bytes: vector(count, element)?, ..Call::new(kind) }, table))
     }
 
-    /// Has the service process gather the contributions to this rank's result, which this rank combines at the end. It
-    /// is one collective, so no rank waits for a rank that has called and computes.
+    /// Makes the service process gather the contributions to this rank's result, which this rank combines at the end.
+    /// The gathering is one collective, so no rank waits for a rank that has called and computes.
     ///
     /// # Safety
     /// As for [`Group::iallgather`].
@@ -155,7 +155,8 @@ impl Group {
                     let bytes = &table[..ranks];
                     self.ialltoallv((send, BlockList { bytes, offsets: &starts(bytes) }), gathered)
                 }
-                // An exchange, so that no rank waits for the ranks behind it, which all get the same bytes.
+                // A scan gathers by an exchange, so that no rank waits for higher ranks. A rank sends all higher ranks
+                // the same bytes.
                 ReductionOutcome::Scan { .. } => {
                     let takes = |rank: usize| rank > me || rank == me && members > me;
                     let bytes: Vec<u64> = (0..ranks).map(|rank| if takes(rank) { sent } else { 0 }).collect();

@@ -19,8 +19,8 @@ pub enum Destination {
 impl Group {
     /// Posts a gather: `bytes_per_rank` bytes of each rank go to `receive` of rank `root`, in the order of ranks. Other
     /// ranks' `receive` is ignored, and only the root can contribute in place. Never blocks; a rank that is not the
-    /// root ends when its block has been read, whether or not others have called.
-    ///
+    /// ranks' `receive` is ignored, and only the root can contribute in place. Never blocks; a rank that is not the
+    /// root ends when its block has been read, whether or not other ranks have called.
     /// # Safety
     /// As for [`Group::iallgather`].
     pub unsafe fn igather(
@@ -54,8 +54,8 @@ impl Group {
     }
 
     /// Posts a gather of blocks of different sizes: the `bytes` of rank `i` go to block `i` of `received` at rank
-    /// `root`; both must name the same bytes. Gaps between the blocks stay untouched. Otherwise as [`Group::igather`];
-    /// `bytes` is ignored for a contribution in place.
+    /// `root`; rank and root must name the same size. Gaps between the blocks stay untouched. Otherwise as
+    /// [`Group::igather`]; `bytes` is ignored for a contribution in place.
     ///
     /// # Errors
     /// As for [`Group::iallgather`]; [`Error::Argument`] for a list without one entry for each rank, and for a root
@@ -76,8 +76,8 @@ impl Group {
     }
 
     /// Posts a scatter of blocks of different sizes: block `i` of `sent` of rank `root` goes to rank `i`, which expects
-    /// `bytes`; both must be the same. Otherwise as [`Group::iscatter`]; `bytes` is ignored if the root's block stays
-    /// in place.
+    /// `bytes`; root and rank must name the same size. Otherwise as [`Group::iscatter`]; `bytes` is ignored if the
+    /// root's block stays in place.
     ///
     /// # Errors
     /// As for [`Group::igatherv`].

@@ -11,14 +11,15 @@ use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-/// Set in ranks: the implementation that they should find.
+/// Variable, set in ranks: the implementation that the ranks should find.
 const EXPECTED: &str = "OUTBOARD_TEST_BOOTSTRAP";
 /// The job's token.
 const SECRET: &str = "known to the tests alone";
-/// Set in ranks: their number.
+/// Variable, set in ranks: the number of ranks.
 const RANKS: &str = "OUTBOARD_TEST_RANKS";
 
-/// The contribution of `rank` to exchange `round`: different lengths, none and the longest among them.
+/// The contribution of `rank` to exchange `round`. Contributions differ in length: some are empty, some of the most
+/// bytes.
 fn blob(rank: u32, round: u32) -> Vec<u8> {
     let length = match (rank + round) % 4 {
         0 => 0,
@@ -189,11 +190,11 @@ fn ranks_of_two_jobs_at_one_address_do_not_mix() {
         assert_eq!(met.unwrap(), [b"a", b"c"]);
         assert_eq!(serving.join().unwrap().unwrap(), [b"a", b"c"]);
     });
-    // A process that another test starts meanwhile has the port until its exec.
+    // A process that another test starts meanwhile holds the port open until its exec.
     assert!((0..10_000).any(|_| TcpStream::connect(&address).is_err()), "the port is given back");
 }
 
-/// A process that held the port when rank 0 came, and has gone since.
+/// A process holds the port when rank 0 comes, and frees the port later.
 #[test]
 fn rank_0_serves_once_the_port_is_free() {
     let holder = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -221,7 +222,7 @@ fn server_without_the_token_is_rejected() {
         let (mut stream, _) = listener.accept().unwrap();
         let mut received = [0; 64];
         stream.read_exact(&mut received).unwrap();
-        // The answer of a server with another token is no better than any other 48 bytes.
+        // Without the token, a server can send no better answer than any other 48 bytes.
         stream.write_all(&2_u32.to_le_bytes()).unwrap();
         stream.write_all(&received[16..]).unwrap();
         let refused = rank.join().unwrap().unwrap_err().to_string();

@@ -119,7 +119,7 @@ fn functions(text: &str) -> BTreeSet<String> {
     mentions.map(|(mention, _)| mention.to_owned()).filter(|mention| name(mention)).collect()
 }
 
-/// Every function that the header declares is in the library, and every one in the library is declared.
+/// The header declares every function of the library, and the library has every declared function.
 #[test]
 fn header_declares_exactly_the_exported_functions() {
     let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");

@@ -56,13 +56,13 @@ fn vector(rank: usize, length: usize) -> Vec<Matrix> {
 /// An operator on matrices, the number of its elements in a matrix, and the reference function.
 type Combines = (ReductionOperator, u64, fn(Matrix, Matrix) -> Matrix);
 
-/// An operator of the service process, on each cell.
+/// An operator of the service process that sums the cells of matrices one by one.
 pub(crate) fn sums() -> Combines {
     let sum = Reduction::new(Operator::Sum, Element::U32).unwrap();
     (sum.into(), 4, |left, right| std::array::from_fn(|at| left[at].wrapping_add(right[at])))
 }
 
-/// Posts every outcome on all ranks, out of place and in place if possible, and compares the results.
+/// Posts a reduction with every outcome on all ranks, out of place and, if possible, in place; compares results.
 pub(crate) fn all_outcomes(world: &[(Context, Group)], count: usize, (combination, elements, combine): &Combines) {
     let ranks = world.len();
     let lengths: Vec<usize> = (0..ranks).map(|rank| rank % 3 * count).collect();
@@ -109,7 +109,8 @@ pub(crate) fn all_outcomes(world: &[(Context, Group)], count: usize, (combinatio
     }
 }
 
-/// TH-2: an operator that does not commute, on groups of every size, with memory that is reachable or not.
+/// TH-2: an operator that does not commute, on groups of every size, with memory that the service process can access or
+/// not.
 #[test]
 fn matrix_products_combine_in_rank_order() {
     for reach in [Reach::All, Reach::None] {
@@ -122,7 +123,7 @@ fn matrix_products_combine_in_rank_order() {
     }
 }
 
-/// Sums of rounding numbers have the bits of the order of ranks from the left, whatever arrives first.
+/// Sums that round have the bits of a sum from the left in the order of ranks, whatever arrives first.
 #[test]
 fn rounding_sums_match_rank_order_bit_for_bit() {
     let service = FakeService::start(Behaviour::default());
@@ -159,7 +160,7 @@ fn rounding_sums_match_rank_order_bit_for_bit() {
             assert!(*receive == expected, "rank {first} posted first");
         }
     }
-    // The blocking form.
+    // The blocking form, on one rank.
     let alone = crate::rank::world(&service, 1);
     let (send, mut receive) = ([1u8; 16], [0; 16]);
     alone[0].1.allreduce(&operator, &send, &mut receive).unwrap();

@@ -36,7 +36,7 @@ pub(crate) fn post(group: &Group, send: &[u8], receive: &mut [u8]) -> Result<Req
     unsafe { group.iallgather(Contribution::At(send.as_ptr()), receive.as_mut_ptr(), send.len() as u64) }
 }
 
-/// Posts on all ranks, out of place on even and in place on odd ranks, and compares.
+/// Posts an allgather on all ranks, out of place on even ranks and in place on odd ranks, and compares the results.
 fn allgather(world: &[(Context, Group)], bytes: usize) {
     let ranks = world.len() as u32;
     let sends: Vec<_> = (0..ranks).map(|rank| contribution(rank, bytes)).collect();
@@ -62,7 +62,7 @@ fn allgather(world: &[(Context, Group)], bytes: usize) {
     }
 }
 
-/// Posts a broadcast from `root` and a barrier on all ranks and compares.
+/// Posts a broadcast from `root` and a barrier on all ranks, and compares the received bytes.
 fn broadcast(world: &[(Context, Group)], root: u32, bytes: usize) {
     let sent = contribution(root, bytes);
     let mut buffers: Vec<_> = (0..world.len()).map(|_| vec![0xee; bytes]).collect();
@@ -103,7 +103,7 @@ fn allgatherv(world: &[(Context, Group)], bytes: usize) {
     assert!(receives.iter().all(|receive| *receive == expected), "blocks of up to {} bytes", 2 * bytes);
 }
 
-/// Posts an even and an uneven exchange on all ranks, compares, and checks the gaps between the blocks.
+/// Posts an even and an uneven exchange on all ranks, compares the blocks, and checks the gaps between the blocks.
 fn exchange(world: &[(Context, Group)], bytes: usize) {
     let ranks = world.len();
     let content = |from: usize, to: usize, length: usize| contribution((from * 16 + to) as u32, length);
@@ -136,7 +136,7 @@ fn exchange(world: &[(Context, Group)], bytes: usize) {
     }
 }
 
-/// All collectives on buffers of any size, in place and not, which the service process accesses by this tier.
+/// Runs all collectives on buffers of many sizes, in place and not; the service process accesses the buffers by `tier`.
 fn all_collectives(reach: Reach, tier: Tier, ranks: u32) {
     let service = FakeService::start(Behaviour { reach, ..Behaviour::default() });
     let world = world(&service, ranks);
@@ -152,7 +152,7 @@ fn all_collectives(reach: Reach, tier: Tier, ranks: u32) {
     }
 }
 
-/// SP-4: buffers at any address.
+/// SP-4: the service process accesses buffers at any address.
 #[test]
 fn ranks_gather_by_cross_memory_attach() {
     all_collectives(Reach::All, Tier::CrossMemory, 4);
@@ -298,7 +298,7 @@ fn the_death_of_the_service_process_ends_every_call() {
     context.detach().unwrap();
 }
 
-/// Tests without a wait notice the death, too.
+/// A test without a wait also notices that the service process has died.
 #[test]
 fn testing_notices_the_death_of_the_service_process() {
     let service = FakeService::start(Behaviour { holding: true, ..Behaviour::default() });

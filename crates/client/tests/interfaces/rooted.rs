@@ -38,7 +38,8 @@ impl RootBlocks {
     }
 }
 
-/// Each kind from and at `root`, in place and not, even and uneven; checks the gaps between the blocks, too.
+/// Posts each kind of gather and scatter at `root`, in place and not, even and uneven; checks the gaps between the
+/// blocks, too.
 pub(crate) fn gathers_and_scatters(world: &[(Context, Group)], root: u32, bytes: usize) {
     let even = RootBlocks::new(vec![bytes as u64; world.len()], 0);
     let uneven = RootBlocks::new((0..world.len()).map(|rank| (rank % 3 * bytes) as u64).collect(), GAP);
@@ -49,16 +50,16 @@ pub(crate) fn gathers_and_scatters(world: &[(Context, Group)], root: u32, bytes:
         });
         gather(world, (root, in_place), &uneven, |group, from, receive| {
             let bytes = uneven.bytes[group.rank()? as usize];
-            // SAFETY: as above.
+            // SAFETY: the buffers are kept until the requests have ended.
             unsafe { group.igatherv(root, (from, bytes), (receive, Some(uneven.list()))) }
         });
         scatter(world, (root, in_place), &even, |group, send, to| {
-            // SAFETY: as above.
+            // SAFETY: the buffers are kept until the requests have ended.
             unsafe { group.iscatter(root, send, to, bytes as u64) }
         });
         scatter(world, (root, in_place), &uneven, |group, send, to| {
             let bytes = uneven.bytes[group.rank()? as usize];
-            // SAFETY: as above.
+            // SAFETY: the buffers are kept until the requests have ended.
             unsafe { group.iscatterv(root, (send, Some(uneven.list())), (to, bytes)) }
         });
     }

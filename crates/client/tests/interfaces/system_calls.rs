@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 const RECEIVE: rustix::ioctl::Opcode = opcode::read_write::<libc::seccomp_notif>(b'!', 0);
 const ANSWER: rustix::ioctl::Opcode = opcode::read_write::<libc::seccomp_notif_resp>(b'!', 1);
 
-/// The system calls of one thread. Each call waits until it has been counted.
+/// Counts the system calls of one thread. Each call waits until it is counted.
 #[derive(Default)]
 struct Counter(AtomicU64);
 
@@ -32,7 +32,7 @@ fn counted(body: impl FnOnce(&Counter) + Send) {
             listener.store(listen_to_this_thread(), Ordering::SeqCst);
             body(&counter);
         });
-        // Polls, because any call that wakes this thread is a system call that waits for this thread.
+        // Polls: a system call that wakes this thread would itself wait until this thread counts it.
         while listener.load(Ordering::SeqCst) < 0 {
             std::thread::yield_now();
         }

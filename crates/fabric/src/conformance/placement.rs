@@ -1,4 +1,5 @@
-//! Payloads sent from where they lie and read straight into place, while the receiver moves and withdraws the place.
+//! Payloads that are sent from mapped memory and read straight into place, while the receiver moves and withdraws the
+//! place.
 
 use outboard_shm::memory::{MemfdRanges, ScatterList};
 use outboard_shm::region::MemfdRegion;
@@ -48,7 +49,7 @@ impl TargetMemory {
 /// A receiver that offers and withdraws memory.
 struct PlacingReceiver {
     targets: [TargetMemory; 3],
-    /// The target that the last answer named for the payload in transit.
+    /// The target that the receiver's last answer named for the payload in transit.
     current: Option<usize>,
     requests: usize,
     arrived: usize,
@@ -103,7 +104,7 @@ impl MessageReceiver for PlacingReceiver {
     }
 }
 
-/// Sends a message. Every other one is sent from memory that is overwritten as soon as it is flushed.
+/// Sends a message. Every second message is sent from memory that is overwritten right after the flush.
 fn send(world: &mut TestFabrics, mapped: &mut TargetMemory, index: usize) -> Result<(), SendError> {
     let (header, payload) = (index.to_le_bytes(), pattern(index, size(index)));
     if index.is_multiple_of(2) {
@@ -122,8 +123,8 @@ fn size(index: usize) -> usize {
     [MAX_PAYLOAD, 100, 70_000, 20_000, 0, 16 << 10, 200_001][index % 7]
 }
 
-/// Every payload arrives where the last answer placed it, and nothing is written elsewhere. Returns how many payloads
-/// were read straight into place.
+/// Every payload arrives where the receiver's last answer placed that payload. Nothing is written elsewhere. Returns
+/// how many payloads were read straight into place.
 ///
 /// # Panics
 /// When a payload is missing or wrong, or memory is written that should not be.

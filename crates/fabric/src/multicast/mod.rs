@@ -44,7 +44,8 @@ impl MulticastSettings {
 
 /// Address of a multicast channel: one of the 262,144 in 239.192.0.0/14, the organization-local scope of RFC 2365.
 ///
-/// A bijective mix of bits spreads the channels. Two may still share an address, so a datagram must name its channel.
+/// A bijective mix of bits spreads the channels. Two channels may still share an address, so a datagram must name its
+/// channel.
 pub fn channel_address(channel: u64) -> Ipv4Addr {
     // Finalizer of SplitMix64 (Steele, Lea, Flood 2014): every input bit affects every output bit.
     let mut mixed = channel.wrapping_add(0x9e37_79b9_7f4a_7c15);

@@ -77,7 +77,7 @@ pub struct MulticastReceiver {
     settings: MulticastSettings,
     /// The first socket always stays open.
     sockets: Vec<GroupSocket>,
-    /// Index of the socket that was received from last.
+    /// Index of the socket that the last receive read.
     turn: usize,
     wake: Waker,
     /// Waits for the waker and all sockets. Closing a socket removes it.
@@ -85,7 +85,7 @@ pub struct MulticastReceiver {
     buffer_bytes: usize,
 }
 
-/// A socket with as many groups as the kernel allows.
+/// A socket that joins as many groups as the kernel allows.
 #[derive(Debug)]
 struct GroupSocket {
     fd: OwnedFd,
@@ -175,7 +175,7 @@ impl MulticastReceiver {
         Ok(sockopt::set_ip_drop_membership_with_ifindex(&socket.fd, &group, &any, interface)?)
     }
 
-    /// Wakes [`wait`](Self::wait) from other threads.
+    /// A handle with which other threads end [`wait`](Self::wait).
     pub fn waker(&self) -> Waker {
         self.wake.clone()
     }
@@ -228,7 +228,8 @@ impl GroupSocket {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = socket_with(AddressFamily::INET, SocketType::DGRAM, flags, None)?;
         let fd = socket.as_fd();
-        // Service processes of all users of the host share the port. SO_REUSEPORT would require equal users.
+        // Service processes of all users of the host share the port. SO_REUSEPORT would require that all sockets belong
+        // to one user.
         sockopt::set_socket_reuseaddr(fd, true)?;
         // Without this option a socket gets the groups that any other socket of the host joined.
         set_option(fd, libc::IPPROTO_IP, libc::IP_MULTICAST_ALL, 0_i32)?;
@@ -301,7 +302,7 @@ impl ReceiveArguments {
         }
         let none = std::ptr::null_mut();
         let messages = self.messages.as_mut_ptr();
-        // SAFETY: the first `count` messages point to memory of `self` and `slabs`, of the given lengths, which is
+        // SAFETY: the first `count` messages point to memory of `self` and `slabs`, with the given lengths. Both are
         // borrowed mutably during the call.
         let filled =
             unsafe { libc::recvmmsg(socket.as_raw_fd(), messages, count as u32, libc::MSG_DONTWAIT as _, none) };
@@ -332,7 +333,7 @@ impl ReceiveArguments {
                 control = libc::CMSG_NXTHDR(&message.msg_hdr, control);
             }
         }
-        // On an IPv4 socket a name that was filled in is an IPv4 address; otherwise it is all zeros.
+        // On an IPv4 socket the kernel fills in an IPv4 address as the name, or leaves the name all zeros.
         let from = Ipv4Addr::from(self.names[at].sin_addr.s_addr.to_ne_bytes());
         Burst { from, length, segment: segment.max(1) }
     }

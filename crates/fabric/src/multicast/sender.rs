@@ -1,8 +1,8 @@
 //! Sends chunks to a multicast group without copying them (MC-1, MC-11).
 //!
 //! One call of `sendmmsg` takes several bursts, each of up to 64 datagrams that the kernel or the card cuts
-//! (UDP_SEGMENT). After the kernel refuses segmentation once, each datagram is a message of its own in such a call.
-//! Never retries what the kernel dropped.
+//! (UDP_SEGMENT). Once the kernel has refused segmentation, each message of a call is a single datagram. Never resends
+//! a datagram that the kernel dropped.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -52,7 +52,7 @@ impl MulticastSender {
         };
         set_option(fd, libc::IPPROTO_IP, libc::IP_MULTICAST_IF, by)?;
         if let Ok(address) = settings.interface.address() {
-            // With several addresses the kernel would choose one; receivers know this one.
+            // The kernel would choose among several addresses of the interface. Receivers know this address.
             bind(fd, &SocketAddrV4::new(address, 0))?;
         }
         // Without this option Linux hides that the interface's queue dropped a datagram.

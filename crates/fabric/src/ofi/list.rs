@@ -22,7 +22,7 @@ struct PostedTask {
     task: DeferredTask,
 }
 
-// SAFETY: the pointers lead to the work itself and to objects of the provider, which belong to no thread.
+// SAFETY: the pointers point to the work itself and to objects of the provider, which belong to no thread.
 unsafe impl Send for PostedTask {}
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,7 +30,7 @@ enum ListState {
     /// Index of the next task to pass to the provider.
     Posting(usize),
     Posted,
-    /// Whether an earlier check saw the end. Only then has the provider surely finished with the counters.
+    /// `seen`: an earlier check saw the end. Only then has the provider surely finished with the counters.
     Ended {
         seen: bool,
     },
@@ -51,7 +51,7 @@ pub(super) enum PostStep {
 
 pub(super) struct PostedList {
     state: ListState,
-    /// The list's counters, and one that stays 0, for tasks that begin at once.
+    /// The list's counters, and a counter that stays 0, for tasks that begin at once.
     counters: Vec<Counter>,
     works: Box<[PostedTask]>,
     /// Tasks that the provider has.
@@ -64,7 +64,7 @@ pub(super) struct PostedList {
 }
 
 impl PostedList {
-    /// A list of which the provider has nothing yet; `messages` holds the message of each send and receive.
+    /// A list with no task at the provider yet; `messages` holds the message of each send and receive.
     pub(super) fn new(
         provider: &Provider,
         list: &DeferredList,
@@ -123,7 +123,7 @@ impl PostedList {
         self.abandon(provider, Some(OfiError::Task { provider: provider_name, why }));
     }
 
-    /// Withdraws the list, whose result nobody needs.
+    /// Withdraws the list, whose result nobody needs any more.
     pub(super) fn withdraw(&mut self, provider: &Provider) {
         self.abandon(provider, None);
         self.result = None;
@@ -147,7 +147,7 @@ impl PostedList {
         }
     }
 
-    /// Whether the list has ended since the last check. Releases its bytes then.
+    /// Returns whether the list has ended since the last check. If so, releases the list's bytes.
     pub(super) fn poll_end(&mut self) -> bool {
         match &mut self.state {
             ListState::Posted if self.counters[self.end.counter as usize].read() >= self.end.value => {
@@ -166,12 +166,13 @@ impl PostedList {
         self.result.take()
     }
 
-    /// The list has failed or was withdrawn, and the provider may still access it.
+    /// The list has failed or was withdrawn, and the provider may still access the list.
     pub(super) fn is_abandoned(&self) -> bool {
         matches!(self.state, ListState::Abandoned { .. })
     }
 
-    /// Whether the provider no longer accesses the list. `all_counted`: its counter includes every ended list.
+    /// Whether the provider no longer accesses the list. `all_counted`: the provider's counter includes every ended
+    /// list.
     pub(super) fn is_gone(&self, all_counted: bool) -> bool {
         match self.state {
             ListState::Posting(_) | ListState::Posted | ListState::Abandoned { posting: true } => false,

@@ -1,5 +1,6 @@
 //! Task lists as deferred work of libfabric (`FI_TRIGGER`), loaded at run time. The service process posts a list, and
-//! the provider carries it out with the lists of other hosts. The service process is notified of the last task.
+//! the provider carries it out with the lists of other hosts. The service process is notified when the last task is
+//! complete.
 //!
 //! A task begins when a counter reaches a threshold, and adds to another counter when it is complete. A list's last
 //! task adds to the counter of ended lists, on which one thread waits. Other threads post, because a provider may
@@ -14,7 +15,7 @@
 //! | posted | a task fails | failed, reported |
 //! | posting, posted | [`Ofi::withdraw`] | withdrawn |
 //! | failed, withdrawn | every task that has begun is complete, failed or cancelled | gone |
-//! | ended | the counter of ended lists includes it, and one more check | gone |
+//! | ended | the counter of ended lists includes the list, and a second check saw the end | gone |
 //!
 //! Invariants: memory that a task names (its own structures, its bytes, its list's counters) stays until the list is
 //! gone. Memory that the provider never releases stays for good. Never decides what a list does. The providers'
@@ -91,7 +92,7 @@ pub struct Ofi {
     watched: OwnedFd,
 }
 
-/// State shared by the threads; lists end before their provider.
+/// State shared by the threads; lists are dropped before their provider.
 struct OfiShared {
     lists: Mutex<PostedLists>,
     bell: OwnedFd,
@@ -152,7 +153,7 @@ impl Ofi {
         self.watched.as_fd()
     }
 
-    /// Posts a list under a `token` that no other list has; `messages` holds one for each send and receive task.
+    /// Posts a list under a `token` that no other list has; `messages` holds a message for each send and receive task.
     ///
     /// # Errors
     /// When the provider refuses a counter or a peer's address, or when too many failed lists hold memory.
@@ -191,7 +192,8 @@ impl Ofi {
         Ok(())
     }
 
-    /// Withdraws a list that nobody waits for: its receives are cancelled. Its bytes stay until the provider is done.
+    /// Withdraws a list whose result nobody awaits, and cancels the list's receives. The list's bytes stay until the
+    /// provider has finished with them.
     pub fn withdraw(&mut self, token: u64) {
         if let Some(list) = self.shared.lists().by_token.get_mut(&token) {
             list.withdraw(&self.shared.provider);
@@ -272,7 +274,7 @@ impl OfiShared {
         }
     }
 
-    /// Passes lists to the provider until no more can come.
+    /// Passes lists to the provider until the channel is closed.
     fn post(&self, posts: &Mutex<Receiver<u64>>) {
         let next = || posts.lock().expect("no thread panics with it").recv();
         while let Ok(token) = next() {

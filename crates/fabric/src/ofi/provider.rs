@@ -32,7 +32,7 @@ pub(super) struct Provider {
 
 // SAFETY: the objects belong to no thread, and FI_THREAD_SAFE was requested from the provider.
 unsafe impl Send for Provider {}
-// SAFETY: as above.
+// SAFETY: shared access is safe for the same reason: FI_THREAD_SAFE was requested from the provider.
 unsafe impl Sync for Provider {}
 
 /// Capabilities requested step by step, so that an error can name the missing one.
@@ -98,7 +98,7 @@ impl Provider {
 
     fn open_domain(&mut self) -> Result<(), OfiError> {
         let info = self.info.as_ptr();
-        // SAFETY: info is valid, every result is a valid place, and a table's entries belong to its object.
+        // SAFETY: info is valid, every result points to valid memory, and a table's entries belong to its object.
         unsafe {
             let attributes = (*info).fabric_attr;
             let opened = (self.functions.fi_fabric)(attributes, &mut self.fabric, ptr::null_mut());
@@ -123,7 +123,8 @@ impl Provider {
     }
 
     fn open_endpoint(&mut self) -> Result<(), OfiError> {
-        // SAFETY: as in `open_domain`.
+        // SAFETY: info and domain are valid, every result points to valid memory, and a table's entries belong to its
+        // object.
         unsafe {
             let ops = &*(*self.domain).ops;
             let opened = (ops.endpoint)(self.domain, self.info.as_ptr(), &mut self.ep, ptr::null_mut());
@@ -147,7 +148,7 @@ impl Provider {
         let (mut raw, wait_obj) = (ptr::null_mut(), ffi::FI_WAIT_UNSPEC);
         let events = ffi::FI_CNTR_EVENTS_COMP;
         let mut attributes = ffi::CntrAttr { events, wait_obj, wait_set: ptr::null_mut(), flags: 0 };
-        // SAFETY: the domain is open; the result is a valid place.
+        // SAFETY: the domain is open; the result points to valid memory.
         let opened =
             unsafe { ((*(*self.domain).ops).cntr_open)(self.domain, &mut attributes, &mut raw, ptr::null_mut()) };
         self.done("fi_cntr_open (fewer calls at once may help)", opened)?;
@@ -183,7 +184,7 @@ impl Provider {
         }
     }
 
-    /// Cancels a receive that no message has matched; the queue of errors reports whether it worked.
+    /// Cancels a receive that no message has matched; the queue of errors reports whether the cancellation worked.
     ///
     /// # Safety
     /// `context` belongs to a queued task whose memory stays.
@@ -193,7 +194,7 @@ impl Provider {
         unsafe { ((*(*self.ep).ops).cancel)(fid, context) };
     }
 
-    /// The next failed task, by its context, and the error.
+    /// Takes the next error: the context of the failed task, and the error code.
     pub(super) fn take_error(&self) -> Option<(*mut c_void, c_int)> {
         // SAFETY: all-zero bytes are a valid value: integers and null pointers.
         let mut entry: ffi::CqError = unsafe { std::mem::zeroed() };
@@ -300,7 +301,7 @@ fn free(functions: &Functions, info: Option<NonNull<ffi::Info>>) {
     info.into_iter().for_each(|info| unsafe { (functions.fi_freeinfo)(info.as_ptr()) });
 }
 
-/// The offer of provider `name` at address `at` with these capabilities; else libfabric's error code, positive.
+/// Queries provider `name` at address `at` for these capabilities. The error is libfabric's code, positive.
 fn getinfo(functions: &Functions, name: &str, at: Ipv4Addr, caps: u64) -> Result<NonNull<ffi::Info>, c_int> {
     let (name, node) = (CString::new(name).map_err(|_| ffi::FI_ENODATA)?, CString::new(at.to_string()));
     let node = node.expect("an address has no NUL byte");
@@ -308,7 +309,7 @@ fn getinfo(functions: &Functions, name: &str, at: Ipv4Addr, caps: u64) -> Result
     let hints = NonNull::new(unsafe { (functions.fi_dupinfo)(ptr::null()) }).ok_or(libc::ENOMEM)?;
     let mut found = ptr::null_mut();
     // SAFETY: fi_dupinfo made the info with all attributes; libfabric frees the provider's name with free(3), so it
-    // must come from malloc, as strdup's does.
+    // must come from malloc, as the result of strdup does.
     let code = unsafe {
         let info = hints.as_ptr();
         (*info).caps = caps;

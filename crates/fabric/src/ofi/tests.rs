@@ -28,7 +28,7 @@ impl Bytes {
     fn part(&self, offset: usize, len: usize) -> Option<MappedBytes> {
         let start = NonNull::new(self.0[offset..offset + len].as_ptr().cast_mut())?;
         let keeper: Arc<Vec<u8>> = Arc::clone(&self.0);
-        // SAFETY: the vector's bytes stay while it does; the tests read them after the list has ended.
+        // SAFETY: the bytes stay as long as the vector; the tests read them after the list has ended.
         (len > 0).then(|| unsafe { MappedBytes::new(start, len, keeper) })
     }
 }
@@ -146,7 +146,8 @@ fn a_peer_that_is_silent_holds_up_no_other_list() {
     assert!(engine.shared.lists().unposted >= 2, "the provider still connects");
 }
 
-/// A missing peer fails the list and is named, and so does a message that is longer than its memory.
+/// A missing peer fails the list, and the error names the provider. A message that is longer than the memory to receive
+/// it fails the list, too.
 #[test]
 fn an_impossible_task_fails_its_list() {
     let mut engine = open();

@@ -2,9 +2,9 @@
 //! confirmation and one welcome under its keys. A pure machine: bytes in, bytes out.
 //!
 //! The dialer knows the listener's key beforehand. The listener learns the dialer's key from the first message and
-//! trusts it after the third, which a replay cannot make. The shared key is mixed in, so only its holders pass. Each
-//! end's first message states, under the keys, the end's address and whether it encrypts later bytes. If the ends
-//! disagree on encryption, the dialer ends the handshake, and the listener never completes it.
+//! trusts the key after the third message, which a replay cannot contain. The shared key is mixed in, so only its
+//! holders pass. Each end's first message states, under the keys, the end's address and whether the end encrypts later
+//! bytes. If the ends disagree on encryption, the dialer ends the handshake, and the listener never completes it.
 //!
 //! | state | on | goes to | sends |
 //! |---|---|---|---|
@@ -14,7 +14,7 @@
 //! | `Answered` (listener) | confirmation | ended: [`HandshakeStep::Proven`] | the welcome, if wanted |
 //! | any | anything else | ended: [`HandshakeError`] | |
 //!
-//! Invariant: every message has one length, so a reader never reads bytes after it. Never does IO.
+//! Invariant: every message has one length, so a reader never reads bytes beyond a message. Never does IO.
 
 use std::net::SocketAddrV4;
 
@@ -28,7 +28,7 @@ use crate::secured::records::{ForgedRecord, Keys, TAG};
 
 /// The only protocol that both ends accept.
 const PROTOCOL: &str = "Noise_IKpsk2_25519_ChaChaPoly_BLAKE2s";
-/// The end's address, and one byte: 1 if it encrypts later bytes, else 0.
+/// The end's address, and one byte: 1 if the end encrypts later bytes, else 0.
 const END_PAYLOAD: usize = SOCKET + 1;
 /// Ephemeral key, encrypted static key, end payload.
 const HELLO: usize = KEY + KEY + TAG + END_PAYLOAD + TAG;
@@ -64,7 +64,7 @@ impl From<ForgedRecord> for HandshakeError {
 pub struct HandshakeTerms<'a> {
     pub own: &'a Identity,
     pub shared: &'a SharedKey,
-    /// The protocol after the handshake and its version. Ends with another purpose are refused.
+    /// Name and version of the protocol after the handshake. Ends with another purpose are refused.
     pub purpose: &'static [u8],
     pub encrypts: bool,
 }
@@ -80,7 +80,7 @@ impl HandshakeTerms<'_> {
     }
 }
 
-/// The statements of one end: its address, and whether it encrypts.
+/// The statements of one end: its address, and whether the end encrypts later bytes.
 #[derive(Clone, Copy)]
 struct EndPayload {
     at: SocketAddrV4,
@@ -135,11 +135,11 @@ pub enum HandshakeStep {
     Wait(Handshake),
     /// The handshake continues once these bytes are sent.
     Send(Handshake, Vec<u8>),
-    /// Listener: the dialer holds `key`. Its address is `at` if its id is the hash of both.
+    /// Listener: the dialer holds `key`. The dialer's address is `at` if the dialer's id is the hash of `key` and `at`.
     Proven {
         key: PublicKey,
         at: SocketAddrV4,
-        /// The bytes to send if the connection is wanted.
+        /// The message to send if this end wants the connection.
         welcome: Vec<u8>,
         keys: Keys,
     },
@@ -195,7 +195,7 @@ impl Handshake {
         matches!(self.phase, HandshakePhase::Answered { .. })
     }
 
-    /// Dialer: whether the listener has received the hello and not refused it.
+    /// Dialer: whether the listener has received the hello and has not refused the hello.
     #[must_use]
     pub fn was_answered(&self) -> bool {
         matches!(self.phase, HandshakePhase::Confirmed(_))

@@ -1,8 +1,8 @@
-//! The identity of an end: a key pair, normally fresh for each life, an address, and an id. The id is a hash of the
-//! public key and the address.
+//! The identity of an end: a key pair, normally fresh for each run of the end, an address, and an id. The id is a hash
+//! of the public key and the address.
 //!
 //! Invariant: an id belongs to one key and one address. Only an end that proves the key gets the id, and nobody can
-//! claim another address for its holder. Never writes a private key anywhere.
+//! claim another address for the holder of a key. Never writes a private key anywhere.
 
 use std::fmt;
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -37,7 +37,7 @@ impl Identity {
         Identity { public, private, at: NOWHERE }
     }
 
-    /// The key pair derived from `shared`. Proving it proves possession of `shared` and nothing else.
+    /// The key pair derived from `shared`. An end that proves this key proves possession of `shared` and nothing else.
     #[must_use]
     pub fn of(shared: &SharedKey) -> Self {
         let private = Blake2s256::new().chain_update(b"outboard key pair").chain_update(shared.0).finalize().into();
@@ -83,7 +83,8 @@ pub(crate) fn socket_of([a, b, c, d, high, low]: [u8; SOCKET]) -> SocketAddrV4 {
     SocketAddrV4::new([a, b, c, d].into(), u16::from_be_bytes([high, low]))
 }
 
-/// A secret that both ends know and nobody else. All zeros mean no secret, so anybody may take part.
+/// A secret that both ends know and nobody else knows. All zeros mean that there is no secret, so anybody may take
+/// part.
 #[derive(Clone, Copy, Default)]
 pub struct SharedKey(pub(super) [u8; KEY]);
 

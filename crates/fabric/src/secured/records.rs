@@ -1,5 +1,6 @@
-//! Sealed bytes after a handshake: records of a length and an authenticated ciphertext, Noise's transport messages. A
-//! record's number is its nonce, so an omitted, repeated or reordered record fails like a changed one.
+//! Sealed bytes after a handshake, in records. A record is a length and an authenticated ciphertext: a transport
+//! message of Noise. A record's number is its nonce, so an omitted, repeated or reordered record fails like a changed
+//! one.
 //!
 //! Invariants: each key seals each number once; the buffered part of a record never exceeds one record. Never does IO.
 
@@ -13,7 +14,7 @@ const PREFIX: usize = 2;
 /// Most bytes in one record: a transport message has at most 65,535 bytes.
 const PLAIN: usize = 65_535 - TAG;
 
-/// A record is not the one that the other end sealed next.
+/// The received record is not the record that the other end sealed next.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("what came was not sealed by the other end, or was changed, left out or repeated on its way")]
 pub struct ForgedRecord;
@@ -45,7 +46,7 @@ pub struct Sealer {
 impl Sealer {
     fn write(&mut self, plain: &[u8], sealed: &mut [u8]) {
         let number = self.next;
-        // The connection ends long before its numbers run out.
+        // The connection ends long before its record numbers run out.
         self.next += 1;
         let written = self.keys.write_message(number, plain, sealed);
         assert_eq!(written.ok(), Some(plain.len() + TAG), "a record has room for its tag");
@@ -103,7 +104,7 @@ impl Opener {
         Ok(())
     }
 
-    /// Verifies a tag that [`Sealer::sign`] made.
+    /// Verifies a tag from [`Sealer::sign`].
     pub(super) fn check(&mut self, tag: &[u8]) -> Result<(), ForgedRecord> {
         self.read(tag, &mut [])
     }
@@ -151,7 +152,7 @@ impl RecordReader {
         RecordReader { opener, partial: Vec::new() }
     }
 
-    /// Takes the stream's next bytes. Each record that they complete goes to `each`, which opens it.
+    /// Takes the stream's next bytes. Each completed record goes to `each`, which opens the record.
     pub fn take<E: From<ForgedRecord>>(
         &mut self,
         mut bytes: &[u8],
@@ -223,7 +224,7 @@ pub(crate) mod tests {
             let (mut a, b) = keys();
             let [mut one, two] = records(&mut a.sealer);
             one[at] ^= 1;
-            // A length that became larger makes the reader wait for more first.
+            // If the changed byte makes the length larger, the reader first waits for more bytes.
             let rest = vec![0; 1024];
             assert_eq!(opened(b.opener, &[one, two, rest].concat(), 5), Err(ForgedRecord), "byte {at}");
         }

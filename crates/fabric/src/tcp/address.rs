@@ -1,4 +1,5 @@
-//! The address of a service process: its listening socket, and the key that it proves there. Bootstrap offers carry it.
+//! The address of a service process: its listening socket, and the key that the service process proves there. Bootstrap
+//! offers carry it.
 //!
 //! Invariant: an id has one address, because it is a hash of the address. Nobody can forge another address for it.
 
@@ -12,7 +13,7 @@ const ADDRESS_TAG: [u8; 4] = *b"TCP3";
 /// Tag, IPv4 address, port, public key.
 const ADDRESS: usize = 4 + SOCKET + KEY;
 
-/// The listening socket of a service process, and the key that it proves there.
+/// The listening socket of a service process, and the key that the service process proves there.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Address {
     pub(super) socket: SocketAddrV4,

@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | dialing | the kernel has connected | greeting, hello sent |
 //! | greeting (dialer or listener) | messages of the handshake | greeting, then open |
-//! | greeting (listener) | the dialer is proven, and this end's own dial to it has priority | giving way |
+//! | greeting (listener) | the dialer is proven, and this end's own dial to the dialer has priority | giving way |
 //! | giving way | this end's own dial failed | open |
 //! | giving way | end of stream | ended |
 //! | any but open | `until` expired, end of stream, a bad message | ended |
@@ -32,7 +32,8 @@ use crate::{MessageReceiver, PeerId, PeerLoss};
 
 /// Reads of one connection per turn, so that other connections get their turns.
 const READS: usize = 8;
-/// Frames and bytes read per turn from all connections; one more read may exceed them. A frame costs some microseconds.
+/// Frames and bytes that one turn reads from all connections. The last read may exceed them. A frame costs some
+/// microseconds.
 const FRAMES: usize = 4096;
 const BYTES: usize = 8 << 20;
 /// Messages passed to the kernel at once.
@@ -71,8 +72,8 @@ pub(super) enum ConnectionStage {
         writer: Option<RecordWriter>,
         carried_frames: bool,
     },
-    /// The dialer is proven, but this end's own dial to it has priority. The peer closes this connection once the other
-    /// is open. If the own dial fails, the bytes in `welcome` are sent.
+    /// The dialer is proven, but this end's own dial to the dialer has priority. The peer closes this connection once
+    /// this end's own connection is open. If the own dial fails, this end sends the bytes in `welcome`.
     GivingWay {
         until: Instant,
         welcome: Vec<u8>,
@@ -126,7 +127,7 @@ impl From<ConnectionError> for PeerLoss {
 
 pub(super) struct TcpConnection {
     socket: StreamSocket,
-    /// The peer that was dialled; on a listener's connection known once it is open.
+    /// The peer that was dialled. On an accepted connection the peer is known once the connection is open.
     pub(super) peer: Option<PeerId>,
     pub(super) stage: ConnectionStage,
     /// Whether the poller reports room to write.
@@ -174,7 +175,7 @@ impl TcpConnection {
         }
     }
 
-    /// The kernel has connected or failed to connect. Sends the hello.
+    /// Sends the hello once the kernel has connected. Returns the kernel's error if connecting failed.
     pub(super) fn greet(&mut self, handshake: Handshake, hello: &[u8], until: Instant) -> Result<(), ConnectionError> {
         sockopt::socket_error(&self.socket)??;
         self.stage = ConnectionStage::Handshake { handshake, until };
@@ -199,13 +200,13 @@ impl TcpConnection {
         self.until().filter(|until| !refusal && Instant::now() < *until)
     }
 
-    /// Closes the connection in a way that the dialer does not take for a refusal.
+    /// Closes the connection with a reset, which the dialer does not take for a refusal.
     pub(super) fn close_with_reset(&self) {
         // If the reset fails, the peer sees an ordinary end and does not dial again.
         let _ = self.socket.reset();
     }
 
-    /// From now on carries frames of `peer`; with `keys`, in records.
+    /// Opens the connection for frames of `peer`. With `keys`, the frames travel in records.
     pub(super) fn open(&mut self, peer: PeerId, keys: Option<Keys>) {
         self.peer = Some(peer);
         let (sealer, opener) = keys.map(|keys| (keys.sealer, keys.opener)).unzip();
@@ -218,12 +219,12 @@ impl TcpConnection {
         matches!(&self.stage, ConnectionStage::Open { writer: Some(writer), .. } if !writer.rest().is_empty())
     }
 
-    /// Waits until the peer closes or is welcomed after all.
+    /// Makes the connection wait until the peer closes it or this end sends the welcome after all.
     pub(super) fn give_way(&mut self, until: Instant, welcome: Vec<u8>, keys: Keys) {
         self.stage = ConnectionStage::GivingWay { until, welcome, keys };
     }
 
-    /// Welcomes the peer after all, unless the peer has gone.
+    /// Sends the welcome after all, unless the peer has gone.
     pub(super) fn welcome(&mut self) -> Option<Keys> {
         self.check_open().ok()?;
         let ConnectionStage::GivingWay { welcome, keys, .. } =
@@ -243,7 +244,7 @@ impl TcpConnection {
         }
     }
 
-    /// Sends a message of the handshake, for which an empty socket buffer always has room.
+    /// Sends a message of the handshake. An empty socket buffer always has room for one.
     pub(super) fn send_handshake(&self, message: &[u8]) -> Result<(), ConnectionError> {
         match write_bytes(&self.socket, message)? {
             written if written == message.len() => Ok(()),
@@ -279,7 +280,7 @@ impl TcpConnection {
         }
     }
 
-    /// Memory was withdrawn: a payload that is read straight into place may have lost its place.
+    /// Requests the place of an arriving payload again, after memory was withdrawn.
     pub(super) fn recheck_placements(&mut self, buffers: &mut ReadBuffers, receiver: &mut dyn MessageReceiver) {
         if let (ConnectionStage::Open { frame_reader, .. }, Some(from)) = (&mut self.stage, self.peer)
             && frame_reader.is_placing()
@@ -318,7 +319,8 @@ impl TcpConnection {
         Ok(ReadOutcome::Nothing)
     }
 
-    /// Passes to the kernel as much as it accepts; returns how many messages have left. Awaits room for the rest.
+    /// Passes messages to the kernel until the kernel accepts no more; returns how many have left. Awaits room for the
+    /// rest.
     pub(super) fn flush(
         &mut self,
         queue: &mut VecDeque<QueuedMessage>,

@@ -1,5 +1,6 @@
-//! Handles the end of a peer's connection. The peer's own connection may replace it. Otherwise the peer is dialled once
-//! more, dialled after a pause if it had no room, or lost. Also chooses peers that make way. Never reads a connection.
+//! Handles the end of a peer's connection. The peer's own connection may replace the ended one. Otherwise the peer is
+//! dialled at once, dialled after a pause if the peer had no room, or lost. Also chooses peers that make way for
+//! others. Never reads a connection.
 
 use std::time::{Duration, Instant};
 
@@ -36,7 +37,7 @@ impl Tcp {
         late.len()
     }
 
-    /// A connection has ended. The peer's own connection replaces it, or the peer is dialled once more, or it is lost.
+    /// Ends a connection. The peer's own connection replaces it, the peer is dialled once more, or the peer is lost.
     pub(super) fn end(&mut self, token: u64, why: ConnectionError) {
         let Some(connection) = self.connections.remove(&token) else { return };
         let hostile = match (&why, connection.peer) {
@@ -78,7 +79,7 @@ impl Tcp {
         }
     }
 
-    /// Dials a peer once more, whose last connection ended because of `why`.
+    /// Dials a peer once more after the last connection ended because of `why`.
     fn dial_again(&mut self, peer: PeerId, until: Instant, why: PeerLoss) {
         let address = self.peers.get(&peer).and_then(|known| known.address);
         let dialled = address.and_then(|address| self.dial(peer, &address, until).ok());
@@ -94,7 +95,8 @@ impl Tcp {
         self.lost.extend(known.claimed.then_some((peer, why)));
     }
 
-    /// This end's connection to `peer` failed. The peer's own connection replaces it, if it gave way and still exists.
+    /// This end's connection to `peer` failed. The peer's own connection replaces the failed one, if the peer's
+    /// connection gave way and still exists.
     fn promote_standby(&mut self, peer: PeerId) -> bool {
         let Some(token) = self.peers.get_mut(&peer).and_then(|known| known.standby.take()) else { return false };
         let Some(connection) = self.connections.get_mut(&token) else { return false };
@@ -105,7 +107,7 @@ impl Tcp {
         self.connections.contains_key(&token)
     }
 
-    /// Forgets the oldest peer that this process has not connected, if there are too many of them.
+    /// Forgets the oldest peer that this process has not connected, if there are too many such peers.
     pub(super) fn make_way(&mut self) {
         let unclaimed = || self.peers.iter().filter(|(_, known)| !known.claimed);
         if unclaimed().count() < self.settings.limits.peers {

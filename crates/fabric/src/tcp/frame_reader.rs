@@ -2,8 +2,8 @@
 //!
 //! | payload of a frame | on | goes to |
 //! |---|---|---|
-//! | buffered | its header is here, and the receiver names a place | placed: the buffered part is copied there |
-//! | placed | a check before a read finds no place, or another | buffered: copied back |
+//! | buffered | the header has arrived, and the receiver names a place | placed: the buffered part is copied there |
+//! | placed | a check before a read finds no place, or a new place | buffered: copied back |
 //! | either | its last byte | delivered |
 //!
 //! Invariants: a frame is delivered once it is complete and its records carry the other end's seal. At most one frame
@@ -38,18 +38,19 @@ impl ReadBuffers {
     }
 }
 
-/// Bytes read at once when a placed payload is likely, and after one: the frame's head, and little of its payload.
+/// Most bytes of a read behind a placed payload, or before a payload that is likely to be placed. Such a read takes the
+/// frame's head and little of its payload.
 const HEAD: usize = 4096;
-/// Number of frames after a placed one during which another is likely.
+/// Number of frames after a placed payload during which the next payload is likely to be placed, too.
 const LIKELY: u8 = 8;
 
 /// The incoming stream and its state.
 pub(crate) struct FrameReader {
     assembly: Assembly,
     records: Option<RecordReader>,
-    /// Whether the last room was part of a frame's buffer.
+    /// Whether the last [`Self::room`] was part of a frame's buffer.
     in_place: bool,
-    /// The place that the payload is read into, and how many bytes are there.
+    /// The place into which the payload is read, and the number of bytes in that place.
     placement: Option<(ScatterList, usize)>,
     /// Frames until direct placement counts as unlikely.
     likely: u8,
@@ -112,7 +113,8 @@ impl FrameReader {
         }
     }
 
-    /// `taken` bytes are in the payload's place and behind it. Returns how many frames went to `sink`.
+    /// Handles `taken` bytes that were read into the payload's place, then into the room behind the payload. Returns
+    /// how many frames went to `sink`.
     pub(crate) fn advance_placed(
         &mut self,
         taken: usize,
@@ -132,7 +134,7 @@ impl FrameReader {
         Ok(1 + self.assembly.handle(&buffers.raw[..beyond], sink)?)
     }
 
-    /// `taken` bytes are in the room. Whole frames go to `sink`; returns how many.
+    /// Handles `taken` bytes that were read into [`Self::room`]. Whole frames go to `sink`; returns how many.
     pub(crate) fn advance(
         &mut self,
         taken: usize,

@@ -13,7 +13,7 @@ const FRAME: usize = PREFIX + MAX_HEADER + MAX_PAYLOAD;
 const READ_DIRECTLY_FROM: usize = 4096;
 /// From this length on, a payload is read straight into place. Below it, finding the place costs as much as a copy.
 const PLACED_FROM: usize = 16 << 10;
-/// Memory allocated for bytes that a prefix promises.
+/// Most bytes of memory allocated for bytes that a prefix promises and that have not arrived.
 const AHEAD: usize = 64 << 10;
 
 /// The stream does not consist of frames.
@@ -54,7 +54,7 @@ impl FrameSink<'_> {
 /// A frame that has arrived in part.
 #[derive(Debug, Default)]
 pub(super) struct Assembly {
-    /// As long as the longest frame that arrived in pieces.
+    /// Buffer of a partial frame, as long as the longest frame that arrived in pieces.
     partial: Vec<u8>,
     have: usize,
 }
@@ -83,8 +83,8 @@ impl Assembly {
         Ok(frames)
     }
 
-    /// The buffer for the rest of a long frame; [`Self::advance`] follows. Missing bytes take no more memory than those
-    /// that have arrived, or [`AHEAD`].
+    /// The buffer for the rest of a long frame; [`Self::advance`] follows. Missing bytes take at most as much memory as
+    /// the bytes that have arrived, or [`AHEAD`] if that is more.
     pub(super) fn rest(&mut self) -> Option<&mut [u8]> {
         let missing = Some(self.awaits()).filter(|&missing| missing >= READ_DIRECTLY_FROM)?;
         let room = missing.min(self.have.max(AHEAD));
@@ -92,7 +92,7 @@ impl Assembly {
         Some(&mut self.partial[self.have..self.have + room])
     }
 
-    /// `taken` bytes of the frame are in the buffer. Returns how many frames went to `sink`.
+    /// Handles `taken` bytes that were read into [`Self::rest`]. Returns how many frames went to `sink`.
     pub(super) fn advance(&mut self, taken: usize, sink: &mut FrameSink<'_>) -> Result<usize, OversizedFrame> {
         self.have += taken;
         let Some((header, payload)) = lengths(&self.partial[..self.have])? else { return Ok(0) };
@@ -105,7 +105,7 @@ impl Assembly {
         Ok(1)
     }
 
-    /// The place of a payload that has not fully arrived and whose header has.
+    /// The place of a payload whose header has arrived and whose bytes have not all arrived.
     pub(super) fn placement(&self, sink: &mut FrameSink<'_>) -> Option<ScatterList> {
         let (header, payload) = lengths(&self.partial[..self.have]).ok()??;
         let (head, here) = self.partial[..self.have].split_at_checked(PREFIX + header)?;
@@ -141,7 +141,7 @@ impl Assembly {
         &mut self.partial[start..self.have]
     }
 
-    /// The payload is complete, in its place.
+    /// Delivers a payload that is complete in its place.
     pub(super) fn handle_placed(&mut self, length: usize, sink: &mut FrameSink<'_>) {
         sink.receiver.handle_placed(sink.from, &self.partial[PREFIX..self.have], length);
         self.have = 0;
@@ -152,7 +152,7 @@ impl Assembly {
         self.missing().ok().filter(|&missing| self.have >= PREFIX && missing >= READ_DIRECTLY_FROM).unwrap_or(1)
     }
 
-    /// Bytes until the prefix is complete, then until the frame is.
+    /// The number of missing bytes of the prefix; once the prefix is complete, of the frame.
     fn missing(&self) -> Result<usize, OversizedFrame> {
         Ok(match lengths(&self.partial[..self.have])? {
             None => PREFIX - self.have,

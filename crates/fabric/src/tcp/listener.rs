@@ -1,8 +1,9 @@
 //! Listeners: a TCP port, and a Unix socket for service processes of the same host.
 //!
 //! The Unix socket lies in the abstract namespace of the host's network, under a name derived from the address. Nobody
-//! knows the name before the socket is bound. The name of another host's service process is free here, so anybody may
-//! bind it. A dialer trusts only listeners of its own user or the superuser, so no other user can keep peers apart.
+//! knows the name before the socket is bound. The name of another host's service process is free on this host, so
+//! anybody may bind that name. A dialer trusts only listeners of its own user or the superuser, so no other user can
+//! keep peers apart.
 //!
 //! Invariant: sockets never block. A new connection has proven nothing, on either listener.
 
@@ -82,8 +83,9 @@ impl AsFd for StreamSocket {
 }
 
 impl StreamSocket {
-    /// Messages leave without delay. A connection to an unreachable peer ends no later than the peer counts as lost.
-    /// The kernel would retransmit ever less often, and not at once when packets flow again.
+    /// Sends messages without delay, and limits the time without acknowledgement to [`SILENCE`]. So a connection to an
+    /// unreachable peer ends no later than the peer counts as lost. Without the limit the kernel would retransmit ever
+    /// less often, and not at once when packets flow again.
     fn tcp(socket: OwnedFd) -> Result<StreamSocket, Errno> {
         sockopt::set_tcp_nodelay(&socket, true)?;
         sockopt::set_tcp_user_timeout(&socket, SILENCE.as_millis() as u32)?;
@@ -102,9 +104,9 @@ impl StreamSocket {
         }
     }
 
-    /// The poller now reports the socket when `bytes` bytes wait, or [`MOST_AWAITED`], or when it has ended. A long
-    /// frame then wakes its reader once per [`MOST_AWAITED`] bytes instead of every few packets. That saves all-to-alls
-    /// of 1 MiB among four hosts 7 % of the processor time.
+    /// Makes the poller report the socket once `bytes` bytes wait (at most [`MOST_AWAITED`]), or once the stream has
+    /// ended. A long frame then wakes its reader once per [`MOST_AWAITED`] bytes instead of every few packets. That
+    /// saves all-to-alls of 1 MiB among four hosts 7 % of the processor time.
     pub(super) fn await_bytes(&mut self, bytes: usize) -> Result<(), Errno> {
         let bytes = bytes.min(MOST_AWAITED);
         if let StreamSocket::Tcp(socket, awaited) = self
@@ -116,7 +118,8 @@ impl StreamSocket {
         Ok(())
     }
 
-    /// Closes so that the peer learns of unread bytes: by a reset, which a Unix socket sends by itself then.
+    /// Makes the close of the socket send a reset, so that the peer learns of unread bytes. A Unix socket sends that
+    /// reset by itself.
     pub(super) fn reset(&self) -> Result<(), Errno> {
         match self {
             StreamSocket::Tcp(socket, _) => sockopt::set_socket_linger(socket, Some(Duration::ZERO)),

@@ -1,7 +1,7 @@
 //! Unicast between hosts of an Ethernet: frames over TCP between service processes that have proven their identity.
 //!
-//! - One connection per pair of peers. When both dial at once, the smaller id's connection stays. The other gives way,
-//!   and replaces the first if that fails.
+//! - One connection per pair of peers. When both dial at once, the smaller id's connection stays. The other connection
+//!   gives way, and replaces the first connection if that one fails.
 //! - A connection begins with a handshake ([`secured`](crate::secured)). Frames are accepted only under the proven id,
 //!   and in records if connections are encrypted. A peer that fails the handshake, is silent for [`GREETING`], or
 //!   breaks the protocol is disconnected and counted. The log names it once a second at most.
@@ -10,15 +10,15 @@
 //!   room wait within [`FabricLimits`].
 //! - A broken connection is dialled once more before the peer counts as lost. Messages that the kernel had accepted are
 //!   gone then: the links of the service processes send them again.
-//! - A stranger's hello that has arrived is read before its connection makes way for another. A reset notifies a dialer
+//! - Before a stranger's connection makes way for another, a hello that has arrived is read. A reset notifies a dialer
 //!   whose hello was not read. The reset is no refusal: the dialer tries again until [`DIALING`] is over.
 //! - A turn reads a bounded amount from all connections together. The next turn continues with the next connection.
 //! - Disconnecting a peer keeps the connection for late messages of the peer. The oldest such connection makes way for
 //!   another. Messages queued for the connection are dropped when the peer is connected again.
 //!
-//! Invariants: the connection of a peer's path exists. Unproven connections number at most [`MOST_PENDING`] or two for
-//! each connected peer, whichever is more, and one new one. One further connection of each peer may be giving way. The
-//! queue of a peer that reads nothing is bounded. Never blocks except, for a bounded time, on drop.
+//! Invariants: the connection that a peer's path names exists. Unproven connections number at most [`MOST_PENDING`] or
+//! two for each connected peer, whichever is more, plus one new connection. One further connection of each peer may be
+//! giving way. The queue of a peer that reads nothing is bounded. Never blocks except, for a bounded time, on drop.
 
 mod address;
 mod connection;
@@ -58,7 +58,7 @@ const GREETING: Duration = Duration::from_secs(2);
 /// Time that a dialled peer has to answer: a few losses of TCP's first packet.
 const DIALING: Duration = Duration::from_secs(10);
 /// TCP ends a connection after sent bytes were unacknowledged for this long. The protocol's own silence limit is
-/// shorter, even for a host at the receiving end of a one-way cut, which waits a second longer.
+/// shorter. That holds even for a host at the receiving end of a one-way cut, which waits a second longer.
 const SILENCE: Duration = Duration::from_secs(5);
 /// Interval of checks on unfinished connections, and longest pause between two dials.
 const CHECK_INTERVAL: Duration = Duration::from_millis(250);
@@ -119,8 +119,9 @@ impl PeerPath {
         }
     }
 
-    /// Whether this connection, dialled by the smaller id, has priority over one that the peer dialled, perhaps before
-    /// it received this one. A peer that dials when this connection is older than `DIALING` has lost it unnoticed.
+    /// Whether this connection, dialled by the smaller id, has priority over a connection that the peer dialled. The
+    /// peer may have dialled before this connection reached the peer. A peer that dials when this connection is older
+    /// than `DIALING` has lost this connection, and this end has not noticed the loss.
     fn has_priority(self, now: Instant) -> bool {
         match self {
             PeerPath::Dialing(_) => true,
@@ -133,10 +134,10 @@ impl PeerPath {
 struct TcpPeer {
     /// The address to dial, if known.
     address: Option<Address>,
-    /// This process has connected the peer. Other peers only send.
+    /// This process has connected the peer. All other peers only send.
     claimed: bool,
     path: PeerPath,
-    /// The peer's own connection, which gave way to this end's. It may have ended since.
+    /// The peer's own connection, which gave way to this end's connection. The peer's connection may have ended since.
     standby: Option<u64>,
     queue: VecDeque<QueuedMessage>,
     /// The queue holds a message that was not offered to the kernel.
@@ -259,7 +260,7 @@ impl Tcp {
         let most = MOST_PENDING.max(2 * self.peers.values().filter(|known| known.claimed).count());
         for taken in 0..TURN {
             if let Some(oldest) = self.pending.oldest_beyond(most) {
-                // Bytes that wait are read first. A connection that progresses by them stays.
+                // Waiting bytes are read first. A connection that progresses by these bytes stays.
                 self.read_on(oldest, sink);
                 if self.pending.oldest_beyond(most) == Some(oldest) {
                     self.end(oldest, ConnectionError::Slow);
@@ -275,7 +276,7 @@ impl Tcp {
                 Err(Errno::AGAIN) => return taken,
                 Err(errno @ (Errno::MFILE | Errno::NFILE)) => {
                     limited!(error, %errno, "service processes cannot connect; raise the limit on descriptors");
-                    // The timer listens again.
+                    // The next check adds the listeners to the poller again.
                     for listener in &self.listeners {
                         let _ = epoll::delete(&self.epoll, listener);
                     }
@@ -326,7 +327,7 @@ impl Tcp {
         Ok(())
     }
 
-    /// Reads the bytes that wait, and ends the connection if they end it.
+    /// Reads the waiting bytes, and ends the connection if reading fails.
     fn read_on(&mut self, token: u64, sink: &mut dyn MessageReceiver) {
         if let Err(broken) = self.read(token, sink) {
             self.end(token, broken);
@@ -348,8 +349,9 @@ impl Tcp {
         Ok(1)
     }
 
-    /// The peer that dialled this end has proven `address`. Its connection stays, unless this end has the smaller id
-    /// and its own dial has priority. Then the connection gives way, and replaces this end's own if that fails.
+    /// The peer that dialled this end has proven `address`. The peer's connection stays, unless this end has the
+    /// smaller id and its own dial has priority. Then the peer's connection gives way, and replaces this end's
+    /// connection if that one fails.
     fn handle_proven(
         &mut self,
         token: u64,
@@ -369,7 +371,7 @@ impl Tcp {
                 before.and_then(|before| self.connections.remove(&before));
                 return Ok(());
             }
-            // Bytes on the connection that the peer has given up come first, as far as this turn reads them.
+            // Bytes on the connection that the peer has given up are read first, as far as this turn reads them.
             Some((PeerPath::Open { token, .. }, _)) => {
                 for _ in 0..TURN {
                     if !matches!(self.read(token, sink), Ok(1..)) {
@@ -380,7 +382,7 @@ impl Tcp {
             Some((PeerPath::Dialing(_) | PeerPath::Pausing { .. }, _)) => {}
             None => self.make_way(),
         }
-        // The welcome goes first, because a peer keeps its path when this fails.
+        // The welcome goes first: if sending the welcome fails, the peer keeps its present path.
         self.connections.get_mut(&token).ok_or(ConnectionError::Closed)?.send_handshake(&welcome)?;
         self.hang_up(peer);
         self.open_path(token, peer, false, keys);
@@ -407,7 +409,8 @@ impl Tcp {
         self.write_queue(peer);
     }
 
-    /// Offers the messages for `peer` to the kernel, unless they already wait for room. Copies those that it refuses.
+    /// Offers the messages for `peer` to the kernel, unless they already wait for room. Copies the messages that the
+    /// kernel refuses.
     fn flush_peer(&mut self, peer: PeerId) {
         let Some(known) = self.peers.get_mut(&peer) else { return };
         known.unflushed = false;
@@ -461,7 +464,7 @@ impl Tcp {
     }
 }
 
-/// Adds those listeners to the poller that are not in it.
+/// Adds the listeners that the poller does not watch to the poller.
 fn listen(epoll: &OwnedFd, listeners: &[Listener]) -> Result<(), Errno> {
     for (listener, token) in listeners.iter().zip(0..) {
         match epoll::add(epoll, listener, epoll::EventData::new_u64(token), epoll::EventFlags::IN) {

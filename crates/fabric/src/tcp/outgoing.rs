@@ -18,7 +18,7 @@ pub(super) const AT_ONCE: usize = 256 << 10;
 enum Body {
     Nowhere,
     Buffer(SendBuffer),
-    /// Valid only until the flush has ended.
+    /// The memory is valid only until the flush has ended.
     Mapped(ScatterList),
 }
 
@@ -91,7 +91,7 @@ impl QueuedMessage {
     }
 }
 
-/// Memory shared by all connections, because only one is written at a time. Each keeps its own unsent bytes.
+/// Memory shared by all connections, because only one is written at a time. Each connection keeps its own unsent bytes.
 #[derive(Default)]
 pub(super) struct SpareBuffers {
     sealed: Vec<u8>,

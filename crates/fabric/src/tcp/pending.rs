@@ -1,8 +1,8 @@
 //! Incoming connections whose other ends have proven nothing yet. Chooses the one that makes way if there are too many.
 //!
-//! There are two kinds: with a hello for this process and without. The oldest of the more numerous kind makes way. So a
-//! crowd of one kind displaces none of the other. In its own kind a connection survives if it progresses before half
-//! the bound of newer ones has arrived. Pure.
+//! There are two kinds of connections: with a hello for this process and without. The oldest connection of the more
+//! numerous kind makes way. So a crowd of one kind displaces no connection of the other kind. A connection survives
+//! within its kind if it progresses before the number of newer ones reaches half the bound. Pure.
 
 use std::collections::VecDeque;
 

@@ -136,7 +136,7 @@ unsafe extern "C" fn on_sent(request: *mut c_void, status: ffi::Status, user_dat
 
 /// UCX found the path of an endpoint broken.
 unsafe extern "C" fn on_path_error(arg: *mut c_void, _ep: *mut ffi::Ep, status: ffi::Status) {
-    // SAFETY: the Origin lives until its endpoint is closed.
+    // SAFETY: the context lives until its endpoint is closed.
     let context = unsafe { &*arg.cast::<EndpointContext>() };
     context.shared.fail(context.peer, context.connection, status);
 }
@@ -149,10 +149,10 @@ unsafe extern "C" fn on_message(
     length: usize,
     param: *const ffi::AmRecvParam,
 ) -> ffi::Status {
-    // SAFETY: `arg` is the Shared that lives until the worker is destroyed.
+    // SAFETY: `arg` is the [`UcxShared`] that lives until the worker is destroyed.
     let shared = unsafe { &*arg.cast::<UcxShared>() };
-    // SAFETY: UCX passes valid parameters, and `header_length` and `length` bytes that live during this call; a
-    // rendezvous descriptor is not payload and is not read.
+    // SAFETY: UCX passes valid parameters, and `header_length` and `length` bytes that live during this call. A
+    // rendezvous descriptor is no payload and is not read.
     let (header, payload, rendezvous) = unsafe {
         let rendezvous = (*param).recv_attr & ffi::UCP_AM_RECV_ATTR_FLAG_RNDV != 0;
         (bytes(header, header_length), bytes(data, if rendezvous { 0 } else { length }), rendezvous)
@@ -204,7 +204,7 @@ impl UcxShared {
         self.lost.borrow_mut().push(PathFailure { peer, connection: None, why: PeerLoss::Protocol(why) });
     }
 
-    /// Calls the sink of the running `progress`, and holds back its panic until the C frames are gone.
+    /// Calls the sink of the running `progress`, and holds back a panic of the sink until the C frames are gone.
     fn deliver(&self, event: FabricEvent<'_>) {
         // After a panic of the sink, and while the worker is destroyed, no sink receives messages.
         let Some(mut sink) = self.sink.get() else { return };
@@ -251,7 +251,7 @@ impl Ucx {
         })
     }
 
-    /// Passes a message to UCX, which keeps it until it has left.
+    /// Passes a message to UCX, which keeps the message until it has left.
     fn post(&mut self, send: Box<UcxSend>, header: usize, ep: NonNull<ffi::Ep>) -> Result<(), SendError> {
         let (peer, connection) = (send.peer, send.connection);
         let payload = send.payload.as_deref().unwrap_or_default();
@@ -383,7 +383,7 @@ impl Fabric for Ucx {
         let connection = self.next_connection;
         self.next_connection = connection.wrapping_add(1);
         let context = Box::new(EndpointContext { peer, connection, shared: Rc::clone(&self.shared) });
-        // SAFETY: the origin is kept until the endpoint is closed; its address does not change with the box.
+        // SAFETY: the context is kept until the endpoint is closed; its address does not change with the box.
         let opened =
             unsafe { self.worker.open(worker_address, on_path_error, ptr::from_ref(&*context).cast_mut().cast()) };
         let ep = opened.map_err(|status| ConnectError::Transport { peer, why: self.shared.ucx.loss(status) })?;

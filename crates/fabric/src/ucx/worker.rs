@@ -132,7 +132,7 @@ impl ffi::RequestParam {
 }
 
 impl ffi::Ucx {
-    /// The loss of a peer that a status stands for.
+    /// Converts a status of UCX to the loss of a peer.
     pub(super) fn loss(&self, status: Status) -> PeerLoss {
         match status {
             // UCX's TCP transport reports a reset connection as an endpoint timeout.
@@ -167,7 +167,7 @@ impl UcxWorker {
         params.field_mask = ffi::UCP_WORKER_PARAM_FIELD_THREAD_MODE | ffi::UCP_WORKER_PARAM_FIELD_FLAGS;
         params.thread_mode = ffi::UCS_THREAD_MODE_SINGLE;
         params.flags = ffi::UCP_WORKER_FLAG_IGNORE_REQUEST_LEAK;
-        // SAFETY: the context is valid; parameters and results are valid places.
+        // SAFETY: the context is valid; parameters and results point to valid memory.
         let status = unsafe { (self.ucx.ucp_worker_create)(self.context, &params, &mut self.worker) };
         check("ucp_worker_create", status)?;
         // SAFETY: the worker is valid.

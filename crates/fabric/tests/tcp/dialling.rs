@@ -25,7 +25,7 @@ fn behind_a_unix_listener() -> (Tcp, Tcp, UnixListener) {
     }
 }
 
-/// When only the larger id reaches the smaller one, its connection carries messages both ways.
+/// When only the end with the larger id reaches the other end, that connection carries messages both ways.
 #[test]
 fn a_standby_connection_replaces_a_failed_dial() {
     let (mut smaller, mut larger, door) = behind_a_unix_listener();
@@ -66,7 +66,8 @@ fn a_dialer_whose_hello_was_not_read_dials_again() {
     assert_eq!(until(&mut [&mut larger, &mut smaller], "the message", message(from_smaller)), b"here");
 }
 
-/// Many service processes dial one at once, known to it or not. All reach it, and it reaches them.
+/// Many service processes dial one process at once. The process has connected them before or not. All reach the
+/// process, and the process reaches those that it has connected.
 #[test]
 fn a_crowd_that_dials_at_once_gets_through() {
     const CROWD: usize = 300;

@@ -32,7 +32,7 @@ fn only_holders_of_the_cluster_key_take_part() {
     }
 }
 
-/// A service process at the address of one that has ended does not get its messages.
+/// A service process at the address of an ended one does not get messages for its predecessor.
 #[test]
 fn a_successor_at_the_same_port_gets_no_messages_of_its_predecessor() {
     let (mut a, b) = (fabric(TcpSettings { siblings: true, ..settings() }), stranger());
@@ -87,7 +87,7 @@ fn unauthenticated_connections_are_closed_and_peers_go_on() {
     assert!(b.refused() > 9000, "{} are counted", b.refused());
 }
 
-/// Waits until the first fabric has counted `count` refusals; it must receive no message meanwhile.
+/// Waits until the first fabric has counted `count` refusals; the first fabric must receive no message meanwhile.
 fn until_refused(fabrics: &mut [&mut Tcp], count: u64) {
     while fabrics[0].refused() < count {
         let mut moved =
@@ -101,7 +101,8 @@ fn until_refused(fabrics: &mut [&mut Tcp], count: u64) {
     }
 }
 
-/// An end that claims another address for a service process is refused, and does not keep the real one from others.
+/// An end that claims another address for a service process is refused. Other ends still reach the real service
+/// process.
 #[test]
 fn a_forged_address_is_refused_and_the_real_peer_is_reached() {
     let [mut a, mut b, other] = [stranger(), stranger(), stranger()];
@@ -144,7 +145,7 @@ fn encrypting_and_plain_ends_refuse_each_other_by_name() {
     }
 }
 
-/// A peer made by hand, which can send anything after its handshake.
+/// A scripted peer, which can send anything after its handshake.
 struct HandMade {
     stream: TcpStream,
     id: PeerId,
@@ -156,7 +157,7 @@ impl HandMade {
         HandMade::greet_amid(fabric, encrypts, |_| ())
     }
 
-    /// As `greet`, and `meanwhile` runs between the two messages.
+    /// Greets as [`Self::greet`] does, and calls `meanwhile` between the two messages.
     fn greet_amid(fabric: &mut Tcp, encrypts: bool, meanwhile: impl Fn(&mut Tcp)) -> HandMade {
         let (own, shared) = (Identity::generate(), SharedKey::default());
         let terms = HandshakeTerms { own: &own, shared: &shared, purpose: b"outboard tcp 3", encrypts };
@@ -208,7 +209,7 @@ fn frame(header: &[u8], payload: usize) -> Vec<u8> {
 }
 
 /// After a valid handshake a truncated frame never arrives. A frame that is too long ends the connection before memory
-/// is allocated for it. A record that is too short ends it, too, and so do frames without records.
+/// is allocated for it. A record that is too short ends the connection, and so do frames without records.
 #[test]
 fn malformed_frames_after_the_handshake_close_the_connection() {
     for encrypts in [false, true] {
@@ -254,7 +255,7 @@ fn a_peer_connects_despite_many_silent_connections() {
     assert_eq!(until(&mut [&mut b], "a message", message(peer.id)), b"here");
 }
 
-/// A crowd with hellos does not prevent it either: a hello proves no cluster key, and may be a replay.
+/// A crowd of connections with hellos does not keep a peer away: a hello proves no cluster key, and may be a replay.
 #[test]
 fn a_peer_connects_despite_many_greeted_connections() {
     let mut b = stranger();

@@ -51,7 +51,7 @@ fn connect(from: &mut Tcp, to: &Tcp) -> PeerId {
     to.id()
 }
 
-/// Progresses all fabrics until `found` accepts an event of the first one.
+/// Progresses all fabrics until `found` accepts an event of the first fabric.
 fn until<T>(fabrics: &mut [&mut Tcp], what: &str, mut found: impl FnMut(FabricEvent<'_>) -> Option<T>) -> T {
     loop {
         let mut result = None;
@@ -166,7 +166,7 @@ fn simultaneous_dials_of_all_pairs_succeed() {
                     sleep(&mut [&mut end], "messages of all");
                 }
             }
-            // An end that is dropped is lost to the others.
+            // An end that is dropped is lost to the other ends.
             together.wait();
             assert_eq!(lost, None);
         };

@@ -1,4 +1,4 @@
-//! Service processes of one host connect by a Unix socket, and no other user can intercept that.
+//! Service processes of one host connect by a Unix socket, and no other user can intercept these connections.
 
 use std::os::unix::net::UnixListener;
 

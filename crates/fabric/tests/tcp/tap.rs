@@ -25,7 +25,7 @@ pub(crate) struct Tap {
 }
 
 impl Tap {
-    /// Listens at the sibling name of `dialled`, which must have no such listener, and forwards to the port of `on`.
+    /// Listens at the sibling name of `dialled`, which must not listen there itself, and forwards to the port of `on`.
     pub(crate) fn between(dialled: &Tcp, on: &Tcp) -> Tap {
         let door = UnixListener::bind_addr(&sibling_name(dialled)).expect("the name is free");
         let listener = socket(on);

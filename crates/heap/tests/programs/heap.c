@@ -292,7 +292,7 @@ static pid_t forked(void)
     return fork();
 }
 
-/* Child of a round: it sees the content at the fork, whatever its parent has written since. */
+/* Child of a round: the child sees the content at the fork, whatever its parent has written since. */
 static void check_child(unsigned char *written, unsigned char *zeroed, unsigned char round, int ready)
 {
     char word;
@@ -356,7 +356,7 @@ static void forks(void)
     free(memory);
 }
 
-/* From the last fork on new memory is plain, and existing memory stays. */
+/* After the last fork with a copy, new memory is plain, and existing memory stays. */
 static void often(void)
 {
     unsigned char *before = malloc(MEBIBYTE);
@@ -409,7 +409,7 @@ static void spawns(void)
     CHECK(!"exec fails");
 }
 
-/* The child has its own memory, and nothing at the addresses of its parent's. */
+/* The child has its own memory, and nothing at the addresses of its parent's memory. */
 static void without_copy(unsigned char *memory)
 {
     pid_t child = forked();
@@ -430,7 +430,7 @@ static void without_copy(unsigned char *memory)
     free(memory);
 }
 
-/* A program that closes all descriptors has children without its memory; a line reports it, and all else goes on. */
+/* Children of a program that closes all descriptors lack its heap. A line reports this, and all else works. */
 static void closes(void)
 {
     unsigned char *memory = malloc(MEBIBYTE);
@@ -546,7 +546,7 @@ int main(int count, char **arguments)
     else if (strcmp(part, "ends") == 0)
         threads_that_end();
     else if (strcmp(part, "loads") == 0) {
-        /* If it deadlocks, the kernel ends it. */
+        /* The kernel ends the process if it deadlocks. */
         alarm(120);
         CHECK(count > 2 && dlopen(arguments[2], RTLD_NOW) != NULL);
     } else if (strcmp(part, "forks") == 0)

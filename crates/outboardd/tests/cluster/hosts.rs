@@ -1,4 +1,5 @@
-//! Daemons on the hosts of an emulated cluster, one or several each: TCP between them, multicast through the switch.
+//! Daemons on the hosts of an emulated cluster, one or several per host: TCP between the daemons, multicast through the
+//! switch.
 
 use std::cell::Cell;
 use std::os::unix::fs::PermissionsExt;
@@ -11,7 +12,7 @@ use crate::support::{DAEMON, Daemon, Rank, expect_line_from_all, kill_the_last, 
 use outboard::Context;
 use outboard_lab::{LossScope, PacketLoss};
 
-/// Only root may start programs as other users.
+/// Tests for root only: only root may start programs as other users.
 pub(crate) const OF_ROOT: &[Test] =
     &[("two_users_on_the_same_hosts_multicast_at_once", two_users_on_the_same_hosts_multicast_at_once)];
 pub(crate) const TESTS: &[Test] = &[
@@ -41,7 +42,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("a_killed_sibling_is_named_and_others_are_unharmed", a_killed_sibling_is_named_and_others_are_unharmed),
 ];
 
-/// MC-1, MC-8: the root multicasts each block once. Small calls go from rank to rank instead (MC-9).
+/// MC-1, MC-8: the root multicasts each block once. Small calls move blocks from rank to rank instead (MC-9).
 fn multicast_moves_each_block_once() {
     for small in [0, 16 << 10] {
         let cluster = Cluster::start(3, None, &["--eager-bytes", &small.to_string()]);
@@ -64,7 +65,7 @@ fn multicast_moves_each_block_once() {
 /// MC-10: daemons of two users share the multicast port on both hosts, and each receives its own groups.
 fn two_users_on_the_same_hosts_multicast_at_once() {
     const USERS: [&str; 2] = ["12345", "23456"];
-    // Other users may lack access to this user's programs.
+    // Other users may have no access to this user's programs.
     let programs = tempfile::tempdir().expect("a directory");
     let copied = |name: &str, program: &Path| {
         let copy = programs.path().join(name);
@@ -106,13 +107,14 @@ fn two_users_on_the_same_hosts_multicast_at_once() {
     let_go(ranks);
 }
 
-/// Bytes of the allgathers of six ranks with blocks of more than `small` together and at most `large` each, run twice.
+/// Bytes that the allgathers of six ranks send in two runs. Counts only block sizes of at most `large` bytes whose six
+/// blocks together exceed `small` bytes.
 fn bytes_of_allgathers(small: u64, large: u64) -> u64 {
     let blocks = [0, 1, 1447, 1448, 4096, 100_003, 1 << 20];
     12 * blocks.iter().filter(|block| **block * 6 > small && **block <= large).sum::<u64>()
 }
 
-/// MC-8: hosts agree on the link rate. On fast links large blocks are not multicast, unless one link is slow.
+/// MC-8: hosts agree on the link rate. On fast links large blocks are not multicast; if one link is slow, they are.
 fn large_blocks_are_multicast_if_one_link_is_slow() {
     for (slow_host, multicast_up_to) in [("none", 16 << 10), ("h2", u64::MAX)] {
         let cluster = Cluster::start_by((3, 1), None, &["--eager-bytes", "0"], |lab, host, flags| {
@@ -128,7 +130,7 @@ fn large_blocks_are_multicast_if_one_link_is_slow() {
     }
 }
 
-/// SP-5: several calls of every kind are in flight, with allgathers among them.
+/// SP-5: several calls of each kind are in flight, with allgathers among them.
 fn exchanges_gathers_and_scatters_are_pulled() {
     let cluster = Cluster::start(3, None, &[]);
     cluster.run("alltoall", 2);
@@ -136,7 +138,7 @@ fn exchanges_gathers_and_scatters_are_pulled() {
     assert_eq!(cluster.count("completed"), 6 * (16 + 50));
 }
 
-/// SP-4: without encryption the kernel reads payloads straight into mapped memory.
+/// SP-4: without encryption the kernel reads payloads directly into mapped memory.
 fn payloads_land_in_memory_that_is_mapped() {
     for (flags, lands) in [(&[][..], true), (&["--encrypt"][..], false)] {
         let cluster = Cluster::start(2, None, flags);
@@ -150,7 +152,7 @@ fn payloads_land_in_memory_that_is_mapped() {
     }
 }
 
-/// TH-2, over both plans of long vectors, also with several daemons per host.
+/// TH-2: reductions with both plans for long vectors, also with several daemons per host.
 fn ranks_reduce_and_pass_barriers() {
     for (siblings, algorithm) in [(1, "multicast"), (1, "ring"), (2, "multicast")] {
         let cluster = Cluster::with_siblings(3, siblings, None, &["--algorithm", algorithm]);
@@ -162,7 +164,8 @@ fn ranks_reduce_and_pass_barriers() {
     }
 }
 
-/// SP-6: earlier ranks of a scan end without the late one, no rank passes the barrier, and all get their sums later.
+/// SP-6: the ranks before the late rank of a scan finish without it, and no rank passes the barrier. All ranks get
+/// their sums later.
 fn a_late_rank_holds_up_only_whose_sums_it_is_part_of() {
     let cluster = Cluster::start(3, None, &[]);
     for scenario in ["late-reduction", "late-own-operator"] {
@@ -178,7 +181,8 @@ fn a_late_rank_holds_up_only_whose_sums_it_is_part_of() {
     }
 }
 
-/// SP-6, SP-9: the last of six ranks calls when all others are done, gets its bytes from staging, and counts as late.
+/// SP-6, SP-9: the last of six ranks calls after all others have finished. It gets its bytes from staging and counts as
+/// late.
 fn a_late_leaf_or_rank_of_an_exchange_delays_nobody() {
     for (algorithm, scenario) in [("multicast", "late-leaf"), ("ring", "late-leaf"), ("multicast", "late-exchange")] {
         let cluster = Cluster::start(3, None, &["--algorithm", algorithm]);
@@ -210,7 +214,7 @@ fn a_late_root_of_a_gather_holds_up_nobody() {
     ranks.into_iter().for_each(Rank::finish);
 }
 
-/// MC-9: the group's window stops the root, and no byte is lost.
+/// MC-9: the group's window stops the root from getting further ahead, and no byte is lost.
 fn a_late_leaf_bounds_how_far_small_broadcasts_get_ahead() {
     let cluster = Cluster::start(2, None, &[]);
     let mut ranks = cluster.ranks("held-up", 1);
@@ -222,7 +226,8 @@ fn a_late_leaf_bounds_how_far_small_broadcasts_get_ahead() {
     let_go(ranks);
 }
 
-/// GP-1, GP-2, GP-6, GP-8 with several ranks per host. Ranks that disagree, or lose a rank, get an error.
+/// GP-1, GP-2, GP-6, GP-8 with several ranks per host. Ranks that disagree get an error, and so do ranks that lose a
+/// rank.
 fn recorded_groups_run_between_hosts() {
     let cluster = Cluster::start(2, None, &[]);
     for scenario in ["recorded", "messages", "recorded-sums"] {
@@ -235,7 +240,7 @@ fn recorded_groups_run_between_hosts() {
     kill_the_last(cluster.ranks("recorded-one-dies", 2));
 }
 
-/// Ring and tree use no multicast, and encrypted calls use none either.
+/// Ring and tree use no multicast. Encrypted calls use no multicast either.
 fn hosts_without_multicast_use_none() {
     for flags in [&["--algorithm", "ring"][..], &["--encrypt"]] {
         let cluster = Cluster::start(3, None, flags);
@@ -245,7 +250,8 @@ fn hosts_without_multicast_use_none() {
     }
 }
 
-/// Only one host encrypts: no host connects to it in the clear, and every error names the missing process.
+/// Only one host encrypts. No host connects to it without encryption, and every error names the process that is
+/// missing.
 fn hosts_that_disagree_on_encryption_make_no_group() {
     let cluster = Cluster::start_unlike(3, &["--algorithm", "ring"], &["--encrypt"]);
     cluster.meet_in_vain("no-world", &["service process", "refuses us"]);
@@ -253,10 +259,10 @@ fn hosts_that_disagree_on_encryption_make_no_group() {
     assert!(cluster.daemons.iter().map(refused).sum::<u64>() > 0);
 }
 
-/// Multicast on the daemon's own thread, or on one or three other threads.
+/// Options for multicast on the daemon's own thread, on one other thread, and on three other threads.
 const RECEIVERS: [&[&str]; 3] = [&["--receivers", "0"], &["--receivers", "1"], &["--receivers", "3"]];
 
-/// MC-6, MC-9 in the daemon, also in a ring whose neighbours are siblings.
+/// MC-6, MC-9 in the daemon, also in a ring whose neighbours are daemons of one host.
 fn lost_datagrams_are_repaired() {
     let clusters = RECEIVERS.map(|receivers| (3, 1, receivers));
     for (hosts, siblings, flags) in clusters.into_iter().chain([(2, 2, &[][..])]) {
@@ -267,8 +273,8 @@ fn lost_datagrams_are_repaired() {
     }
 }
 
-/// A receiver whose receives the kernel refuses reports it, keeps trying, and loses no byte. Datagrams that meet a full
-/// queue repeatedly are left to recovery, and delay nothing else.
+/// A receiver reports that the kernel refuses its receives, keeps trying, and loses no byte. Datagrams that repeatedly
+/// meet a full queue are left to recovery, and delay nothing else.
 fn what_cannot_be_received_or_sent_is_repaired_and_told() {
     for receivers in RECEIVERS {
         let mut cluster = Cluster::start_refusable(3, receivers);
@@ -286,7 +292,8 @@ fn what_cannot_be_received_or_sent_is_repaired_and_told() {
     }
 }
 
-/// SP-4, GP-9: one host's ranks must be staged while calls are in flight, and all hosts get their bytes.
+/// SP-4, GP-9: while calls are in flight, access to the memory of one host's ranks falls back to staging. All hosts get
+/// their bytes.
 fn withdrawn_memory_loses_no_byte_between_hosts() {
     for (options, scenario, waiting) in [
         (&["--algorithm", "multicast"], "withdrawn", 4),
@@ -309,7 +316,7 @@ fn withdrawn_memory_loses_no_byte_between_hosts() {
     }
 }
 
-/// Ranks that disagree on a block get both counts in the error, also if they wait for a call that ended differently.
+/// Ranks that disagree on a block get both sizes in the error, even if they wait for a call that ended differently.
 fn who_disagrees_or_is_killed_is_named_on_all_hosts() {
     let mut cluster = Cluster::start(2, None, &[]);
     for scenario in ["exchange-mismatch", "rooted-mismatch", "nothing-for-who-waits"] {
@@ -328,7 +335,7 @@ fn a_dead_host_is_named_and_leaves_nothing_behind() {
     }
     cluster.ranks("in-flight", 2).into_iter().for_each(Rank::finish);
     for (daemon, before) in cluster.daemons.iter().zip(before) {
-        // The kernel reports each end; the daemon replies after it has handled all reports.
+        // The kernel reports each rank's end; the daemon replies after it has handled all reports.
         let quiet = (0..1000).any(|_| daemon.statistics()["memberships"] == 0);
         let statistics = daemon.statistics();
         assert!(quiet && statistics["calls"] == 0 && statistics["ranks"] == 0, "{statistics}");
@@ -337,7 +344,7 @@ fn a_dead_host_is_named_and_leaves_nothing_behind() {
     }
 }
 
-/// One of three ranks has exchanged offers, and dies or stays idle before it makes the group.
+/// One of three ranks has exchanged offers, and then dies or does nothing before it makes the group.
 fn who_never_asks_for_a_group_is_named_on_all_hosts() {
     for (timeout, dies, why) in [("1", false, "has not asked for the group"), ("600", true, "died or left")] {
         let cluster = Cluster::start(3, None, &["--group-timeout", timeout]);
@@ -355,13 +362,13 @@ fn who_never_asks_for_a_group_is_named_on_all_hosts() {
             last.kill();
         }
         let_go(ranks);
-        // The kernel reports each end; the daemon replies after it has handled all reports.
+        // The kernel reports each rank's end; the daemon replies after it has handled all reports.
         assert!((0..1000).any(|_| cluster.count("memberships") == 0));
     }
 }
 
-/// The ranks of a host whose link is down lose the other hosts' ranks, by name. Ranks that start after the link is back
-/// reach all hosts, although no daemon was restarted.
+/// When a host's link is down, the ranks of that host lose the ranks of the other hosts, by name. Ranks that start
+/// after the link is back reach all hosts, although no daemon was restarted.
 fn a_host_that_was_cut_off_is_welcome_again() {
     let cluster = Cluster::start(3, None, &[]);
     let cut_off = cluster.daemons[2].statistics()["service_process"].as_str().expect("a name").to_owned();
@@ -386,12 +393,12 @@ fn a_host_that_was_cut_off_is_welcome_again() {
     let_go(ranks);
 }
 
-/// Halted longer than a host may be silent: the process of the rank exists, so the rank is late, not dead.
+/// A rank is stopped for longer than a host may be silent. Its process exists, so the rank counts as late, not as dead.
 fn a_halted_rank_is_late_and_not_dead() {
     let cluster = Cluster::start(2, None, &[]);
     let mut ranks = cluster.ranks("halted", 2);
     assert_eq!(ranks[3].line(), "ready");
-    // Uses the process numbers within the lab.
+    // The process numbers in the statistics are valid within the lab.
     let statistics = cluster.daemons[1].statistics();
     let seated = statistics["seated"].as_array().expect("a list");
     let last = seated.iter().find(|seat| seat["rank"] == 3).expect("it is attached");
@@ -406,7 +413,7 @@ fn a_halted_rank_is_late_and_not_dead() {
     ranks.into_iter().for_each(Rank::finish);
 }
 
-/// SP-8: with several daemons per host all bytes are right, and a link carries no more than with one.
+/// SP-8: with several daemons per host all bytes are right, and a link carries no more than with one daemon per host.
 fn siblings_share_what_crosses_the_wire_once() {
     let wire = |siblings| {
         let cluster = Cluster::with_siblings(2, siblings, None, &[]);
@@ -420,13 +427,13 @@ fn siblings_share_what_crosses_the_wire_once() {
     assert_similar(&one, &two);
 }
 
-/// Equal within a tenth.
+/// Checks that both lists are equal within a tenth.
 fn assert_similar(some: &[u64], others: &[u64]) {
     let close = |a: u64, b: u64| a.abs_diff(b) <= a.max(b) / 10;
     assert!(some.iter().zip(others).all(|(a, b)| close(*a, *b)), "{some:?} and {others:?} bytes over the links");
 }
 
-/// SP-7: four ranks on each of four hosts, numbered host by host or round robin.
+/// SP-7: four ranks on each of four hosts, numbered host by host or round robin over the hosts.
 fn no_layout_of_ranks_costs_more_on_the_wire() {
     let wire = |layout| {
         let cluster = Cluster::with_siblings(4, 2, None, &[]);
@@ -436,14 +443,15 @@ fn no_layout_of_ranks_costs_more_on_the_wire() {
     assert_similar(&wire(Layout::Contiguous), &wire(Layout::Strided));
 }
 
-/// Ranks of other daemons learn which service process has ended; the siblings keep serving.
+/// The ranks of other daemons get an error that names the lost service process. The other daemon of its host keeps
+/// serving.
 fn a_killed_sibling_is_named_and_others_are_unharmed() {
     let mut cluster = Cluster::with_siblings(1, 2, None, &[]);
     let victim = cluster.daemons[1].statistics()["service_process"].as_str().expect("a name").to_owned();
     let mut ranks = cluster.ranks("a-sibling-dies", 4);
     expect_line_from_all(&mut ranks, "posted");
     cluster.daemons[1].kill();
-    // Rank 0 has not called, and its end would be another reason.
+    // Rank 0 has not called. Its end would be a second reason for an error.
     for rank in [1, 2, 3] {
         let said = ranks[rank].line();
         let names = if rank == 2 { victim.clone() } else { cluster.daemons[1].socket().display().to_string() };
@@ -455,7 +463,7 @@ fn a_killed_sibling_is_named_and_others_are_unharmed() {
     rest.ranks("in-flight", 2).into_iter().for_each(Rank::finish);
 }
 
-/// Other hosts would dial an address that the service process no longer has.
+/// The address of the service process is gone, so other hosts would connect to the wrong address.
 fn a_host_whose_address_is_gone_or_changed_names_it() {
     let cluster = Cluster::start(1, None, &[]);
     let context = Context::attach(Some(&cluster.daemons[0].socket())).expect("it answers");

@@ -1,4 +1,5 @@
-//! Daemons on hosts of emulated clusters. Has its own `main`, to run as the lab's processes, ranks and strangers.
+//! Daemons on hosts of emulated clusters. The program has its own `main`, because it also runs as the lab's processes,
+//! as ranks and as strangers.
 
 mod hosts;
 mod offloaded;

@@ -8,7 +8,7 @@ use crate::support::cluster::{Cluster, Test};
 use crate::support::offloaded::{LISTS, ROUNDS};
 use crate::support::{DAEMON, Daemon, Rank, expect_line_from_all, kill_the_last, let_go};
 
-/// Daemons that sleep whenever possible, so that every wake-up counts.
+/// Options of a daemon that sleeps whenever possible, so that the test counts every wake-up.
 const ENGINE: [&str; 4] = ["--engine", "ofi-triggered", "--poll", "off"];
 
 pub(crate) const TESTS: &[Test] = &[
@@ -24,10 +24,10 @@ fn offloaded(daemon: &Daemon, name: &str) -> u64 {
     daemon.statistics()["datapath"]["offloaded"][name].as_u64().expect("a number")
 }
 
-/// Most heartbeats of a service process and its neighbours per second, including acknowledgements.
+/// Most heartbeats between a service process and its neighbours per second, including acknowledgements.
 const SIGNS: u64 = 12;
 
-/// Counts of a daemon: lists, wake-ups for them, and frames sent and received.
+/// Counters of a daemon: lists, wake-ups for lists, and frames sent and received.
 fn counted(daemon: &Daemon) -> [u64; 3] {
     let statistics = daemon.statistics();
     let datapath = &statistics["datapath"];
@@ -36,8 +36,8 @@ fn counted(daemon: &Daemon) -> [u64; 3] {
     [number(&datapath["offloaded"]["calls"]), number(&datapath["offloaded"]["wakeups"]), frames]
 }
 
-/// Bytes of all sizes on four hosts. A conductor wakes to accept a call, to learn of its end, and for heartbeats.
-/// Service processes send one another nothing about the calls.
+/// Bytes of all sizes on four hosts. A conductor wakes to accept a call, when the call ends, and for heartbeats.
+/// Service processes send no messages about the calls to one another.
 fn bytes_are_right_and_the_conductor_sleeps() {
     let cluster = Cluster::start(4, None, &ENGINE);
     let mut ranks = cluster.ranks("offloaded", 1);
@@ -52,15 +52,15 @@ fn bytes_are_right_and_the_conductor_sleeps() {
         println!("{calls} calls, {wakeups} wake-ups, {signs} frames in {seconds} s");
         assert_eq!(calls, (LISTS * ROUNDS) as u64, "every call with anything to do is the engine's");
         assert!(signs <= SIGNS * seconds, "{signs} frames in {seconds} s");
-        // Includes the check of the ranks' memory once a second.
+        // The sum includes the check of the ranks' memory once a second.
         assert!(wakeups <= 2 * calls + signs + seconds, "{wakeups} wake-ups for {calls} calls");
     }
     let_go(ranks);
     assert_eq!(cluster.count("failed"), 0);
 }
 
-/// Two ranks per host, some of them late, and calls that overlap. Reductions and uneven blocks run on the service
-/// processes, between calls of the engine.
+/// Two ranks per host, some of them late, with calls that overlap. The service processes carry out reductions and
+/// uneven blocks, between calls of the engine.
 fn several_calls_are_in_flight_at_once() {
     let cluster = Cluster::start(3, None, &ENGINE);
     for scenario in ["allgather", "alltoall", "broadcast", "rooted"] {
@@ -74,7 +74,7 @@ fn several_calls_are_in_flight_at_once() {
     assert!(cluster.daemons.iter().all(|daemon| offloaded(daemon, "calls") < all(daemon)));
 }
 
-/// Messages of differing calls never match, and both ranks get the error. The end of a rank or daemon is reported, too.
+/// Messages of differing calls never match, and both ranks get the error. The end of a rank or daemon is also reported.
 fn who_disagrees_or_is_killed_is_named_on_all_hosts() {
     let mut cluster = Cluster::start(2, None, &ENGINE);
     cluster.ranks("mismatch", 1).into_iter().for_each(Rank::finish);
@@ -82,7 +82,7 @@ fn who_disagrees_or_is_killed_is_named_on_all_hosts() {
     cluster.lose_a_daemon();
 }
 
-/// The service processes detect a host whose link is silent, while the provider still tries to reach it.
+/// The service processes detect a host with a silent link while the provider still tries to reach the host.
 fn a_dead_host_is_named() {
     for said in Cluster::start(3, None, &ENGINE).lose_a_host() {
         assert!(said.contains("rank 4"), "{said}");
@@ -95,7 +95,7 @@ fn daemons_of_two_engines_make_no_group() {
     cluster.meet_in_vain("mismatched-world", &["service-process", "ofi-triggered"]);
 }
 
-/// A daemon that cannot load its engine names the missing part, and exits.
+/// A daemon that cannot load its engine names what is missing and exits.
 fn what_is_missing_is_named_at_the_start() {
     let directory = tempfile::tempdir().expect("a directory");
     let refused = |flags: &[&str], variable: (&str, &Path)| {

@@ -1,4 +1,4 @@
-//! Datagrams that strangers on the network send to the daemons of an emulated cluster, and that no daemon accepts.
+//! Strangers on the network send datagrams to the daemons of an emulated cluster, and no daemon accepts the datagrams.
 
 use crate::support::cluster::{Cluster, Test};
 use crate::support::{Rank, SCENARIO, expect_line_from_all, forger, let_go};
@@ -8,14 +8,14 @@ pub(crate) const TESTS: &[Test] = &[
     ("captured_datagrams_change_nothing", captured_datagrams_change_nothing),
 ];
 
-/// Each error names both hosts and the setting.
+/// The error names both hosts and the setting.
 fn hosts_that_disagree_on_multicast_auth_make_no_group() {
     let cluster = Cluster::start_unlike(2, &[], &["--multicast-auth", "off"]);
     cluster.meet_in_vain("mismatched-world", &["h1", "h2", "--multicast-auth"]);
 }
 
 /// A fourth host captures all datagrams of a call and replays them from its own address. After 65,536 calls it replays
-/// them from the sender's address, every other one with a forged payload.
+/// them from the sender's address; every second datagram then has a forged payload.
 fn captured_datagrams_change_nothing() {
     let cluster = Cluster::start(4, None, &[]);
     let mut ranks = cluster.ranks_at("replayed", &[(0, 0), (1, 0), (2, 0)]);
@@ -39,7 +39,7 @@ fn captured_datagrams_change_nothing() {
     assert_eq!(refused(), captured, "they came from another address");
     ranks[0].go_on();
     ranks[2].go_on();
-    // A daemon reports the call once it has handled all posted calls.
+    // The statistics count the call once the daemon has taken all posted calls.
     cluster.daemons[0].await_statistics(|told| told["calls"] != 0);
     stranger.go_on();
     assert_eq!(stranger.line(), "sent");

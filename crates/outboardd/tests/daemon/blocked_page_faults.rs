@@ -12,7 +12,7 @@ use crate::support::{Daemon, group};
 
 const BYTES: usize = 1 << 20;
 
-/// Memory without pages, whose page faults go to a descriptor that nobody serves.
+/// Memory without pages. Its page faults are reported to a descriptor that nobody serves.
 struct Unserved {
     start: *mut u8,
     faults: File,
@@ -24,7 +24,7 @@ impl Unserved {
         const REGISTER: libc::c_ulong = 0xc020_aa00;
         const MISSING: u64 = 1;
         let rights = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: the descriptor is fresh, and both structures match the kernel's interface. The mapping is only used
+        // SAFETY: the descriptor is fresh, and both structures match the kernel's interface. The mapping is used only
         // as an address, and stays until the process ends.
         unsafe {
             let faults = libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC);
@@ -38,7 +38,7 @@ impl Unserved {
         }
     }
 
-    /// Waits until a process has hit a page fault there, which blocks it forever.
+    /// Waits until a process has hit a page fault in this memory, which blocks that process forever.
     fn is_met(&mut self) {
         self.faults.read_exact(&mut [0; 32]).expect("the kernel tells");
     }
@@ -49,7 +49,7 @@ fn allgather(group: &Group, send: *const u8, receive: &mut [u8], bytes: usize) -
     unsafe { group.iallgather(Contribution::At(send), receive.as_mut_ptr(), bytes as u64) }.expect("posted")
 }
 
-/// The daemon hangs in that memory, and still ends when it is ordered to.
+/// The daemon hangs while it accesses that memory, and still ends when it is ordered to end.
 #[test]
 #[ignore = "needs userfaultfd: make test as root"]
 fn a_daemon_that_hangs_in_memory_of_a_rank_ends_when_it_is_told_to() {

@@ -1,4 +1,4 @@
-//! Ranks at their limits: other ranks that attach, send requests or die meanwhile are served.
+//! Some ranks are at their limits: meanwhile other ranks that attach, send requests or die are served.
 
 use std::time::{Duration, Instant};
 
@@ -7,7 +7,7 @@ use outboard::{Context, Contribution};
 use crate::support::scenarios::LIMIT;
 use crate::support::{Daemon, expect_line_from_all, group, ranks};
 
-/// Promised bound on the time to attach; mostly attaching takes some milliseconds.
+/// Promised limit on the time to attach; usually attaching takes some milliseconds.
 const PROMISED: Duration = Duration::from_secs(5);
 
 /// Attaches, makes a group alone, and leaves; returns the time taken.
@@ -34,7 +34,7 @@ fn busy_ranks_hold_up_nobody() {
     let killed = Instant::now();
     while daemon.statistics()["ranks"] != 1 && busy.len() == 2 {
         assert!(killed.elapsed() < PROMISED, "a dead rank is not noticed");
-        // The remaining rank ends by itself when its error arrives.
+        // The remaining rank ends by itself when it gets an error.
         if daemon.statistics()["ranks"] == 0 {
             break;
         }
@@ -43,7 +43,7 @@ fn busy_ranks_hold_up_nobody() {
     assert!(daemon.stop().success());
 }
 
-/// Ranks of one host exchange more than is copied at once, and do not wait for it in the library.
+/// Ranks of one host exchange more bytes than one turn copies, and do not wait for the exchange in the library.
 #[test]
 fn long_copies_hold_up_nobody() {
     const BLOCK: usize = 256 << 20;
@@ -51,8 +51,8 @@ fn long_copies_hold_up_nobody() {
     let groups = group(&daemon, 2);
     let sent = [1, 2].map(|byte: u8| vec![byte; BLOCK]);
     let mut received = [0, 1].map(|_| vec![0_u8; 2 * BLOCK]);
-    // A busy machine may copy everything before a visitor comes; the test then tries again. If copies delayed visitors,
-    // none would leave during the copies.
+    // On a busy machine all bytes may be copied before a visitor comes, so the test tries again. If copies delayed
+    // visitors, no visitor would leave during the copies.
     let amid_copies = (0..20).any(|_| {
         received.iter_mut().for_each(|blocks| blocks.fill(0));
         let post = |rank: usize| {
@@ -72,7 +72,7 @@ fn long_copies_hold_up_nobody() {
         for blocks in &received {
             assert!(blocks[..BLOCK].iter().all(|byte| *byte == 1) && blocks[BLOCK..].iter().all(|byte| *byte == 2));
         }
-        // The first visitor may have left before the copies, the last after them.
+        // The first visitor may have left before the copies, and the last visitor after them.
         left > 2
     });
     assert!(amid_copies, "nobody attaches and leaves while {BLOCK} bytes are copied four times");

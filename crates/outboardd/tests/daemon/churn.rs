@@ -1,11 +1,12 @@
-//! Registration caches under churn: no call reads or writes memory that lay at an address earlier (GP-4).
+//! Registration caches under churn: if an address gets new memory, no call reads or writes the memory that lay there
+//! before (GP-4).
 
 use crate::support::refusable::Calls;
 use crate::support::{Daemon, again, let_go, ranks};
 
 const RANKS: usize = 3;
 
-/// Ranks use all kinds of buffers while the kernel refuses `refused` to their daemon.
+/// Ranks use buffers of all kinds while the kernel refuses the calls `refused` to their daemon.
 fn churn(refused: &[Calls], tier: &str) {
     let mut daemon = Daemon::start_refusable(again(), &[]);
     refused.iter().for_each(|&calls| daemon.refuse(calls, libc::EPERM));

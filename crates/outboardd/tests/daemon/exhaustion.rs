@@ -1,4 +1,5 @@
-//! An exhausted resource is named with its remedy; earlier ranks are still served, and nothing is left behind.
+//! If a resource is exhausted, the error names it with a remedy. Earlier ranks are still served, and nothing is left
+//! behind.
 
 use std::fs::File;
 use std::process::Command;
@@ -11,7 +12,7 @@ use crate::support::{DAEMON, Daemon, Rank, SCENARIO, again};
 
 const BLOCK: usize = 10_000;
 
-/// A daemon with at most `limit` descriptors.
+/// Starts a daemon with at most `limit` descriptors.
 fn with_descriptors(limit: usize) -> Daemon {
     let mut command = Command::new("sh");
     command.args(["-c", &format!("ulimit -n {limit} && exec \"$0\" \"$@\""), DAEMON]);
@@ -35,7 +36,7 @@ fn gather(group: &Group) {
     assert_eq!(send, receive);
 }
 
-/// Each limit makes another step of attaching fail.
+/// With each limit another step of attaching fails.
 #[test]
 fn a_daemon_without_descriptors_says_so_and_serves_on() {
     let base = Daemon::start(&[]).descriptors();
@@ -61,7 +62,7 @@ fn a_daemon_without_descriptors_says_so_and_serves_on() {
             gather(group);
             served_before = true;
             drop(crowd);
-            // There is room again once the daemon has noticed that the other ranks have gone.
+            // There is room again after the daemon has noticed that the other ranks are gone.
             let until = Instant::now() + LIMIT;
             while attach(&daemon).is_err() && daemon_has_room(limit, base) {
                 assert!(Instant::now() < until, "nobody can attach any more with {limit} descriptors");
@@ -72,7 +73,7 @@ fn a_daemon_without_descriptors_says_so_and_serves_on() {
     assert!(served_before, "some limit leaves room for one rank");
 }
 
-/// Whether there is room for two ranks: the first one, and another.
+/// Whether there is room for two ranks: the first rank, and one more.
 fn daemon_has_room(limit: usize, base: usize) -> bool {
     let rank = 8;
     limit >= base + 2 * rank
@@ -93,14 +94,14 @@ fn a_rank_without_descriptors_or_memory_says_so_and_harms_nobody() {
     context.detach().expect("no group is left");
 }
 
-/// A daemon that may address `kilobytes` KB.
+/// Starts a daemon that may use `kilobytes` KB of address space.
 fn with_memory(kilobytes: u64) -> Daemon {
     let mut command = Command::new("sh");
     command.args(["-c", &format!("ulimit -v {kilobytes} && exec \"$0\" \"$@\""), DAEMON]);
     Daemon::start_by(command, &["--scratch-quota", "64G"])
 }
 
-/// Kilobytes of address space of a daemon with two ranks.
+/// Address space of a daemon with two ranks, in KB.
 fn addressed() -> u64 {
     let daemon = Daemon::start(&[]);
     let ranks = [attach(&daemon), attach(&daemon)];
@@ -126,7 +127,8 @@ fn sum(groups: &[Group], bytes: usize) -> Result<(), outboard::Error> {
     ends.into_iter().collect()
 }
 
-/// The quota allows more memory than the machine gives: the group at fault gets the error, others are served.
+/// The quota allows more memory than the machine has: the group that needs it gets the error, and other groups are
+/// served.
 #[test]
 fn a_daemon_without_memory_says_so_and_serves_on() {
     let daemon = with_memory(addressed() + (16 << 10));
@@ -144,7 +146,7 @@ fn a_daemon_without_memory_says_so_and_serves_on() {
         })
     };
     let (groups, others) = (pair(), pair());
-    // Allocators address more than they use, some 64 MiB for one thread, and differently in each run.
+    // Allocators use more address space than memory, some 64 MiB for one thread, and another amount in each run.
     let error = sum(&groups, 384 << 20).expect_err("more than there is");
     assert_eq!(error.status(), Status::Resource, "{error}");
     assert!(error.to_string().contains("memory"), "{error}");

@@ -1,6 +1,6 @@
-//! Groups that cannot be made: every rank gets an error at once, with equal name and cause.
+//! Groups that cannot be made: every rank gets an error at once, and the errors name one rank and one cause.
 //!
-//! Two daemons stand for two hosts; the ranks of both are in this process.
+//! Two daemons stand for two hosts; the ranks of both daemons are in this process.
 
 use std::thread;
 
@@ -9,7 +9,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::support::Daemon;
 
-/// The group timeout is longer than the test: a timely end has another reason.
+/// The group timeout is longer than the test, so an early error has another reason.
 const FLAGS: [&str; 6] = ["--interface", "lo", "--algorithm", "ring", "--group-timeout", "600"];
 
 fn daemon(flags: &[&str]) -> Daemon {
@@ -80,7 +80,7 @@ fn a_rank_that_dies_beside_another_of_its_host_ends_the_group_for_both_hosts() {
     });
 }
 
-/// A refused rank and a waiting rank get the same cause, in whichever order they request the group.
+/// A refused rank and a waiting rank get one cause, in whichever order they request the group.
 #[test]
 fn a_rank_that_is_refused_a_group_ends_it_for_the_others() {
     {

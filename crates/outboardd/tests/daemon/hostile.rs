@@ -19,7 +19,7 @@ use crate::support::scenarios::LIMIT;
 /// Most ranks of a group.
 const MOST_RANKS: u32 = u16::MAX as u32;
 
-/// A rank made by hand.
+/// A rank without the client library.
 struct Stranger(AttachChannel);
 
 impl Stranger {
@@ -50,7 +50,7 @@ impl Stranger {
         matches!(self.receive(), Err(ChannelError::Closed))
     }
 
-    /// Greets with a memory descriptor that differs from the announced one.
+    /// Attaches with a memory descriptor that differs from the announced descriptor.
     fn attach(daemon: &Daemon) -> (Stranger, RankSide) {
         let stranger = Stranger::connect(daemon);
         stranger.0.send(1, &AttachRequest::Hello(hello(LAYOUT_VERSION)), &[]).expect("sent");
@@ -62,7 +62,7 @@ impl Stranger {
         (stranger, RankSide::attach(region, doorbell).expect("a control region"))
     }
 
-    /// Makes a group of this rank alone.
+    /// Makes a group with this rank as its only member.
     fn group(&self) -> u64 {
         let AttachReply::Offer(offer) = self.send_request(&AttachRequest::Offer, &[]) else { panic!("no offer") };
         let offers = seal_bytes("offers", &offer[..]).expect("memory");
@@ -115,7 +115,8 @@ fn requests_are_checked_against_what_the_rank_owns() {
     let deadline = AttachRequest::SetDeadline { group: group + 1, milliseconds: 1 };
     assert_eq!(other.refused(&deadline, &[]), Status::Argument);
     assert_eq!(other.refused(&AttachRequest::ErrorText { slot: u32::MAX }, &[]), Status::Argument);
-    // No group results from another rank's offer, from its own offer twice, or from bytes that may still change.
+    // No group can be made from another rank's offer, from the rank's own offer twice, or from bytes that may still
+    // change.
     let AttachReply::Offer(offer) = one.send_request(&AttachRequest::Offer, &[]) else { panic!("no offer") };
     let offers = seal_bytes("offers", &offer[..]).expect("memory");
     let create = AttachRequest::CreateGroup { ranks: 1, rank: 0 };
@@ -148,7 +149,7 @@ fn gp_4_registrations_are_bounded() {
     assert_eq!(daemon.statistics()["registered_ranges"], MOST_RANGES);
 }
 
-/// A descriptor that could block the daemon, or leads elsewhere, is not accepted as a rank's memory (SP-4).
+/// A descriptor that could block the daemon, or that refers to other memory, is not accepted as a rank's memory (SP-4).
 #[test]
 fn descriptors_passed_as_memory_are_checked() {
     let daemon = Daemon::start(&[]);
@@ -188,7 +189,7 @@ fn submissions_are_checked_against_what_the_rank_owns() {
         panic!("no text")
     };
     assert!(text.contains("address space"), "{text}");
-    // Memory that no tier reaches is the fault of the rank that named it.
+    // If no tier can access the memory, the rank that named the memory is at fault.
     assert_eq!(result(&rank, entry(group, 1, 3)), Status::Memory);
     assert_eq!(daemon.statistics()["datapath"]["refused"], 4);
 }
@@ -200,7 +201,8 @@ fn largest_group(offer: &[u8]) -> Vec<u8> {
     offers
 }
 
-/// Only the last offer is damaged, so all are read, repeatedly. Read at once, they would take a tenth of a second each.
+/// Only the last offer is damaged, so each request makes the daemon read all offers. Each request takes a tenth of a
+/// second, so all requests in one turn would delay others.
 #[test]
 fn requests_for_large_groups_hold_up_nobody() {
     const EACH: usize = 16;
@@ -223,7 +225,7 @@ fn requests_for_large_groups_hold_up_nobody() {
         }
     }
     (0..5).for_each(|_| _ = Stranger::attach(&daemon).0.group());
-    // The visitors were served before all requests were; the requests are served, too.
+    // The visitors were served before all requests were. The remaining requests are served, too.
     let check = |reply: ReceivedMessage<AttachReply>| match reply.message {
         AttachReply::Error { text, .. } => assert!(text.contains("rank 65534 is damaged"), "{text}"),
         other => panic!("{other:?}"),
@@ -238,7 +240,7 @@ fn requests_for_large_groups_hold_up_nobody() {
     }
 }
 
-/// A relay and a dock hold a bounded number of one rank's requests: the dock's copies use the daemon's memory.
+/// A relay and a dock hold a bounded number of requests of one rank, because the dock's copies use the daemon's memory.
 #[test]
 fn a_relay_passes_on_so_much_of_a_rank_at_once() {
     let address = format!("127.0.0.1:{}", outboard_lab::free_port().expect("a port"));
@@ -263,7 +265,8 @@ fn a_relay_passes_on_so_much_of_a_rank_at_once() {
     assert_eq!(again, Status::Argument, "there is room again, and the group is as it was");
 }
 
-/// The relay refuses a collective whose table is unreadable; the waiting rank at the service process gets the reason.
+/// The relay refuses a collective whose table is unreadable; the rank that waits at the service process gets the
+/// reason.
 #[test]
 fn a_collective_that_a_relay_refuses_fails_at_the_others() {
     let address = format!("127.0.0.1:{}", outboard_lab::free_port().expect("a port"));

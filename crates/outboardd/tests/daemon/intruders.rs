@@ -1,7 +1,7 @@
-//! Another user at a socket that was opened to all. Every message, request or wait of that user ends in a refusal. A
-//! job of the daemon's own user on two hosts makes its calls meanwhile.
+//! Another user at a socket that was opened to all users. Every message, request or wait of that user ends in a
+//! refusal. Meanwhile a job of the daemon's own user makes its calls on two hosts.
 //!
-//! Two daemons stand for two hosts. Their ranks are in this process, and the other user is a thread of it.
+//! Two daemons stand for two hosts. Their ranks are in this process, and a thread acts as the other user.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -21,13 +21,13 @@ use crate::support::scenarios::{LIMIT, check, post};
 use crate::support::{Daemon, make_group};
 
 const OTHER: u32 = 12_345;
-/// Least number of calls of the job while intruders are there.
+/// Least number of calls of the job while the other user intrudes.
 const CALLS: u64 = 100;
 /// Bytes that a rank of the job contributes to a call.
 const BYTES: usize = 100_000;
 const FLAGS: [&str; 6] = ["--interface", "lo", "--algorithm", "ring", "--log", "error"];
 
-/// Runs `act` as another user, in a thread that keeps the user's rights until it ends.
+/// Runs `act` as another user, in a thread that has the user's rights until the thread ends.
 fn as_user<T: Send>(user: u32, act: impl FnOnce() -> T + Send) -> T {
     let become_user_and_act = || {
         let (group, user) = (Gid::from_raw(user), Uid::from_raw(user));
@@ -39,11 +39,11 @@ fn as_user<T: Send>(user: u32, act: impl FnOnce() -> T + Send) -> T {
     thread::scope(|scope| scope.spawn(become_user_and_act).join().expect("no panic"))
 }
 
-/// Waits until the service process has refused this user and closed the connection.
+/// Waits until the service process has refused this thread's user and closed the connection.
 fn turned_away(channel: &AttachChannel) {
     let sentence = format!("user {} may not attach", geteuid().as_raw());
     let mut refusals = 0;
-    // If bytes were sent, the kernel first reports that they were not read.
+    // If the thread has sent bytes, the kernel first reports that the bytes were not read.
     let ends = (0..3).map(|_| {
         assert!(channel.wait(LIMIT).expect("poll"), "the connection stays open");
         match channel.receive() {
@@ -65,7 +65,7 @@ fn turned_away(channel: &AttachChannel) {
 fn ask_in_vain(daemon: &Daemon, request: &AttachRequest, descriptors: &[BorrowedFd<'_>]) -> AttachChannel {
     let channel = AttachChannel::connect(&daemon.socket()).expect("the daemon listens");
     match channel.send(7, request, descriptors) {
-        // The refusal may precede the send.
+        // The refusal may come before the request is sent.
         Ok(()) | Err(ChannelError::Closed) => {}
         Err(error) => panic!("{request:?}: {error}"),
     }
@@ -77,7 +77,7 @@ fn hello(descriptor: bool) -> AttachRequest {
     AttachRequest::Hello(Hello { layout_version: LAYOUT_VERSION, pid: 1, probe_address: 8, nonce: [1; 16], descriptor })
 }
 
-/// Memory with a nominal size and no pages.
+/// Memory with the size `bytes` but without pages.
 fn sparse(bytes: u64) -> OwnedFd {
     let memory = rustix::fs::memfd_create("sparse", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING);
     let memory = memory.expect("memory");
@@ -85,7 +85,7 @@ fn sparse(bytes: u64) -> OwnedFd {
     memory
 }
 
-/// Keeps a job calling until it is dropped.
+/// Makes a job call until this guard is dropped.
 struct Calling<'a>(&'a AtomicBool);
 
 impl Drop for Calling<'_> {
@@ -94,7 +94,8 @@ impl Drop for Calling<'_> {
     }
 }
 
-/// Calls allgathers and checks every byte, as long as rank 0 agrees in a call after each.
+/// Calls allgathers and checks every byte. After each allgather a further call distributes rank 0's decision to
+/// continue.
 fn call_while(calling: &AtomicBool, calls: &AtomicU64, group: &Group) {
     for number in 0.. {
         check(post(group, number, BYTES, false), 2);
@@ -119,8 +120,8 @@ fn refused(daemon: &Daemon) -> u64 {
     daemon.statistics()["datapath"]["refused"].as_u64().expect("a number")
 }
 
-/// Runs `intrude` repeatedly at a daemon with these flags, while ranks of this and another daemon make calls. `intrude`
-/// returns the number of refused connections.
+/// Runs `intrude` repeatedly at a daemon with these flags, while ranks of this daemon and another one make calls.
+/// `intrude` returns the number of refused connections.
 fn beside_a_job(flags: &[&str], intrude: impl Fn(&Daemon) -> u64) {
     let [here, there] = [flags, &[]].map(|flags| Daemon::start(&[&FLAGS, flags].concat()));
     open_to_all(&here);
@@ -145,7 +146,7 @@ fn beside_a_job(flags: &[&str], intrude: impl Fn(&Daemon) -> u64) {
     groups.into_iter().for_each(|group| group.destroy().expect("no request is in flight"));
 }
 
-/// Memory whose owner can make an inspection take as long as wanted.
+/// The owner of this memory can make an inspection of it take as long as the owner wants.
 #[test]
 #[ignore = "only root may start programs as another user: make test as root"]
 fn memory_with_holes_of_another_user_is_not_looked_into() {
@@ -167,11 +168,12 @@ fn memory_with_holes_of_another_user_is_not_looked_into() {
     });
 }
 
-/// Each send to a socket makes the kernel wake every epoll entry that waits for the socket.
+/// For each send to a socket the kernel wakes every epoll entry that waits for the socket.
 #[test]
 #[ignore = "only root may start programs as another user: make test as root"]
 fn a_refusal_that_many_entries_wait_for_holds_up_nobody() {
-    /// Duplicates of one socket, and epoll instances with an entry for each of them: 100,000 entries.
+    /// Number of duplicates of one socket, and of epoll instances with an entry for each duplicate: 100,000 entries in
+    /// total.
     const EACH: usize = 317;
     beside_a_job(&[], |daemon| {
         as_user(OTHER, || {
@@ -191,7 +193,7 @@ fn a_refusal_that_many_entries_wait_for_holds_up_nobody() {
     });
 }
 
-/// Rings, groups, memory ranges and scratch need an attachment, which another user never gets.
+/// Rings, groups, memory ranges and scratch memory need an attachment, which another user never gets.
 #[test]
 #[ignore = "only root may start programs as another user: make test as root"]
 fn whatever_another_user_asks_for_is_refused_before_it_is_read() {

@@ -1,4 +1,4 @@
-//! The embedded default: ranks that find no daemon start exactly one for their job, and nothing is left behind.
+//! The embedded default: ranks that find no daemon start exactly one daemon for their job, and nothing is left behind.
 
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
@@ -13,7 +13,7 @@ use crate::support::{
     DAEMON, Daemon, Rank, SCENARIO, SECRET, activated, again, expect_line_from_all, last_words, let_go, listening,
 };
 
-/// Waits for the end of a daemon that must end.
+/// Waits for the end of `daemon`, which must end.
 fn await_end(daemon: Pid) {
     // A process that cannot be opened has ended.
     if let Ok(pidfd) = pidfd_open(daemon, PidfdFlags::empty()) {
@@ -23,11 +23,11 @@ fn await_end(daemon: Pid) {
     }
 }
 
-/// A job whose ranks know of no daemon.
+/// A job whose ranks are not configured with a daemon.
 struct Job {
     /// Directory for temporary files.
     directory: tempfile::TempDir,
-    /// Runtime directory, which would hold the socket of the user's daemon.
+    /// Runtime directory, in which the user's daemon would have its socket.
     runtime: tempfile::TempDir,
     rendezvous: String,
 }
@@ -58,14 +58,14 @@ impl Job {
         (0..ranks).map(|rank| Rank::spawn(&mut self.command(scenario, rank, ranks))).collect()
     }
 
-    /// Starts a rank that has attached, and that makes a group alone when it continues.
+    /// Starts a rank that has attached. When the rank continues, it makes a group on its own.
     fn alone(&self, rank: usize, ranks: usize) -> Rank {
         let mut rank = Rank::spawn(&mut self.command("alone", rank, ranks));
         assert_eq!(rank.line(), "ready");
         rank
     }
 
-    /// Directory of the job's daemon, which must run.
+    /// Directory of the job's daemon, which must be running.
     fn home(&self) -> PathBuf {
         let mut entries = std::fs::read_dir(self.directory.path()).expect("there");
         entries.next().expect("a daemon's directory").expect("readable").path()
@@ -91,7 +91,8 @@ impl Job {
         }
     }
 
-    /// The daemon that now serves, either `before` or its successor; `before` then ends, without ranks.
+    /// The daemon that serves now: `before` or its successor. If there is a successor, `before` has no ranks, and its
+    /// end is awaited.
     fn daemon_after(&self, before: Option<Pid>) -> Pid {
         if self.daemons().len() > 1 {
             before.into_iter().for_each(await_end);
@@ -127,7 +128,7 @@ fn eight_ranks_at_once_start_one_daemon_that_ends_with_them_however_they_end() {
     }
 }
 
-/// A daemon of the user that its socket at the default path starts.
+/// Starts a daemon of the user, which the socket at the default path activates.
 fn of_the_user(job: &Job) -> Daemon {
     let directory = job.runtime.path().join("outboard");
     std::fs::DirBuilder::new().mode(0o700).create(&directory).expect("fresh");
@@ -159,7 +160,7 @@ fn ranks_attach_to_the_job_s_daemon_before_the_user_s() {
     job.assert_ends(own);
 }
 
-/// SP-8, GP-3: one daemon for each remainder of the local rank, each in a separate directory.
+/// SP-8, GP-3: one daemon for each remainder of the local rank, each daemon in a separate directory.
 #[test]
 fn ranks_of_a_job_start_several_daemons_where_asked() {
     let job = Job::new();
@@ -189,7 +190,8 @@ fn the_daemon_outlives_the_rank_that_started_it() {
     job.assert_ends(daemon);
 }
 
-/// Nobody cleans up after a killed daemon: its log stays, and the error names it. The next rank still finds a daemon.
+/// Nobody cleans up after a killed daemon: its log stays, and the error names the log. The next rank still finds a
+/// daemon.
 #[test]
 fn a_killed_daemon_s_log_is_named_and_the_next_takes_its_place() {
     let job = Job::new();
@@ -223,7 +225,7 @@ fn fifo(directory: &Path, name: &str) -> PathBuf {
     path
 }
 
-/// A rank dies while it starts the daemon; the next one starts another, and one of the two daemons stays.
+/// A rank dies while it starts the daemon. The next rank starts another daemon, and one of the two daemons stays.
 #[test]
 fn the_death_of_a_rank_that_is_starting_the_daemon_stops_nobody() {
     let (job, scratch) = (Job::new(), tempfile::tempdir().expect("a directory"));
@@ -248,7 +250,8 @@ fn the_death_of_a_rank_that_is_starting_the_daemon_stops_nobody() {
     job.assert_ends(daemon);
 }
 
-/// Many ranks start at once, repeatedly. They find no daemon, one that serves others, or one that is just ending.
+/// Many ranks start at once, repeatedly. They find no daemon, a daemon that serves other ranks, or a daemon that is
+/// ending.
 #[test]
 fn ranks_that_start_at_once_again_and_again_have_one_daemon_and_leave_none() {
     let job = Job::new();
@@ -258,7 +261,7 @@ fn ranks_that_start_at_once_again_and_again_have_one_daemon_and_leave_none() {
         expect_line_from_all(&mut ranks, "ready");
         let daemon = job.daemon_after(last);
         let mut late = job.ranks("attached", 4);
-        // Ranks that come meanwhile find this daemon or the next, even while others leave.
+        // Ranks that start meanwhile find this daemon or the next one, even while other ranks leave.
         let_go(ranks);
         expect_line_from_all(&mut late, "ready");
         last = Some(job.daemon_after(Some(daemon)));
@@ -291,8 +294,8 @@ fn what_hinders_the_daemon_is_named_with_its_log() {
     assert_eq!(job.daemons(), []);
 }
 
-/// Starts a rank whose directory for temporary files has the size that `options` give, with a tiny /dev/shm, after
-/// `fill`.
+/// Starts a rank after `fill` has run. The rank's directory for temporary files has the size that `options` give, and
+/// its /dev/shm is tiny.
 fn where_room_is_short(job: &Job, options: &str, fill: &str) -> (String, String) {
     let temporary = job.directory.path().display();
     let inner = job.command("full", 0, 1);
@@ -313,7 +316,8 @@ fn where_room_is_short(job: &Job, options: &str, fill: &str) -> (String, String)
     outcome
 }
 
-/// One more file fits each time: at first the directory fails, then the lock, the log, the socket.
+/// In each round there is room for one more file: at first the directory cannot be made, then the lock, the log, the
+/// socket.
 #[test]
 fn a_full_disk_is_named_and_what_was_begun_is_cleared_away() {
     let mut outcomes = Vec::new();
@@ -322,7 +326,7 @@ fn a_full_disk_is_named_and_what_was_begun_is_cleared_away() {
         let (said, left) = where_room_is_short(&job, &format!("size=1m,nr_inodes={files}"), "true");
         if said != "attached" {
             assert!(said.contains("No space left on device") && said.contains("set TMPDIR"), "{files} files: {said}");
-            // If the daemon could report the reason, its log stays.
+            // The log of a daemon that could report the reason stays.
             assert!(left.is_empty() || said.contains("says:"), "{files} files: {said}: {left} stayed");
         }
         outcomes.push(said == "attached");
@@ -331,7 +335,7 @@ fn a_full_disk_is_named_and_what_was_begun_is_cleared_away() {
     assert!(outcomes.is_sorted() && !outcomes[0] && outcomes[5], "{outcomes:?}");
 }
 
-/// No byte of the log can be written, and the job runs nevertheless.
+/// No byte of the log can be written, and the job still runs.
 #[test]
 fn a_job_s_daemon_needs_no_room_for_its_log() {
     let job = Job::new();
@@ -341,7 +345,7 @@ fn a_job_s_daemon_needs_no_room_for_its_log() {
     job.daemons().into_iter().for_each(await_end);
 }
 
-/// Another user has guessed the directory's name and listens there, or the directory was left open to all.
+/// Another user has guessed the directory's name and listens there, or the directory was left open to all users.
 #[test]
 fn a_directory_that_is_not_this_user_s_alone_is_named_and_nobody_there_is_spoken_to() {
     let job = Job::new();

@@ -1,4 +1,4 @@
-//! A daemon that is ordered to end or whose log is not read, and ranks that outlive their daemon.
+//! Daemons that are ordered to end, daemons whose log is not read, and ranks that outlive their daemon.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -35,7 +35,7 @@ fn a_daemon_that_is_told_to_end_lets_calls_end() {
     conformance::calls_end_well(Daemon::start(&["--drain", "60"]).into());
 }
 
-/// Tests the library's message; `hostile.rs` tests the daemon's message to a library of another release.
+/// Tests the message of the library. `hostile.rs` tests the daemon's message to a library of another release.
 #[test]
 fn a_daemon_of_another_version_is_told_with_both() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -47,7 +47,7 @@ fn a_daemon_of_another_version_is_told_with_both() {
         rustix::event::poll(&mut waiting, None).expect("a rank comes");
         let channel = AttachChannel::from(listener.accept().expect("descriptors").expect("it waits"));
         assert!(channel.wait(LIMIT).expect("poll"), "no greeting");
-        // In messages of every release, magic number and version come first.
+        // In messages of every release the magic number and the version come first.
         let mut message = [0; 6];
         rustix::net::recv(&channel, &mut message, rustix::net::RecvFlags::empty()).expect("it waits");
         message[4..].copy_from_slice(&theirs.to_le_bytes());
@@ -66,7 +66,7 @@ fn calls_that_do_not_end_are_given_up_with_the_reason() {
     assert!(why.contains("told to end before the call had ended"), "{why}");
 }
 
-/// A full pipe, and the bytes that it holds.
+/// A full pipe: its two ends, and the number of bytes that it holds.
 fn full_pipe() -> (File, OwnedFd, usize) {
     let (reader, writer) = pipe_with(PipeFlags::CLOEXEC).expect("descriptors");
     let flags = fcntl_getfl(&writer).expect("open");
@@ -121,7 +121,7 @@ fn why_a_daemon_does_not_start_is_the_last_line_of_its_log() {
     assert!(last.starts_with("outboardd: ") && last.contains("/nowhere"), "{text}");
 }
 
-/// Longer than a silent host counts as alive.
+/// A time longer than the silence after which a host counts as dead.
 const STOPPED: Duration = Duration::from_secs(4);
 
 #[test]
@@ -132,7 +132,7 @@ fn a_daemon_that_was_stopped_for_too_long_says_so_once_and_why() {
     expect_line_from_all(&mut ranks, "ready");
     let pid = Pid::from_raw(daemon.id().cast_signed()).expect("it lives");
     kill_process(pid, Signal::STOP).expect("it lives");
-    // Stops the daemon for this time; the test waits for no event.
+    // The daemon is stopped for this time; the test waits for no event.
     std::thread::sleep(STOPPED);
     kill_process(pid, Signal::CONT).expect("it lives");
     let turns = daemon.statistics()["turns"].take();

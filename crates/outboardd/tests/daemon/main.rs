@@ -1,4 +1,4 @@
-//! A daemon as a separate process, with its ranks beside it on this host.
+//! A daemon in a separate process, with its ranks in other processes of this host.
 
 mod blocked_page_faults;
 mod busy;
@@ -23,7 +23,7 @@ mod withdrawn;
 #[path = "../support/mod.rs"]
 mod support;
 
-/// Runs ranks and daemons of the other tests; does nothing when started as a test.
+/// Runs the ranks and daemons of the other tests. Does nothing if the environment names no scenario.
 #[test]
 fn another_process() {
     support::run_scenario();

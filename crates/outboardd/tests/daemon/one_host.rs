@@ -1,4 +1,4 @@
-//! One daemon, the ranks of one host, through the real client library.
+//! One daemon and the ranks of one host, through the real client library.
 
 use std::process::Command;
 
@@ -60,12 +60,12 @@ fn an_idle_daemon_with_ranks_sleeps() {
     expect_line_from_all(&mut ranks, "ready");
     let looks = |daemon: &Daemon| daemon.statistics()["datapath"]["looks"]["in_vain"].as_u64().expect("a number");
     let (looked, slept) = (looks(&daemon), sleeps(&daemon));
-    // Period in which idleness is measured; the test waits for no event.
+    // The test measures idleness for this time; it waits for no event.
     std::thread::sleep(std::time::Duration::from_secs(3));
     // A request for statistics ends a sleep.
     let wakes = sleeps(&daemon) - slept;
     assert!((1..30).contains(&wakes), "an idle daemon wakes {wakes} times in three seconds");
-    // After each request the daemon may poll for another one.
+    // After each request the daemon may poll for another request.
     assert!(looks(&daemon) < looked + 10, "it looks for what does not come");
     let_go(ranks);
 }
@@ -78,7 +78,7 @@ fn a_daemon_that_always_looks_sleeps_when_the_last_rank_has_gone() {
     let before = sleeps(&daemon);
     assert!((0..10).all(|_| sleeps(&daemon) == before), "it sleeps while ranks are attached");
     let_go(ranks);
-    // The kernel reports each end to the daemon; from then on each reply to the test ends a sleep.
+    // The kernel reports each rank's end to the daemon. After these reports each reply to the test ends a sleep.
     assert!((0..1000).any(|_| sleeps(&daemon) > before), "it never sleeps again");
 }
 

@@ -1,4 +1,4 @@
-//! Ranks that wait in the library copy for themselves the bytes of other ranks of their host (SP-6).
+//! Ranks that wait in the library themselves copy the bytes of other ranks of their host (SP-6).
 
 use std::process::Command;
 
@@ -13,7 +13,7 @@ fn copies(daemon: &Daemon) -> Value {
     daemon.statistics()["datapath"]["copies"].clone()
 }
 
-/// Counters of copies while four ranks run the scenario.
+/// Returns the counters of copies while four ranks run the scenario.
 fn copied(scenario: &str, flags: &[&str]) -> Value {
     copied_by(again, scenario, flags)
 }
@@ -47,14 +47,14 @@ fn no_errands_are_given_where_none_are_wanted() {
     assert_eq!(copies["by_ranks"], 0, "{copies}");
 }
 
-/// The service process takes over copies offered to the stopped rank, so that other ranks need not wait.
+/// The service process takes over the copies that were offered to the stopped rank, so other ranks need not wait.
 #[test]
 fn a_rank_that_is_stopped_while_it_waits_holds_up_nobody() {
     let daemon = Daemon::start(&[]);
     let mut ranks = ranks("errands-stopped", &daemon, 3);
     expect_line_from_all(&mut ranks, "ready");
     let mut last = ranks.pop().expect("three");
-    // A waiting rank's call is counted.
+    // A rank that waits has posted its call, so the daemon counts the call.
     assert!((0..100_000).any(|_| daemon.statistics()["calls"] == 1), "it has called");
     let pid = Pid::from_raw(last.id() as i32).expect("a process");
     kill_process(pid, Signal::STOP).expect("it lives");
@@ -67,7 +67,8 @@ fn a_rank_that_is_stopped_while_it_waits_holds_up_nobody() {
     assert_eq!(daemon.statistics()["failed"], 0);
 }
 
-/// Calls with a rank that dies during its copies fail with the rank's name, and the service process continues.
+/// If a rank dies during its copies, the calls of the other ranks fail with an error that names the dead rank. The
+/// service process continues.
 #[test]
 fn a_rank_that_is_killed_among_errands_is_missed_by_name() {
     let daemon = Daemon::start(&[]);
@@ -77,7 +78,7 @@ fn a_rank_that_is_killed_among_errands_is_missed_by_name() {
     let_go(ranks);
 }
 
-/// Leaves every possible copy to ranks.
+/// Flags by which ranks do every possible copy.
 const ALL: [&str; 2] = ["--errand-bytes", "1"];
 
 #[test]
@@ -100,7 +101,7 @@ fn deaths_faults_and_programs_that_follow_ranks_are_named_where_all_copies_may_b
     conformance::another_program_follows(&service);
 }
 
-/// GP-9: a rank that copies its own buffers away may still have to copy into them.
+/// GP-9: a rank that must copy its own buffers may still have rank copies into these buffers.
 #[test]
 fn memory_that_is_withdrawn_among_errands_loses_no_byte() {
     let refused = [(Calls::Descriptor, libc::EPERM), (Calls::CrossMemory, libc::EPERM)];
@@ -110,7 +111,7 @@ fn memory_that_is_withdrawn_among_errands_loses_no_byte() {
     }
 }
 
-/// Each rank has its own process namespace, in which the other ranks' numbers mean nothing.
+/// Each rank has its own process namespace, in which the process numbers of the other ranks mean nothing.
 #[test]
 fn a_rank_that_cannot_see_another_process_is_served() {
     let apart = || {

@@ -4,10 +4,10 @@ use crate::support::conformance::{self, Service};
 use crate::support::refusable::Calls;
 use crate::support::{Daemon, again, rank_at};
 
-/// Calls refused to the daemon, so that it uses cross-memory access, the memory descriptor or staging.
+/// Calls that the kernel refuses to the daemon, which leaves cross-memory access, the memory descriptor or staging.
 const WAYS: [&[Calls]; 3] = [&[], &[Calls::CrossMemory], &[Calls::CrossMemory, Calls::Descriptor]];
 
-/// GP-8, by every tier of memory access (SP-4). With staging, starts in flight share one copy (GP-9).
+/// GP-8, with every tier of memory access (SP-4). With staging, all starts in flight share one copy (GP-9).
 #[test]
 fn recorded_patterns_are_called_again_and_again() {
     for refused in WAYS {
@@ -17,14 +17,15 @@ fn recorded_patterns_are_called_again_and_again() {
     }
 }
 
-/// A rank without a descriptor for a recording takes no part in it, and its next recording matches the others' next.
+/// A rank without a descriptor for a recording has no part in it. The next recording of this rank still matches the
+/// next recording of the others.
 #[test]
 fn a_recording_that_fails_counts() {
     let daemon = Daemon::start(&[]);
     rank_at(&daemon.socket(), "unrecorded").finish();
 }
 
-/// One thread posts until no request is left, while another calls a recording of staged memory (GP-9).
+/// One thread posts until no request is left, while another thread calls a recording of staged memory (GP-9).
 #[test]
 fn threads_that_record_and_post_wait_for_one_another_in_one_order() {
     let mut daemon = Daemon::start_refusable(again(), &[]);

@@ -1,4 +1,4 @@
-//! Ranks that attach through a relay, on one machine: they find the service of a local daemon.
+//! Ranks that attach through a relay, on one machine: they get the service that a local daemon gives.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -20,7 +20,7 @@ fn free_address() -> String {
     format!("127.0.0.1:{}", outboard_lab::free_port().expect("a port"))
 }
 
-/// A key file, which exists while daemons start.
+/// A key file, which must exist while daemons start.
 struct Key(tempfile::NamedTempFile);
 
 impl Key {
@@ -35,7 +35,7 @@ fn key(content: &str) -> Key {
     Key(file)
 }
 
-/// A daemon, and a relay to it that accepts orders.
+/// Starts a daemon with a dock, and a relay to that daemon. The relay accepts orders of the test.
 fn pair(flags: &[&str]) -> (Daemon, Daemon) {
     let address = free_address();
     let ours = key("ours");
@@ -49,7 +49,7 @@ fn service() -> Service {
     Service { daemon, relay: Some(relay) }
 }
 
-/// GP-9: every byte is right, and all bytes are staged.
+/// GP-9: every byte is right, and all bytes move through staging.
 #[test]
 fn relayed_ranks_gather_broadcast_exchange_and_reduce() {
     conformance::collectives(&service(), "staging");
@@ -60,7 +60,7 @@ fn a_program_that_follows_a_relayed_rank_is_no_rank() {
     conformance::another_program_follows(&service());
 }
 
-/// The placement of a rank describes its own host, not that of its service process.
+/// The placement of a rank describes the rank's own host, not the host of its service process.
 #[test]
 fn sockets_and_cores_of_relayed_ranks_are_told() {
     let mut service = service();
@@ -73,7 +73,7 @@ fn many_relayed_calls_in_flight_end_with_the_right_bytes() {
     conformance::many_calls_in_flight(&service());
 }
 
-/// The service process keeps recordings; their payloads and the payloads of messages cross the relay.
+/// The service process stores recordings. The payloads of recordings and messages cross the relay.
 #[test]
 fn relayed_ranks_record_and_send_messages() {
     conformance::recordings_and_messages(&service());
@@ -85,7 +85,7 @@ fn a_start_of_relayed_ranks_is_one_call_to_the_service_process() {
     conformance::a_start_is_one_call(&service());
 }
 
-/// A daemon and a relay that waits `drain` seconds for calls after an order to end.
+/// Starts a daemon and a relay. Once it is ordered to end, the relay waits `drain` seconds for calls.
 fn ending(drain: &str) -> Service {
     let address = free_address();
     let daemon = Daemon::start(&["--dock", &address]);
@@ -109,13 +109,15 @@ fn deaths_and_mismatches_are_reported_to_relayed_ranks() {
     conformance::deaths_and_disagreements(&service());
 }
 
-/// The service process reports a bad send buffer to all ranks; the relay reports a bad receive buffer to its rank.
+/// If a send buffer is bad, the service process reports it to all ranks. If a receive buffer is bad, the relay reports
+/// it to its rank.
 #[test]
 fn a_buffer_that_is_nowhere_is_blamed_on_its_relayed_rank() {
     conformance::faults_are_blamed_on_their_rank(&service());
 }
 
-/// SP-4, GP-9: while calls are in flight the kernel withdraws the relay's access to its ranks, in one step or two.
+/// SP-4, GP-9: the kernel withdraws the relay's access to the memory of its ranks, in one step or two, while calls are
+/// in flight.
 #[test]
 fn a_relay_that_loses_access_loses_no_byte() {
     let (cross, descriptor) = ((Calls::CrossMemory, libc::EPERM), (Calls::Descriptor, libc::EPERM));
@@ -126,7 +128,7 @@ fn a_relay_that_loses_access_loses_no_byte() {
     }
 }
 
-/// The error of a rank that attaches alone through a relay with these flags.
+/// Starts a rank that attaches alone through a relay with these flags; returns the rank's error.
 fn refused(flags: &[&str]) -> String {
     let relay = Daemon::start_refusable(again(), &[&["--log", "error", "--relay"], flags].concat());
     last_words(rank_at(&relay.socket(), "refused"))
@@ -145,8 +147,8 @@ fn a_rank_that_may_not_attach_receives_the_reason() {
     }
 }
 
-/// Garbage, half a handshake and silent connections, more than the bound on unproven ones, end by themselves. Attached
-/// ranks continue, and others attach after them.
+/// Strangers send garbage, half a handshake or nothing, on more connections than may be unauthenticated. These
+/// connections end by themselves. Attached ranks continue, and others attach after them.
 #[test]
 fn strangers_at_a_dock_hold_up_nobody_for_long() {
     let address = free_address();
@@ -157,7 +159,7 @@ fn strangers_at_a_dock_hold_up_nobody_for_long() {
     expect_line_from_all(&mut attached, "ready");
     let mut strangers: Vec<TcpStream> = (0..300).map(|_| TcpStream::connect(&address).expect("it listens")).collect();
     for (at, stranger) in strangers.iter_mut().enumerate() {
-        // Connections that made way are closed already.
+        // The dock has already closed the oldest connections for new ones.
         let _ = match at % 3 {
             0 => stranger.write_all(&[7; 4096]),
             1 => stranger.write_all(b"half"),
@@ -165,14 +167,14 @@ fn strangers_at_a_dock_hold_up_nobody_for_long() {
         };
     }
     for mut stranger in strangers {
-        // Returns when the dock has closed the connection.
+        // The read returns when the dock has closed the connection.
         let _ = stranger.read_to_end(&mut Vec::new());
     }
     let_go(attached);
     service.run_and_count("allgather", 2);
 }
 
-/// A rank that requests more than the daemon keeps for it continues without the daemon, and gets the reason.
+/// A rank whose calls need more memory than the daemon keeps for it loses the daemon, gets the reason and continues.
 #[test]
 fn a_call_beyond_the_quota_costs_its_rank_the_daemon() {
     let (_daemon, relay) = pair(&["--relay-memory", "16K", "--log", "error"]);
@@ -180,7 +182,8 @@ fn a_call_beyond_the_quota_costs_its_rank_the_daemon() {
     assert!(said.contains("--relay-memory"), "{said}");
 }
 
-/// The daemon's end reaches a rank without calls, and one whose starts of a recording wait for one another.
+/// The end of the daemon is reported to a rank without calls, and to a rank with starts of a recording that wait for
+/// one another.
 #[test]
 fn the_end_of_the_daemon_is_told_with_its_address() {
     let (mut daemon, relay) = pair(&[]);
@@ -196,12 +199,12 @@ fn the_end_of_the_daemon_is_told_with_its_address() {
     [idle, waiting].into_iter().for_each(Rank::finish);
 }
 
-/// A relay, or a rank behind a relay, made by hand.
+/// A relay, or a rank behind a relay, that this test implements.
 struct RawRelay {
     stream: TcpStream,
     sealer: Sealer,
     unsealing: RecordReader,
-    /// Opened bytes that no caller has consumed.
+    /// Decrypted bytes that no caller has consumed.
     plain: Vec<u8>,
 }
 
@@ -210,7 +213,7 @@ impl RawRelay {
         RawRelay::try_dial(address, key).expect("the same key")
     }
 
-    /// Dials; none if nobody with this key answers.
+    /// Connects; returns `None` if nobody with this key answers.
     fn try_dial(address: &str, key: SharedKey) -> Option<RawRelay> {
         let own = Identity::generate();
         let terms = HandshakeTerms { own: &own, shared: &key, purpose: b"outboard relay 1", encrypts: true };
@@ -238,7 +241,7 @@ impl RawRelay {
         self.stream.write_all(&sealed).expect("it reads");
     }
 
-    /// Receives more bytes; false at the end. A connection that is cut off may have lost the rest.
+    /// Receives more bytes; returns false at the end of the stream. An aborted connection may have lost its last bytes.
     fn receive_more(&mut self) -> bool {
         let mut bytes = [0; 4096];
         let taken = self.stream.read(&mut bytes).unwrap_or(0);
@@ -267,7 +270,7 @@ impl RawRelay {
         }
     }
 
-    /// All bytes until the end.
+    /// All bytes until the end of the stream.
     fn rest(mut self) -> String {
         while self.receive_more() {}
         String::from_utf8_lossy(&self.plain).into_owned()
@@ -278,7 +281,7 @@ fn open(version: u16) -> Vec<u8> {
     [&[7, 0, 0, 0, 1][..], b"OBRL", &version.to_le_bytes()].concat()
 }
 
-/// A relay that a dock serves, with the address and key at which its ranks connect.
+/// Connects a relay that the dock then serves; returns it with the address and key at which its ranks connect.
 fn served(address: &str) -> (RawRelay, String, SharedKey) {
     let mut relay = RawRelay::dial(address, SharedKey::default());
     relay.send_bytes(&open(5));
@@ -288,7 +291,7 @@ fn served(address: &str) -> (RawRelay, String, SharedKey) {
     (relay, format!("127.0.0.1:{port}"), SharedKey::of(&opened[3..]))
 }
 
-/// A relay that holds the key and breaks the protocol gets an error, and disturbs nobody else.
+/// A relay that holds the key and breaks the protocol gets an error, and disturbs no other relay or rank.
 #[test]
 fn garbage_at_the_dock_is_refused() {
     let address = free_address();
@@ -300,11 +303,11 @@ fn garbage_at_the_dock_is_refused() {
     };
     assert!(said(&open(77)).contains("version 77"));
     assert!(said(&[0xff; 64]).contains("bad value in field length"));
-    // Process 7 of host `h`, bound to no processor.
+    // A greeting of process 7 of host `h`, which is bound to no processor.
     let greeting = [&[16, 0, 0, 0, 13][..], &[7, 0, 0, 0], &[0xff; 8], &[1, 0, b'h']].concat();
     assert!(said(&greeting).contains("control connection opens it"));
     let (relay, at, key) = served(&address);
-    // Attaches, then calls in a group that the rank does not have.
+    // The rank attaches, then calls in a group that it is not in.
     let call = [&[145u8, 0, 0, 0, 5], &[0xee; 144][..]].concat();
     let mut rank = RawRelay::dial(&at, key);
     rank.send_bytes(&[greeting, call].concat());
@@ -321,26 +324,26 @@ fn a_second_relay_at_a_busy_dock_is_refused_until_the_first_has_ended() {
     let from = first.stream.local_addr().expect("connected").to_string();
     let said = refused(&[&address]);
     assert!(said.contains(&format!("serves the relay at {from}")) && said.contains("start one more dock"), "{said}");
-    // Only the key of this relay's ranks is admitted; even the relay key is refused.
+    // The dock accepts only the key of this relay's ranks, and not even the relay key.
     assert!(RawRelay::try_dial(&at, SharedKey::default()).is_none(), "a rank of nobody's is let in");
     drop(RawRelay::dial(&at, key));
     drop(first);
     let relay = Daemon::start_refusable(again(), &["--log", "error", "--relay", &address]);
-    // The dock may not have noticed the first relay's end yet.
+    // The dock may not yet have noticed the end of the first relay.
     let deadline = Instant::now() + LIMIT;
     while let Err(error) = Context::attach(Some(&relay.socket())) {
         assert!(error.to_string().contains("serves the relay") && Instant::now() < deadline, "{error}");
     }
 }
 
-/// The dock of a relay, started as a service manager does for a connection that it has accepted.
+/// A dock for one relay, started as a service manager starts it for a connection that the manager has accepted.
 fn dock_of(connection: TcpStream) -> Command {
     let mut command = activated(std::os::fd::OwnedFd::from(connection));
     command.args([DAEMON, "--dock", "passed"]);
     command
 }
 
-/// Each relay has its own dock process, which ends with it.
+/// Each relay has its own dock process, which ends with the relay.
 #[test]
 fn a_dock_of_a_passed_connection_serves_its_relay_and_ends_with_it() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
@@ -360,7 +363,7 @@ fn a_dock_of_a_passed_connection_serves_its_relay_and_ends_with_it() {
         assert!(dock.wait().success());
         assert!(!dock.socket().exists());
     };
-    // Two users' relays at once, then another relay.
+    // Two relays of different users at once, then another relay.
     serve();
     let mut first = Daemon::start(&["--relay", &address, "--log", "error"]);
     let mut rank = rank_at(&first.socket(), "outlives");

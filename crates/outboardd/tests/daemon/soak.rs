@@ -1,5 +1,6 @@
-//! A daemon that serves for long grows neither in memory nor in descriptors. Attachments come and go in good order and
-//! in bad; many groups and many jobs exist at once. Short versions run with all tests, long ones by `make soak`.
+//! The memory and descriptors of a daemon do not grow while it serves for long. Ranks attach and leave in good order or
+//! by failure; many groups and many jobs exist at once. Short versions run with all tests, long versions by `make
+//! soak`.
 
 use std::time::{Duration, Instant};
 
@@ -8,8 +9,8 @@ use outboard::{Context, Contribution, Group, Request};
 use crate::support::scenarios::LIMIT;
 use crate::support::{Daemon, Rank, expect_line_from_all, let_go, make_group, ranks};
 
-/// Most growth of a daemon after its warm-up, in bytes. The position of long-lived objects in its fragmented heap is
-/// luck: this much was seen to come and go. In 100,000 cycles the test finds a loss of 21 bytes each.
+/// Most growth of a daemon after its warm-up, in bytes. Long-lived objects fragment the heap by chance, and the size of
+/// the heap was seen to vary by this much. With 100,000 cycles the test still finds a leak of 21 bytes per cycle.
 const TOLERANCE: u64 = 2 << 20;
 const BLOCK: usize = 64;
 
@@ -38,13 +39,14 @@ fn attach(daemon: &Daemon) -> Context {
     Context::attach(Some(&daemon.socket())).expect("the daemon answers")
 }
 
-/// Posts an allgather; the buffer must stay until the request has ended.
+/// Posts an allgather; the caller must keep the buffer until the request has ended.
 fn post(group: &Group, receive: &mut [u8]) -> Request {
     // SAFETY: the callers keep the buffer until the request has ended.
     unsafe { group.iallgather(Contribution::InPlace, receive.as_mut_ptr(), BLOCK as u64) }.expect("posted")
 }
 
-/// One rank comes and goes. In every 16th cycle two make a group, and one hangs up while it owes the other a call.
+/// One rank attaches and leaves. In every 16th cycle two ranks make a group, and one of them hangs up while the other
+/// waits for its call.
 fn cycle(daemon: &Daemon, number: usize) {
     if !number.is_multiple_of(16) {
         return attach(daemon).detach().expect("no group is left");
@@ -85,14 +87,14 @@ fn soak_an_idle_daemon_takes_a_thousandth_of_a_processor() {
     let mut ranks = ranks("attached", &daemon, 4);
     expect_line_from_all(&mut ranks, "ready");
     let (before, start) = (daemon.cpu_seconds(), Instant::now());
-    // Period in which idleness is measured; the test waits for no event.
+    // The test measures idleness for this time; it waits for no event.
     std::thread::sleep(Duration::from_secs(3));
     let share = (daemon.cpu_seconds() - before) / start.elapsed().as_secs_f64();
     assert!(share < 0.001, "an idle daemon takes {share} of a processor");
     let_go(ranks);
 }
 
-/// `count` groups exist at once, each with a call in flight.
+/// Keeps `count` groups at once, each with a call in flight.
 fn groups(count: usize, rounds: usize) {
     let daemon = Daemon::start(&["--offload-from", "1"]);
     let round = || {
@@ -132,7 +134,7 @@ fn soak_1_000_groups_that_existed_at_once_leave_nothing() {
     groups(1000, 20);
 }
 
-/// `count` jobs of two processes each exist at once.
+/// Runs `count` jobs of two processes each at once.
 fn jobs(count: usize, rounds: usize) {
     let daemon = Daemon::start(&[]);
     let round = || {

@@ -1,4 +1,5 @@
-//! Sockets at which a daemon listens for its user: the default path or a passed socket, and reasons to refuse both.
+//! Sockets at which a daemon listens for its user, at the default path or passed to it, and reasons to refuse such a
+//! socket.
 
 use std::fs::Permissions;
 use std::io::Read;
@@ -20,14 +21,14 @@ fn directory() -> tempfile::TempDir {
     directory_in(&std::env::temp_dir())
 }
 
-/// A daemon without `--socket`, in a user's session with this runtime directory.
+/// A daemon without `--socket`, in a session of the user with this runtime directory.
 fn at_home(runtime: &Path) -> Command {
     let mut command = Command::new(DAEMON);
     command.env("XDG_RUNTIME_DIR", runtime).env_remove("OUTBOARD_SOCKET");
     command
 }
 
-/// The error of a daemon that does not start.
+/// Starts a daemon that must fail; returns its error.
 fn refused(command: &mut Command) -> String {
     let ended = command.output().expect("it starts");
     let said = String::from_utf8(ended.stderr).expect("text");
@@ -140,7 +141,7 @@ fn bound(path: &Path, kind: SocketType) -> OwnedFd {
     socket
 }
 
-/// A rank that came before the daemon is served, and the socket remains the service manager's.
+/// A rank that connected before the daemon started is served, and the service manager's socket remains.
 #[test]
 fn a_passed_socket_is_served_and_stays() {
     let place = directory();

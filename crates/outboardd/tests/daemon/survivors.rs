@@ -1,4 +1,5 @@
-//! Ranks that die while their process or descriptors live on: others get an error, and no foreign memory is touched.
+//! Ranks that die while their process or their descriptors live on: others get an error, and no foreign memory is
+//! accessed.
 
 use std::process::Command;
 
@@ -24,7 +25,7 @@ fn a_child_with_the_socket_of_a_dead_rank_is_not_taken_for_it() {
     one_dies(ranks("survived-one-dies", &Daemon::start(&[]), 3));
 }
 
-/// A command in a new process namespace, in which it is not the first process.
+/// A command that runs in a new process namespace, but not as the first process of the namespace.
 fn apart() -> Command {
     let mut command = Command::new("unshare");
     command.args(["--pid", "--fork", "--kill-child", "sh", "-c", "exec 3<&0; \"$0\" \"$@\" <&3 & wait $!"]);
@@ -39,7 +40,7 @@ fn ranks_of_other_process_namespaces_are_served_until_they_die() {
     one_dies(ranks_by(apart, "survived-one-dies", &Daemon::start(&[]), 3));
 }
 
-/// The daemon is in a process namespace without its ranks, and so has no numbers for their processes.
+/// The ranks are outside of the daemon's process namespace, so the daemon has no numbers for their processes.
 #[test]
 #[ignore = "needs process namespaces: make test as root"]
 fn a_daemon_in_a_process_namespace_of_its_own_sees_its_ranks_die() {

@@ -1,4 +1,4 @@
-//! Other users at the socket of a daemon or relay: each gets a refusal and nothing else.
+//! Other users at the socket of a daemon or relay: they get a refusal and nothing else.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
@@ -17,7 +17,7 @@ pub(super) fn open_to_all(daemon: &Daemon) -> PathBuf {
     directory
 }
 
-/// A rank of another user, who may open the socket.
+/// Starts a rank of another user, who may open the socket.
 fn of_another_user(scenario: &str, daemon: &Daemon) -> Rank {
     let mut command = as_user(OTHER, &std::env::current_exe().expect("a path"), &open_to_all(daemon));
     Rank::spawn(command.args(AGAIN).env(SCENARIO, scenario).env("OUTBOARD_SOCKET", daemon.socket()))
@@ -43,7 +43,7 @@ fn another_user_is_refused_and_the_daemon_s_own_is_served() {
 #[ignore = "only root may start programs as another user: make test as root"]
 fn root_is_refused_by_the_daemon_of_another_user() {
     let mut command = Command::new("setpriv");
-    // A capability gives access to root's directory.
+    // This capability gives the daemon access to root's directory.
     let more = ["--inh-caps", "+dac_override", "--ambient-caps", "+dac_override"];
     command.args(["--reuid", OTHER, "--regid", OTHER, "--clear-groups"]).args(more).arg(DAEMON);
     let daemon = Daemon::start_by(command, &["--log", "error"]);

@@ -1,4 +1,4 @@
-//! The kernel withdraws a way to the memory of ranks during their calls (SP-4, GP-9).
+//! The kernel withdraws a tier of access to the memory of ranks during their calls (SP-4, GP-9).
 
 use crate::support::conformance::{self, Moment};
 use crate::support::refusable::Calls;
@@ -6,7 +6,7 @@ use crate::support::{Daemon, Rank, again, ranks};
 
 const RANKS: usize = 3;
 
-/// Ranks work while `refusals` take effect one after the other; `tier` then reaches each of them.
+/// Ranks work while `refusals` take effect one after the other. Afterwards `tier` reaches the memory of each rank.
 fn withdraw(moment: Moment, refusals: &[(Calls, i32)], tier: &str, counted: &str) -> serde_json::Value {
     let mut service = Daemon::start_refusable(again(), &[]).into();
     let statistics = conformance::withdraw(&mut service, (moment, RANKS), refusals, tier);
@@ -33,19 +33,19 @@ fn what_is_refused_under_way_loses_no_byte() {
     }
 }
 
-/// GP-9: only the ranks' own copies are left, also for calls in flight.
+/// GP-9: only copies by the ranks themselves are left, also for calls in flight.
 #[test]
 fn what_is_refused_altogether_goes_on_by_staging() {
     for errno in [libc::EPERM, libc::EFAULT] {
         let refused = [(Calls::Descriptor, errno), (Calls::CrossMemory, errno)];
         let statistics = withdraw(Moment::Awaited, &refused, "staging", "staging");
-        // All ranks except the late one had nine calls in flight.
+        // All ranks except the late rank had nine calls in flight.
         let restaged = statistics["calls_restaged"].as_u64().expect("a number") as usize;
         assert!(restaged >= 9 * (RANKS - 1), "{statistics}");
     }
 }
 
-/// GP-2, GP-9: all starts of one recording in flight share one copy, because each continues from the last result.
+/// GP-2, GP-9: all starts in flight of one recording share one copy, because each start continues from the last result.
 #[test]
 fn starts_in_flight_follow_one_another_where_their_memory_is_withdrawn() {
     let refused = [(Calls::Descriptor, libc::EPERM), (Calls::CrossMemory, libc::EPERM)];
@@ -53,7 +53,7 @@ fn starts_in_flight_follow_one_another_where_their_memory_is_withdrawn() {
     withdraw(Moment::Recorded, &refused, "staging", "staging");
 }
 
-/// A buffer at an invalid address remains the fault of its rank, with any tier.
+/// A buffer at an invalid address remains the fault of its rank, whichever tier is in use.
 #[test]
 fn a_buffer_that_is_nowhere_is_still_blamed_on_its_rank() {
     let mut daemon = Daemon::start_refusable(again(), &[]);

@@ -1,4 +1,4 @@
-//! Daemons on the hosts of an emulated cluster, for programs that also run as the lab's processes and the ranks.
+//! Daemons on the hosts of an emulated cluster, for test programs that also run as the lab's processes and as ranks.
 
 use std::net::Ipv4Addr;
 use std::path::Path;
@@ -14,14 +14,15 @@ const PORT: u16 = 7000;
 
 pub(crate) type Test = (&'static str, fn());
 
-/// Runs the tests of these modules, or the scenario that the environment names. Ignores tests of root for other users.
+/// Runs the tests of these modules, or the scenario that the environment names. Unless the user is root, the tests in
+/// `of_root` are ignored.
 pub(crate) fn main(modules: &[(&str, &[Test])], of_root: &[(&str, &[Test])]) -> ExitCode {
     outboard_lab::holder_main_if_requested();
     if run_scenario() {
         return ExitCode::SUCCESS;
     }
     let mut arguments = Arguments::from_args();
-    // Each cluster may use all processors.
+    // Tests run one at a time, because each cluster may use all processors.
     arguments.test_threads = Some(1);
     let trial = |module: &str, (name, test): Test| {
         Trial::test(format!("{module}::{name}"), move || {
@@ -36,20 +37,20 @@ pub(crate) fn main(modules: &[(&str, &[Test])], of_root: &[(&str, &[Test])]) -> 
     libtest_mimic::run(&arguments, modules.iter().flat_map(all).chain(of_root).collect()).exit_code()
 }
 
-/// A lab whose hosts run daemons.
+/// A lab with daemons on its hosts.
 pub(crate) struct Cluster {
-    /// In the order of hosts.
+    /// The daemons, host by host.
     pub(crate) daemons: Vec<Daemon>,
-    /// Daemons of each host.
+    /// Number of daemons on each host.
     pub(crate) siblings: usize,
     pub(crate) lab: Lab,
 }
 
 #[derive(Clone, Copy)]
 pub(crate) enum Layout {
-    /// Neighbours on the same host.
+    /// Neighbouring ranks are on one host.
     Contiguous,
-    /// Neighbours on different hosts.
+    /// Neighbouring ranks are on different hosts.
     Strided,
 }
 
@@ -65,7 +66,7 @@ impl Cluster {
         })
     }
 
-    /// Starts daemons with system calls that the test can make the kernel refuse.
+    /// Starts daemons for which the test can make the kernel refuse system calls.
     pub(crate) fn start_refusable(hosts: u16, flags: &[&str]) -> Cluster {
         Cluster::start_by((hosts, 1), None, flags, |lab, host, flags| {
             let program = std::env::current_exe().expect("a path");
@@ -73,7 +74,7 @@ impl Cluster {
         })
     }
 
-    /// Starts daemons; the second host's has additional flags.
+    /// Starts daemons; the daemon of the second host gets the flags `second` in addition.
     pub(crate) fn start_unlike(hosts: u16, flags: &[&str], second: &[&str]) -> Cluster {
         let flags = [flags, &["--log", "error"]].concat();
         Cluster::start_by((hosts, 1), None, &flags, |lab, host, flags| {
@@ -82,7 +83,8 @@ impl Cluster {
         })
     }
 
-    /// Starts a rank on each host, in a scenario without a group. Each rank reports an error with these words.
+    /// Starts one rank on each host, in a scenario in which the group cannot be made. Checks that each rank reports an
+    /// error with these words.
     pub(crate) fn meet_in_vain(&self, scenario: &str, words: &[&str]) {
         let mut ranks = self.ranks(scenario, 1);
         for rank in &mut ranks {
@@ -116,12 +118,12 @@ impl Cluster {
         self.lab.command(&format!("h{}", host + 1), program).expect("the host is up")
     }
 
-    /// Starts `each` ranks per host, neighbours on the same host.
+    /// Starts `each` ranks per host; neighbouring ranks are on one host.
     pub(crate) fn ranks(&self, scenario: &str, each: usize) -> Vec<Rank> {
         self.ranks_by(Layout::Contiguous, scenario, each)
     }
 
-    /// Starts `each` ranks per host, each at the daemon that its local rank selects (GP-3).
+    /// Starts `each` ranks per host. A rank attaches to the daemon that its local rank selects (GP-3).
     pub(crate) fn ranks_by(&self, layout: Layout, scenario: &str, each: usize) -> Vec<Rank> {
         let hosts = self.daemons.len() / self.siblings;
         let place = |rank: usize| match layout {
@@ -159,7 +161,7 @@ impl Cluster {
         ranks
     }
 
-    /// Runs ranks of a scenario that report their end, until all have ended well.
+    /// Runs ranks of a scenario that report when they are done; returns when all have ended successfully.
     pub(crate) fn run(&self, scenario: &str, each: usize) {
         self.run_by(Layout::Contiguous, scenario, each);
     }
@@ -171,7 +173,7 @@ impl Cluster {
         assert_eq!(self.count("failed"), 0);
     }
 
-    /// Bytes over the link of each host so far, in both directions.
+    /// Bytes that each host's link has carried so far, in both directions.
     pub(crate) fn wire_bytes(&self) -> Vec<u64> {
         let ports = self.lab.counters().expect("the lab is up");
         ports.iter().map(|port| port.tx.bytes + port.rx.bytes).collect()
@@ -187,7 +189,8 @@ impl Cluster {
         groups.into_iter().find(|group| group.octets()[0] == 239).expect("a group is made")
     }
 
-    /// Silences a host's link and kills all its processes at once, so that no kernel closes their connections.
+    /// Takes a host's link down and kills all processes of the host at once, so that its kernel closes no connection to
+    /// other hosts.
     pub(crate) fn kill_host(&mut self, host: usize, ranks: &mut [Rank]) {
         let mut silence = self.lab.command(&format!("h{}", host + 1), "ip").expect("the host is up");
         let status = silence.args(["link", "set", "eth0", "down"]).status().expect("iproute2");
@@ -196,8 +199,9 @@ impl Cluster {
         self.daemons[host].kill();
     }
 
-    /// Kills the second of two daemons while all ranks have calls in flight. The other host's ranks learn which service
-    /// process has ended, its own ranks that it was theirs.
+    /// Kills the second of two daemons while all ranks have calls in flight. The ranks of the other host get an error
+    /// that names the lost service process. The ranks of the killed daemon get the error that their own service process
+    /// is lost.
     pub(crate) fn lose_a_daemon(&mut self) {
         let mut ranks = self.ranks("a-daemon-dies", 2);
         expect_line_from_all(&mut ranks, "posted");
@@ -206,7 +210,8 @@ impl Cluster {
         let_go(ranks);
     }
 
-    /// Silences the last of three hosts while the others have calls in flight; returns the report of each rank.
+    /// Takes down the last of three hosts while ranks of the other hosts have calls in flight; returns the report of
+    /// each of these ranks.
     pub(crate) fn lose_a_host(&mut self) -> Vec<String> {
         let mut ranks = self.ranks("a-host-dies", 2);
         let mut dead = ranks.split_off(4);

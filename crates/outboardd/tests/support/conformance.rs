@@ -1,6 +1,7 @@
-//! Behaviour of a service process that does not depend on the way to it: on its own host or through a relay (GP-9).
+//! Behaviour of a service process that does not depend on how ranks reach it: on their own host or through a relay
+//! (GP-9).
 //!
-//! The test of each way calls the function of its name here; tests of one way alone are beside that way.
+//! The tests for both ways call these functions. A test that concerns one way only is in the file for that way.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -12,7 +13,7 @@ use super::recorded::CALLS;
 use super::refusable::Calls;
 use super::{AGAIN, Daemon, Rank, SCENARIO, expect_line_from_all, kill_the_last, let_go, ranks};
 
-/// Scenarios of collectives, their ranks, and the calls of each rank.
+/// Scenarios of collectives: name, number of ranks, and calls of each rank.
 const COLLECTIVES: [(&str, usize, u64); 9] = [
     ("allgather", 4, 14),
     ("broadcast", 3, 24),
@@ -25,7 +26,7 @@ const COLLECTIVES: [(&str, usize, u64); 9] = [
     ("reductions", 1, 120),
 ];
 
-/// A service process and, if ranks attach through it, the relay.
+/// A service process, and the relay if ranks attach through one.
 pub(crate) struct Service {
     pub(crate) daemon: Daemon,
     pub(crate) relay: Option<Daemon>,
@@ -46,12 +47,12 @@ impl Service {
         ranks(scenario, self.relay.as_ref().unwrap_or(&self.daemon), count)
     }
 
-    /// Runs ranks that end without a report.
+    /// Runs ranks of a scenario that end without a report.
     pub(crate) fn run(&self, scenario: &str, count: usize) {
         self.ranks(scenario, count).into_iter().for_each(Rank::finish);
     }
 
-    /// Runs ranks of a scenario that report their end; returns the counters at that time.
+    /// Runs ranks of a scenario that report when they are done; returns the counters at that time.
     pub(crate) fn run_and_count(&self, scenario: &str, count: usize) -> Value {
         let failed = self.count("failed");
         let mut ranks = self.ranks(scenario, count);
@@ -67,7 +68,7 @@ impl Service {
     }
 }
 
-/// TH-2, SP-5, SP-6: every byte is right, and this tier of memory access moved all bytes.
+/// TH-2, SP-5, SP-6: every byte is right, and the tier `tier` of memory access moved all bytes.
 pub(crate) fn collectives(service: &Service, tier: &str) {
     for (scenario, ranks, calls) in COLLECTIVES {
         let before = service.count("completed");
@@ -77,7 +78,7 @@ pub(crate) fn collectives(service: &Service, tier: &str) {
     }
 }
 
-/// MC-9: a call can be posted while earlier ones are in flight.
+/// MC-9: calls can be posted while earlier calls are in flight.
 pub(crate) fn many_calls_in_flight(service: &Service) {
     service.run("in-flight", 4);
     service.run("in-flight", 1);
@@ -95,12 +96,12 @@ pub(crate) fn recordings_and_messages(service: &Service) {
     }
 }
 
-/// Starts of one recording in flight at once.
+/// Several starts of one recording are in flight at once.
 pub(crate) fn starts_follow_one_another(service: &Service) {
     service.run_and_count("recorded-in-flight", 2);
 }
 
-/// GP-5: each further call of a recording is one message to the service process.
+/// GP-5: after its first call a recording takes one message to the service process per call.
 pub(crate) fn a_start_is_one_call(service: &Service) {
     let mut ranks = service.ranks("repeated", 4);
     expect_line_from_all(&mut ranks, "ready");
@@ -111,7 +112,8 @@ pub(crate) fn a_start_is_one_call(service: &Service) {
     let_go(ranks);
 }
 
-/// SP-1: socket and core of a rank that is bound. Returns the service process's record of the rank.
+/// SP-1: the service process reports the socket and core of a rank that is bound. Returns the service process's record
+/// of the rank.
 pub(crate) fn a_rank_is_placed(service: &mut Service) -> Value {
     let allowed = rustix::thread::sched_getaffinity(None).expect("a few processors");
     let first = (0..rustix::thread::CpuSet::MAX_CPU).find(|cpu| allowed.is_set(*cpu)).expect("one at least");
@@ -125,7 +127,7 @@ pub(crate) fn a_rank_is_placed(service: &mut Service) -> Value {
     seated
 }
 
-/// Ranks learn of another rank's death, by its number, and of mismatching calls.
+/// If a rank dies, the others get its number. If calls do not match, the ranks get an error.
 pub(crate) fn deaths_and_disagreements(service: &Service) {
     for scenario in ["one-dies", "own-operator-one-dies", "recorded-one-dies", "source-one-dies"] {
         kill_the_last(service.ranks(scenario, 4));
@@ -135,24 +137,24 @@ pub(crate) fn deaths_and_disagreements(service: &Service) {
     }
 }
 
-/// SP-4: a buffer at an invalid address is the fault of the rank that passed it, and others continue.
+/// SP-4: a buffer at an invalid address is the fault of the rank that passed it, and other ranks continue.
 pub(crate) fn faults_are_blamed_on_their_rank(service: &Service) {
     service.run("send-fault", 3);
     service.run("receive-fault", 3);
     service.run("in-flight", 2);
 }
 
-/// Whether ranks wait for the moment at which a way to their memory is withdrawn.
+/// Whether ranks wait until the test has withdrawn a tier of access to their memory, or work meanwhile.
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum Moment {
     Awaited,
     UnderWay,
-    /// Starts of one recording wait for the moment.
+    /// Ranks wait until then with starts of one recording in flight.
     Recorded,
 }
 
-/// SP-4, GP-9: ranks work while `refusals` take effect one after the other at the process that accepts orders. Each
-/// rank then reports that `tier` reaches it. Returns the counters.
+/// SP-4, GP-9: ranks work while `refusals` take effect one after the other at the process that accepts orders. Then
+/// each rank reports that `tier` reaches its memory. Returns the counters.
 pub(crate) fn withdraw(
     service: &mut Service,
     (moment, ranks): (Moment, usize),
@@ -175,7 +177,7 @@ pub(crate) fn withdraw(
     statistics
 }
 
-/// Two ranks, the first with a call in flight, at a service process or relay that was then ordered to end.
+/// Starts two ranks, and orders the service process or relay to end after the first rank has posted a call.
 fn told_to_end(scenario: &str, service: &mut Service) -> [Rank; 2] {
     let Ok([mut first, mut second]) = <[Rank; 2]>::try_from(service.ranks(scenario, 2)) else {
         unreachable!("two were started")
@@ -185,14 +187,14 @@ fn told_to_end(scenario: &str, service: &mut Service) -> [Rank; 2] {
     [first, second]
 }
 
-/// A service process or relay that is ordered to end admits no new rank. It completes calls in flight, even if some
+/// A service process or relay that is ordered to end admits no new rank. It completes the calls in flight, even if some
 /// ranks have yet to call.
 pub(crate) fn calls_end_well(mut service: Service) {
     let [first, mut second] = told_to_end("drained", &mut service);
     let deadline = Instant::now() + Duration::from_secs(30);
     let door = service.door();
     let refused = loop {
-        // The order may not have arrived yet.
+        // The order may not have been read yet.
         match Context::attach(Some(&door.socket())) {
             Err(error) => break error,
             Ok(_) => assert!(Instant::now() < deadline, "ranks may attach to what ends"),
@@ -206,7 +208,8 @@ pub(crate) fn calls_end_well(mut service: Service) {
     assert!(status.success() && !door.socket().exists(), "{status}");
 }
 
-/// A service process or relay that is ordered to end aborts late calls. Returns the error of the rank that has called.
+/// A service process or relay that is ordered to end fails calls that do not complete in time. Returns the error of the
+/// rank that has called.
 pub(crate) fn calls_are_given_up(mut service: Service) -> String {
     let [mut first, mut second] = told_to_end("given-up", &mut service);
     let why = first.line();
@@ -218,14 +221,15 @@ pub(crate) fn calls_are_given_up(mut service: Service) -> String {
     why
 }
 
-/// SP-4: bytes for a rank's memory do not reach a program that now has its process number, and none are read there.
-/// Others do not wait for the rank's calls, although its process lives and its socket is open.
+/// SP-4: if a rank's process runs another program, no bytes for the rank are written to that program's memory, and none
+/// are read from it. Other ranks do not wait for the rank's calls, although the process lives and the rank's socket is
+/// open.
 pub(crate) fn another_program_follows(service: &Service) {
     let called = if service.relay.is_some() { "follow-relayed" } else { "follow" };
     [called, "follow-without-a-call"].into_iter().for_each(|scenario| a_program_follows(service, scenario));
 }
 
-/// The last rank of this scenario becomes another program.
+/// Runs a scenario whose last rank becomes another program.
 pub(crate) fn a_program_follows(service: &Service, scenario: &str) {
     let mut others = service.ranks(scenario, 3);
     let mut follower = others.pop().expect("several");

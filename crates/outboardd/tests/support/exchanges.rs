@@ -4,7 +4,7 @@ use outboard::{BlockList, Context, Contribution, Group, Request, Status};
 
 use super::scenarios::{LIMIT, block, check, me, pause, post, print_line, wait_for_line};
 
-/// Bytes between two blocks, which no call may touch.
+/// Bytes between two blocks, which no call may change.
 pub(super) const GAP: usize = 3;
 pub(super) const UNTOUCHED: u8 = 0xee;
 
@@ -15,7 +15,7 @@ pub(super) struct Buffer {
 }
 
 impl Buffer {
-    /// Blocks of these sizes in reverse order of ranks, `gap` bytes apart.
+    /// A buffer for blocks of these sizes, in reverse order of ranks and `gap` bytes apart.
     pub(super) fn new(bytes: Vec<u64>, gap: usize) -> Buffer {
         let mut at = 0;
         let mut offsets = vec![0; bytes.len()];
@@ -26,7 +26,7 @@ impl Buffer {
         Buffer { memory: vec![UNTOUCHED; at as usize], bytes, offsets }
     }
 
-    /// Blocks of these sizes in order of ranks.
+    /// A buffer for blocks of these sizes, in order of ranks and without gaps.
     pub(super) fn in_order(bytes: Vec<u64>) -> Buffer {
         let offsets: Vec<u64> = (0..bytes.len()).map(|at| bytes[..at].iter().sum()).collect();
         Buffer { memory: vec![UNTOUCHED; bytes.iter().sum::<u64>() as usize], bytes, offsets }
@@ -52,7 +52,7 @@ pub(super) fn content(source: usize, destination: usize, call: usize, bytes: u64
     block(source * 64 + destination, call, bytes as usize)
 }
 
-/// Posts an exchange in which `count(s, d)` bytes go from `s` to `d`.
+/// Posts an exchange in which rank `s` sends `count(s, d)` bytes to rank `d`.
 fn exchange(group: &Group, call: usize, count: impl Fn(usize, usize) -> u64) -> Posted {
     let (rank, ranks) = me(group);
     let mut send = Buffer::new((0..ranks).map(|to| count(rank, to)).collect(), GAP);
@@ -72,12 +72,13 @@ pub(super) fn even(group: &Group, call: usize, bytes: u64) -> Posted {
     let send: Vec<u8> = (0..ranks).flat_map(|to| content(rank, to, call, bytes)).collect();
     let mut receive = Buffer::in_order(vec![bytes; ranks]);
     let send = Buffer { memory: send, ..Buffer::in_order(vec![bytes; ranks]) };
-    // SAFETY: as above.
+    // SAFETY: the buffers live in the result and are read after the request has ended.
     let posted = unsafe { group.ialltoall(send.memory.as_ptr(), receive.memory.as_mut_ptr(), bytes) };
     Posted { _send: send, receive, request: posted.expect("posted"), call }
 }
 
-/// Posts an allgather of uneven blocks, in place or not. Contributions go to all; their bytes name rank 0.
+/// Posts an allgather of uneven blocks, in place or not. Every rank gets all contributions, so their content names rank
+/// 0 as the receiver.
 fn gather(group: &Group, call: usize, count: impl Fn(usize) -> u64, in_place: bool) -> Posted {
     let (rank, ranks) = me(group);
     let mut receive = Buffer::new((0..ranks).map(count).collect(), GAP);
@@ -90,7 +91,7 @@ fn gather(group: &Group, call: usize, count: impl Fn(usize) -> u64, in_place: bo
         Contribution::At(send.memory.as_ptr())
     };
     let into = receive.memory.as_mut_ptr();
-    // SAFETY: as above.
+    // SAFETY: the buffers live in the result and are read after the request has ended.
     let request = unsafe { group.iallgatherv(contribution, into, receive.list()) }.expect("posted");
     Posted { _send: send, receive, request, call }
 }
@@ -99,7 +100,7 @@ pub(crate) fn check_exchange(group: &Group, posted: Posted) {
     check_blocks(group, posted, me(group).0);
 }
 
-/// Checks that all blocks carry the bytes meant for `rank`.
+/// Checks that all blocks hold the bytes that their senders meant for `rank`.
 fn check_blocks(group: &Group, mut posted: Posted, rank: usize) {
     let (_, ranks) = me(group);
     posted.request.wait(Some(LIMIT)).expect("within the limit").expect("success");
@@ -119,7 +120,7 @@ fn uneven(call: usize) -> impl Fn(usize, usize) -> u64 {
     move |from, to| [0, 1, 1447, 10_000, 70_003][(from * 3 + to * 5 + call) % 5]
 }
 
-/// Even and uneven exchanges of all sizes, several in flight, among allgathers.
+/// Even and uneven exchanges of all sizes; several are in flight at once, with allgathers among them.
 pub(crate) fn alltoall(group: &Group) {
     let (_, ranks) = me(group);
     for (at, bytes) in [0, 1, 1448, 100_003].into_iter().enumerate() {
@@ -127,7 +128,7 @@ pub(crate) fn alltoall(group: &Group) {
         let second = exchange(group, 4 * at + 1, uneven(4 * at + 1));
         let third = post(group, 4 * at + 2, 3000, false);
         let fourth = exchange(group, 4 * at + 3, uneven(4 * at + 3));
-        // Checked in another order than posted.
+        // The calls are checked in another order than they were posted.
         check_exchange(group, fourth);
         check(third, ranks);
         check_exchange(group, second);
@@ -144,7 +145,7 @@ pub(crate) fn landing(context: &Context, group: &Group) {
     let memory = context.allocate(ranks * LANDING as usize).expect("memory");
     for call in 0..4 {
         let send: Vec<u8> = (0..ranks).flat_map(|to| content(rank, to, call, LANDING)).collect();
-        // SAFETY: nobody reads the buffers before the request has ended.
+        // SAFETY: nobody accesses the buffers before the request has ended.
         let posted = unsafe { group.ialltoall(send.as_ptr(), memory.as_ptr(), LANDING) };
         posted.expect("posted").wait(Some(LIMIT)).expect("within the limit").expect("success");
         // SAFETY: the memory has this length, and belongs to this rank again.
@@ -157,7 +158,7 @@ pub(crate) fn landing(context: &Context, group: &Group) {
     pause("done");
 }
 
-/// Uneven allgathers of all sizes, in place and not, in flight together.
+/// Uneven allgathers of all sizes, both in place and not in place, all in flight together.
 pub(crate) fn allgatherv(group: &Group) {
     let sizes = |call: usize| move |of: usize| [0, 1, 1447, 10_000, 170_003][(of * 3 + call) % 5];
     for call in (0..12).step_by(2) {
@@ -169,7 +170,7 @@ pub(crate) fn allgatherv(group: &Group) {
     pause("done");
 }
 
-/// The last rank, whose bytes no other rank needs, posts when all others have ended (SP-6).
+/// The last rank, whose bytes no other rank needs, posts after all other ranks have ended (SP-6).
 pub(crate) fn late(group: &Group) {
     let (rank, ranks) = me(group);
     let last = ranks - 1;
@@ -182,7 +183,7 @@ pub(crate) fn late(group: &Group) {
     pause("done");
 }
 
-/// Rank 1 expects another number of bytes than rank 0 sends to it.
+/// Rank 1 expects another number of bytes than rank 0 sends.
 pub(crate) fn mismatch(group: &Group) {
     let (rank, ranks) = me(group);
     check(post(group, 0, 1, false), ranks);

@@ -1,4 +1,5 @@
-//! A stranger on the network who captures the multicast of others and replays it, and the attacked ranks.
+//! A stranger on the network captures multicast datagrams of other hosts and replays them. The ranks of the test are
+//! attacked in this way.
 
 use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
 use std::os::fd::AsRawFd;
@@ -9,7 +10,8 @@ use rustix::net::{AddressFamily, SocketType, bind, socket, sockopt};
 
 use super::scenarios::{check, me, pause, post, print_line};
 
-/// Names of the ranks' multicast address, and of the address of the rank whose datagrams the stranger captures.
+/// Environment variables with the ranks' multicast address, and with the address of the rank whose datagrams the
+/// stranger captures.
 pub(crate) const CHANNEL: &str = "OUTBOARD_TEST_CHANNEL";
 pub(crate) const SENDER: &str = "OUTBOARD_TEST_SENDER";
 
@@ -51,14 +53,14 @@ pub(super) fn stranger() {
     print_line("sent");
 }
 
-/// Whether the kernel has reported to the switch that this host receives an address.
+/// Whether the kernel has reported to the switch that this host receives the address `channel`.
 fn reported(channel: Ipv4Addr) -> bool {
     let list = std::fs::read_to_string("/proc/net/igmp").expect("Linux tells");
     let name = format!("{:08X}", u32::from_ne_bytes(channel.octets()));
     list.lines().any(|line| line.contains(&name) && line.trim_end().ends_with('1'))
 }
 
-/// A socket that sends multicast by the interface of `own` with the source address `source`.
+/// A socket that sends multicast with the source address `source`, by the interface with the address `own`.
 fn socket_from(source: Ipv4Addr, own: Ipv4Addr) -> UdpSocket {
     let socket = socket(AddressFamily::INET, SocketType::DGRAM, None).expect("a socket");
     let on: libc::c_int = 1;
@@ -73,7 +75,7 @@ fn socket_from(source: Ipv4Addr, own: Ipv4Addr) -> UdpSocket {
     socket.into()
 }
 
-/// A captured call, and one 65,536 calls later, for which the last rank is late.
+/// A captured call, and a call 65,536 calls later. One rank is late for the later call.
 pub(super) fn replayed(group: &Group) {
     let (_, ranks) = me(group);
     pause("made");

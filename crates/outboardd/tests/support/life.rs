@@ -7,11 +7,11 @@ use outboard::{Context, Group, Status};
 
 use super::scenarios::{check, failed, gather_alone, me, pause, post, print_line, wait_for_death, wait_for_line};
 
-/// Longer than a host may be silent.
+/// A time longer than the silence after which a host counts as dead.
 const LONG: Duration = Duration::from_secs(5);
 const AT_ONCE: usize = 256;
 
-/// Loses its daemon, and attaches to the next one while objects of the first still exist.
+/// A rank loses its daemon and attaches to the next daemon, while objects of the first attachment still exist.
 pub(super) fn reattaches() {
     let first = Context::attach(None).expect("a daemon answers");
     let group = first.create_group(&first.offer().expect("an offer")[..], 1, 0).expect("the group is made");
@@ -26,7 +26,7 @@ pub(super) fn reattaches() {
     print_line("done");
 }
 
-/// Rank 1 calls after the daemon was ordered to end.
+/// Rank 1 calls only after the daemon was ordered to end.
 pub(super) fn drained(group: &Group) {
     let (rank, ranks) = me(group);
     if rank == 1 {
@@ -52,7 +52,7 @@ pub(super) fn given_up(group: &Group) {
     print_line(&error.to_string());
 }
 
-/// Keeps as many calls in flight as allowed, until it is killed.
+/// Keeps as many calls in flight as allowed, until the rank is killed.
 pub(super) fn busy(group: &Group) -> ! {
     let (_, ranks) = me(group);
     let mut in_flight = VecDeque::new();
@@ -84,7 +84,7 @@ pub(super) fn halted(group: &Group) {
     check(posted, ranks);
 }
 
-/// The last two ranks end with their host and have not called.
+/// The last two ranks do not call, and end with their host.
 pub(super) fn a_host_dies(group: &Group) {
     let (rank, ranks) = me(group);
     check(post(group, 0, 10_000, false), ranks);

@@ -1,7 +1,7 @@
 //! Daemons and ranks as separate processes, for the tests of this crate.
 //!
-//! A rank is this test program, started again with the scenario in the environment. It reports by lines that start with
-//! `@`, and continues when it receives a line. Nothing outlives its handle.
+//! A rank is a process of this test program, started with the scenario in the environment. A rank reports by lines that
+//! start with `@`, and continues when it receives a line. No process outlives its handle.
 
 #![allow(dead_code, reason = "the two test programs use their parts")]
 
@@ -33,21 +33,21 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketType};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 
-/// Names the scenario for a rank; see [`scenarios`].
+/// Environment variable with the name of a rank's scenario; see [`scenarios`].
 pub(crate) const SCENARIO: &str = "OUTBOARD_TEST_SCENARIO";
 
-/// A command that runs only the test `another_process` of this program; the environment names the scenario.
+/// A command that runs only the test `another_process` of this program. The environment must name the scenario.
 pub(crate) fn again() -> Command {
     let mut command = Command::new(std::env::current_exe().expect("a path"));
     command.args(AGAIN);
     command
 }
 
-/// Arguments that make a test program run that test alone.
+/// Arguments by which a test program runs only the test `another_process`.
 pub(crate) const AGAIN: [&str; 5] = ["--exact", "another_process", "--nocapture", "--test-threads", "1"];
 
-/// Copies a program to `directory`, because root's directories may be closed to another user. Returns a command that
-/// runs it as `user` without privileges.
+/// Copies a program to `directory`, because root's directories may be closed to other users. Returns a command that
+/// runs the copy as `user` without privileges.
 pub(crate) fn as_user(user: &str, program: &Path, directory: &Path) -> Command {
     let copy = directory.join(program.file_name().expect("a program"));
     std::fs::copy(program, &copy).expect("room");
@@ -60,7 +60,7 @@ pub(crate) fn as_user(user: &str, program: &Path, directory: &Path) -> Command {
     command
 }
 
-/// A socket that listens for ranks, as a service manager creates it.
+/// Makes a socket that listens for ranks, as a service manager does.
 pub(crate) fn listening(path: &Path) -> OwnedFd {
     let socket = rustix::net::socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).expect("a socket");
     rustix::net::bind(&socket, &SocketAddrUnix::new(path).expect("short")).expect("free");
@@ -68,7 +68,8 @@ pub(crate) fn listening(path: &Path) -> OwnedFd {
     socket
 }
 
-/// Passes a descriptor to a program as a service manager does; the first argument must be the program.
+/// Passes a descriptor to a program as a service manager does. The first argument added to the command must be the
+/// program.
 pub(crate) fn activated(passed: impl Into<Stdio>) -> Command {
     let mut command = Command::new("/bin/sh");
     let script = "LISTEN_PID=$$ LISTEN_FDS=1 LISTEN_FDNAMES=a exec \"$0\" \"$@\" 3<&0 0</dev/null";
@@ -76,12 +77,12 @@ pub(crate) fn activated(passed: impl Into<Stdio>) -> Command {
     command
 }
 
-/// Runs the scenario in the environment, as a rank or daemon of a test. False if there is none.
+/// Runs the scenario in the environment, as a rank or daemon of a test. Returns false if the environment names none.
 pub(crate) fn run_scenario() -> bool {
     std::env::var(SCENARIO).inspect(|scenario| scenarios::run(scenario)).is_ok()
 }
 
-/// The secret that the ranks of a test share.
+/// The secret that the ranks of tests share.
 pub(crate) const SECRET: &str = "known to tests alone";
 
 pub(crate) const DAEMON: &str = env!("CARGO_BIN_EXE_outboardd");
@@ -90,7 +91,7 @@ pub(crate) const DAEMON: &str = env!("CARGO_BIN_EXE_outboardd");
 pub(crate) struct Daemon {
     child: Child,
     directory: tempfile::TempDir,
-    /// Pipes to and from a daemon that accepts orders ([`refusable`]).
+    /// Pipes to and from a daemon that accepts orders of the test ([`refusable`]).
     orders: Option<(ChildStdin, BufReader<ChildStdout>)>,
 }
 
@@ -100,12 +101,13 @@ impl Daemon {
         Daemon::start_by(Command::new(DAEMON), flags)
     }
 
-    /// As above, with a command whose last word so far is the daemon's path.
+    /// Starts a daemon by `command`, whose last word so far is the path of the daemon, and waits until ranks may
+    /// attach.
     pub(crate) fn start_by(command: Command, flags: &[&str]) -> Daemon {
         Daemon::start_in(tempfile::tempdir().expect("a directory"), command, flags)
     }
 
-    /// As above, with the daemon's sockets in this directory.
+    /// Starts a daemon by `command`, with its sockets in `directory`, and waits until ranks may attach.
     pub(crate) fn start_in(directory: tempfile::TempDir, mut command: Command, flags: &[&str]) -> Daemon {
         let mut child = command
             .arg("--socket")
@@ -124,8 +126,8 @@ impl Daemon {
         Daemon { child, directory, orders: None }
     }
 
-    /// Starts a daemon with system calls that the test can make the kernel refuse ([`refusable`]). The command must
-    /// start this program, which then runs the scenario in the environment.
+    /// Starts a daemon for which the test can make the kernel refuse system calls ([`refusable`]). The command must
+    /// start this test program, which then runs the scenario in the environment.
     pub(crate) fn start_refusable(mut command: Command, flags: &[&str]) -> Daemon {
         let directory = tempfile::tempdir().expect("a directory");
         let mut child = command
@@ -147,7 +149,7 @@ impl Daemon {
         next_line(&mut self.orders.as_mut().expect("it takes orders").1)
     }
 
-    /// Makes the kernel refuse these system calls with this error, to a daemon that accepts orders.
+    /// Makes the kernel refuse these system calls to the daemon with this error. The daemon must accept orders.
     pub(crate) fn refuse(&mut self, calls: refusable::Calls, errno: i32) {
         let (input, _) = self.orders.as_mut().expect("it takes orders");
         writeln!(input, "{calls:?} {errno}").expect("it waits");
@@ -175,7 +177,7 @@ impl Daemon {
         }
     }
 
-    /// Processor seconds of all threads of the daemon.
+    /// Processor time of all threads of the daemon, in seconds.
     pub(crate) fn cpu_seconds(&self) -> f64 {
         let statistics = self.statistics();
         ["cpu_user_s", "cpu_system_s"].iter().map(|name| statistics[name].as_f64().expect("a number")).sum()
@@ -185,7 +187,7 @@ impl Daemon {
         std::fs::read_dir(format!("/proc/{}/fd", self.child.id())).expect("it lives").count()
     }
 
-    /// Waits until the daemon has at most `most` descriptors: its threads close those from ranks in the background.
+    /// Waits until the daemon has at most `most` descriptors. Its threads close descriptors of ranks in the background.
     pub(crate) fn await_descriptors(&self, most: usize) {
         let deadline = Instant::now() + scenarios::LIMIT;
         while self.descriptors() > most {
@@ -211,7 +213,7 @@ impl Daemon {
 
     /// Orders the daemon to end in good order.
     pub(crate) fn request_stop(&self) {
-        // Nobody has waited for the child, so its number is not reused.
+        // No code has waited for the child, so its process number is not reused.
         kill_process(Pid::from_child(&self.child), Signal::TERM).expect("it lives");
     }
 
@@ -225,7 +227,7 @@ impl Daemon {
         self.child.wait().expect("it was ours")
     }
 
-    /// Starts another daemon at the same sockets; the first one must have ended.
+    /// Starts another daemon at the sockets of the first daemon, which must have ended.
     pub(crate) fn restart(&mut self) {
         let mut child = Command::new(DAEMON)
             .args(["--log", "warn", "--ready-fd", "1", "--socket"])
@@ -252,11 +254,11 @@ impl Drop for Daemon {
     }
 }
 
-/// The next line that starts with `@`, without the `@`.
+/// Reads the next line that starts with `@`; returns the line without the `@`.
 fn next_line(output: &mut BufReader<ChildStdout>) -> String {
     let mut line = String::new();
     while output.read_line(&mut line).expect("it writes text") > 0 {
-        // The test harness may write to the same line before.
+        // The test harness may have written to this line before the `@`.
         if let Some(at) = line.find('@') {
             return line[at + 1..].trim_end().to_owned();
         }
@@ -272,7 +274,7 @@ pub(crate) struct Rank {
 }
 
 impl Rank {
-    /// Starts a rank; the environment names its scenario.
+    /// Starts a rank; the environment of `command` names the scenario.
     pub(crate) fn spawn(command: &mut Command) -> Rank {
         let started = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
         let mut child = started.expect("this program starts again");
@@ -281,7 +283,7 @@ impl Rank {
         Rank { child, input, output }
     }
 
-    /// The next line that starts with `@`, without the `@`.
+    /// Reads the rank's next line that starts with `@`; returns the line without the `@`.
     pub(crate) fn line(&mut self) -> String {
         next_line(&mut self.output)
     }
@@ -290,7 +292,7 @@ impl Rank {
         writeln!(self.input).expect("it waits");
     }
 
-    /// Lets the rank continue and waits for its successful end.
+    /// Lets the rank continue, and waits until it has ended successfully.
     pub(crate) fn let_go(mut self) {
         self.go_on();
         self.finish();
@@ -305,7 +307,7 @@ impl Rank {
         self.child.wait().expect("it was ours");
     }
 
-    /// Waits for the rank's end, which must be a success.
+    /// Waits until the rank has ended, which must be a success.
     pub(crate) fn finish(mut self) {
         drop(self.input);
         let mut rest = String::new();
@@ -315,19 +317,19 @@ impl Rank {
     }
 }
 
-/// A rank of this scenario at this socket.
+/// Starts a rank of this scenario at the socket `socket`.
 pub(crate) fn rank_at(socket: &Path, scenario: &str) -> Rank {
     Rank::spawn(again().env(SCENARIO, scenario).env("OUTBOARD_SOCKET", socket))
 }
 
-/// A rank that has attached there, and that makes a group alone when it continues.
+/// Starts a rank that has attached at `socket`. When the rank continues, it makes a group on its own.
 pub(crate) fn alone_at(socket: &Path) -> Rank {
     let mut rank = rank_at(socket, "alone");
     assert_eq!(rank.line(), "ready");
     rank
 }
 
-/// Report of a rank before it ends.
+/// Returns the last line of a rank, and waits for the rank's successful end.
 pub(crate) fn last_words(mut rank: Rank) -> String {
     let said = rank.line();
     rank.finish();
@@ -339,13 +341,13 @@ pub(crate) fn expect_line_from_all(ranks: &mut [Rank], what: &str) {
     ranks.iter_mut().for_each(|rank| assert_eq!(rank.line(), what));
 }
 
-/// Lets all ranks continue and waits for their successful end.
+/// Lets all ranks continue, and waits until they have ended successfully.
 pub(crate) fn let_go(mut ranks: Vec<Rank>) {
     ranks.iter_mut().for_each(Rank::go_on);
     ranks.into_iter().for_each(Rank::finish);
 }
 
-/// Kills the last rank once the others have called; they succeed if they learn of the death.
+/// Kills the last rank after the others have called. The others end successfully if they get the error.
 pub(crate) fn kill_the_last(mut ranks: Vec<Rank>) {
     let mut last = ranks.pop().expect("several");
     assert_eq!(last.line(), "ready");
@@ -354,7 +356,8 @@ pub(crate) fn kill_the_last(mut ranks: Vec<Rank>) {
     ranks.into_iter().for_each(Rank::finish);
 }
 
-/// Starts ranks of `scenario`, rank `i` at the daemon `daemons[i]` by `command(i)`; the ranks meet at `rendezvous`.
+/// Starts ranks of `scenario`. Rank `i` is started by `command(i)` and attaches to `daemons[i]`; the ranks meet at
+/// `rendezvous`.
 pub(crate) fn start_ranks(
     scenario: &str,
     daemons: &[&Daemon],
@@ -377,12 +380,12 @@ pub(crate) fn start_ranks(
         .collect()
 }
 
-/// Starts `ranks` ranks of `scenario` at `daemon`; they meet at a rendezvous in this process.
+/// Starts `ranks` ranks of `scenario` at `daemon`; the ranks meet at a rendezvous in this process.
 pub(crate) fn ranks(scenario: &str, daemon: &Daemon, ranks: usize) -> Vec<Rank> {
     ranks_by(again, scenario, daemon, ranks)
 }
 
-/// As above, by `command`.
+/// Starts ranks as [`ranks`] does, but by `command`.
 pub(crate) fn ranks_by(command: impl Fn() -> Command, scenario: &str, daemon: &Daemon, ranks: usize) -> Vec<Rank> {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("bound").to_string();
@@ -391,12 +394,12 @@ pub(crate) fn ranks_by(command: impl Fn() -> Command, scenario: &str, daemon: &D
     started
 }
 
-/// Groups of `ranks` ranks in this process, one for each rank.
+/// Makes a group of `ranks` ranks in this process; returns the group's handle of each rank.
 pub(crate) fn group(daemon: &Daemon, ranks: u32) -> Vec<Group> {
     group_at(Some(&daemon.socket()), ranks)
 }
 
-/// As above, at this socket or the one in the environment.
+/// Makes a group as [`group`] does, at the socket `socket` or the socket in the environment.
 pub(crate) fn group_at(socket: Option<&Path>, ranks: u32) -> Vec<Group> {
     let contexts: Vec<_> = (0..ranks).map(|_| Context::attach(socket).expect("room")).collect();
     make_group(&contexts)

@@ -5,17 +5,18 @@ use outboard::Group;
 use super::exchanges::{check_exchange, even};
 use super::scenarios::{LIMIT, block, check, me, pause, post};
 
-/// Block sizes in bytes: none, one, around an eager message, and several messages.
+/// Block sizes in bytes: empty, one byte, around the limit of an eager message, and several messages.
 const SIZES: [usize; 5] = [0, 1, 16_383, 16_384, 70_001];
 pub(crate) const ROUNDS: usize = 4;
-/// Calls of a round for which the engine gets a list. For each size above 0: two allgathers, an alltoall and a
-/// broadcast from each of four ranks. For each size: a barrier.
+/// Number of calls of one round for which the engine gets a list. For each size above 0: two allgathers, an alltoall,
+/// and a broadcast from each of four ranks. For each size: a barrier.
 pub(crate) const LISTS: usize = (SIZES.len() - 1) * (2 + 1 + 4) + SIZES.len();
 
-/// Allgathers, alltoalls, broadcasts and barriers of several sizes, one after the other; checks the received bytes.
+/// Calls allgathers, alltoalls, broadcasts and barriers of several sizes one after the other, and checks the received
+/// bytes.
 pub(super) fn calls(group: &Group) {
     let (rank, ranks) = me(group);
-    // The test counts the calls after this pause.
+    // The test counts the calls between these pauses.
     let wait = || {
         pause("done");
     };

@@ -1,4 +1,4 @@
-//! Large calls among ranks of one host, which wait for the calls or test them (SP-6).
+//! Large calls among ranks of one host; the ranks wait for the calls, or test them (SP-6).
 
 use outboard::{Contribution, Group, Status};
 
@@ -14,13 +14,13 @@ pub(crate) enum Meanwhile {
     Look,
 }
 
-/// Runs an exchange of blocks of `BYTES` bytes to its end.
+/// Runs an exchange with blocks of `BYTES` bytes until it ends.
 fn exchange(group: &Group, call: usize, meanwhile: Meanwhile) -> Result<(), Status> {
     let (rank, ranks) = me(group);
     let block = |from: usize, to: usize| content(from, to, call, BYTES as u64);
     let send: Vec<u8> = (0..ranks).flat_map(|to| block(rank, to)).collect();
     let mut receive = vec![UNTOUCHED; ranks * BYTES];
-    // SAFETY: the buffers live until the end of the function; the request ends before.
+    // SAFETY: the buffers live until the end of the function, and the request ends before that.
     let posted = unsafe { group.ialltoall(send.as_ptr(), receive.as_mut_ptr(), BYTES as u64) };
     let mut request = posted.expect("posted");
     let ended = match meanwhile {
@@ -40,7 +40,7 @@ fn exchange(group: &Group, call: usize, meanwhile: Meanwhile) -> Result<(), Stat
     Ok(())
 }
 
-/// Exchanges; if the ranks wait, with broadcasts and gathers in between.
+/// Exchanges, with broadcasts and gathers between them if the ranks wait.
 pub(crate) fn calls(group: &Group, meanwhile: Meanwhile) {
     let (rank, ranks) = me(group);
     for call in 0..10 {
@@ -54,7 +54,7 @@ pub(crate) fn calls(group: &Group, meanwhile: Meanwhile) {
         assert!(buffer == content(root, root, call, BYTES as u64), "broadcast {call}");
         let own = content(rank, root, call, BYTES as u64);
         let mut all = vec![UNTOUCHED; if rank == root { ranks * BYTES } else { 0 }];
-        // SAFETY: the buffers live until the end of the loop; the request ends before.
+        // SAFETY: the buffers live until the end of the loop body, and the request ends before that.
         let posted =
             unsafe { group.igather(root as u32, Contribution::At(own.as_ptr()), all.as_mut_ptr(), BYTES as u64) };
         posted.expect("posted").wait(Some(LIMIT)).expect("within the limit").expect("success");
@@ -65,7 +65,7 @@ pub(crate) fn calls(group: &Group, meanwhile: Meanwhile) {
     pause("done");
 }
 
-/// The last rank posts, waits and is stopped; then the others call.
+/// The last rank posts, waits and is stopped. Then the other ranks call.
 pub(crate) fn stopped(group: &Group) {
     let (rank, ranks) = me(group);
     print_line("ready");
@@ -76,7 +76,7 @@ pub(crate) fn stopped(group: &Group) {
     pause("done");
 }
 
-/// Exchanges until the last rank is killed during one.
+/// Runs exchanges until the last rank is killed during an exchange.
 pub(crate) fn one_dies(group: &Group) {
     let (rank, ranks) = me(group);
     for call in 0.. {

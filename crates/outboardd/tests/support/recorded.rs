@@ -8,9 +8,9 @@ use outboard_plan::{Element, Operator, Reduction};
 
 use super::scenarios::{LIMIT, block, is_lost, me, pause, print_line, wait_for_death};
 
-/// Sizes below and above the bound for sending a payload with its announcement.
+/// Sizes below and above the limit up to which a payload is sent with its announcement.
 const SIZES: [usize; 4] = [0, 100, 8 << 10, 300_000];
-/// Calls of a recording that the tests count.
+/// Number of calls of a recording, in the tests that count calls.
 pub(crate) const CALLS: usize = 10;
 
 fn end(mut request: Request) {
@@ -22,7 +22,7 @@ fn call(recorded: &Recorded) -> Request {
     unsafe { recorded.call() }.expect("posted")
 }
 
-/// Rank 0's bytes travel from rank to rank.
+/// Records a ring: the bytes of rank 0 travel from rank to rank.
 fn record_ring(group: &Group, buffer: &mut [u8]) -> Recorded {
     let (rank, ranks) = me(group);
     let (start, bytes) = (buffer.as_mut_ptr(), buffer.len() as u64);
@@ -37,7 +37,7 @@ fn record_ring(group: &Group, buffer: &mut [u8]) -> Recorded {
     recorder.end().expect("recorded")
 }
 
-/// A block from every rank to every other, and a local copy.
+/// Records an exchange: each rank sends a block to every other rank, and copies one block locally.
 fn record_exchange(group: &Group, send: &[u8], receive: &mut [u8]) -> Recorded {
     let (rank, ranks) = me(group);
     let bytes = send.len() / ranks;
@@ -52,7 +52,7 @@ fn record_exchange(group: &Group, send: &[u8], receive: &mut [u8]) -> Recorded {
     recorder.end().expect("recorded")
 }
 
-/// Recordings of all sizes, each called several times with other bytes.
+/// Calls recordings of all sizes several times, each time with other bytes.
 pub(crate) fn patterns(group: &Group) {
     let (rank, ranks) = me(group);
     for bytes in SIZES {
@@ -67,7 +67,7 @@ pub(crate) fn patterns(group: &Group) {
             for to in 0..ranks {
                 send[to * bytes..][..bytes].copy_from_slice(&block(rank * ranks + to, count, bytes));
             }
-            // The order is free, because the calls are independent.
+            // The ranks may call in any order, because the calls are independent.
             let mut requests =
                 if rank % 2 == 0 { [call(&broadcast), call(&exchange)] } else { [call(&exchange), call(&broadcast)] };
             requests.reverse();
@@ -84,8 +84,8 @@ pub(crate) fn patterns(group: &Group) {
     pause("done");
 }
 
-/// Every rank adds the received numbers to its own and passes the result on round the ring. The last rank gets the
-/// total, every other rank the sum up to itself.
+/// Every rank adds the received numbers to its own numbers, and passes the result to the next rank of the ring. The
+/// last rank gets the total. Every other rank gets the sum of the ranks up to itself.
 pub(crate) fn sums(group: &Group) {
     let (rank, ranks) = me(group);
     let sum = Reduction::new(Operator::Sum, Element::I64).expect("numbers are added");
@@ -115,7 +115,8 @@ pub(crate) fn sums(group: &Group) {
     pause("done");
 }
 
-/// Starts of one recording run in order, though all are posted at once: each adds to the result of the last.
+/// Starts of one recording run in order, though all are posted at once: each start adds to the result of the start
+/// before.
 pub(crate) fn accumulated(group: &Group) {
     let (rank, _) = me(group);
     let sum = Reduction::new(Operator::Sum, Element::I64).expect("numbers are added");
@@ -127,7 +128,7 @@ pub(crate) fn accumulated(group: &Group) {
         let mut other = vec![0; 1000];
         let message = receive(group, rank, 5, &mut other);
         let starts: Vec<Request> = (0..CALLS).map(|_| call(&recorded)).collect();
-        // The message is posted after all starts and does not wait for them.
+        // The message is posted after all starts, and does not wait for the starts.
         let sent = [3; 1000];
         [send(group, rank, 5, &sent), message].into_iter().chain(starts).for_each(end);
         assert!(other == sent && own.iter().all(|own| *own == 7 + CALLS as i64 * (rank as i64 + 1)), "{count} numbers");
@@ -136,8 +137,8 @@ pub(crate) fn accumulated(group: &Group) {
     pause("done");
 }
 
-/// The first rank has posted all its starts when the ways to its memory are withdrawn; the others post then. Each start
-/// adds the numbers received round the ring to the result of the last.
+/// The kernel withdraws access to the memory of ranks after the first rank has posted all its starts. The other ranks
+/// post then. Each start adds the numbers received from the ring to the result of the start before.
 pub(crate) fn withdrawn(context: &Context, group: &Group) {
     let (rank, ranks) = me(group);
     let (count, to, from) = (50_000, (rank + 1) % ranks, (rank + ranks - 1) % ranks);
@@ -153,7 +154,7 @@ pub(crate) fn withdrawn(context: &Context, group: &Group) {
     let starts = || (0..CALLS).map(|_| call(&recorded)).collect::<Vec<Request>>();
     let early = (rank == 0).then(starts);
     pause("ready");
-    // Waits for the last start first: its result is the final one.
+    // The wait for the last start comes first: the result of the last start is the final result.
     early.unwrap_or_else(starts).into_iter().rev().for_each(end);
     assert!(own.iter().all(|own| *own == 7 + CALLS as i64 * (from as i64 + 1)));
     own.fill(0);
@@ -163,7 +164,7 @@ pub(crate) fn withdrawn(context: &Context, group: &Group) {
     pause(context.memory_tier().name());
 }
 
-/// Starts wait, in order, for ranks that never start, when the service process is lost.
+/// Starts wait, in order, for ranks that never start. Then the service process is lost.
 pub(crate) fn without_service(group: &Group) {
     let mut buffer = vec![0; 10];
     let mut recorder = group.record();
@@ -178,21 +179,21 @@ pub(crate) fn without_service(group: &Group) {
     }
 }
 
-/// Calls a recording before the test continues, and [`CALLS`] times afterwards.
+/// Calls a recording once before the test continues, and [`CALLS`] times afterwards.
 pub(crate) fn repeated(group: &Group) {
     let (_, ranks) = me(group);
     let (send, mut receive) = (vec![1; 4096 * ranks], vec![0; 4096 * ranks]);
     let exchange = record_exchange(group, &send, &mut receive);
     end(call(&exchange));
     pause("ready");
-    // All calls but the first wait for an earlier one.
+    // All calls but the first wait for the call before.
     (0..CALLS).map(|_| call(&exchange)).collect::<Vec<_>>().into_iter().for_each(end);
     pause("done");
     assert!(receive == send);
 }
 
-/// Two recordings that the ranks call in opposite orders. In each, one rank waits for the other's message. The other
-/// sends it after its own wait.
+/// Two recordings, which the ranks call in opposite orders. In each recording, one of two ranks first receives and then
+/// sends, and the other rank first sends.
 pub(crate) fn crossed(group: &Group) {
     let (rank, ranks) = me(group);
     let (bytes, peer) = (100_000, (rank + ranks / 2) % ranks);
@@ -206,7 +207,7 @@ pub(crate) fn crossed(group: &Group) {
         let mut receives = |recorder: &mut outboard::Recorder| {
             recorder.receive(peer as u32, 1, receive.as_mut_ptr(), bytes as u64).expect("a rank");
         };
-        // One rank sends only after it has received; the other sends first.
+        // In one of the recordings this rank sends only after it has received; in the other it sends first.
         if (rank < peer) == first {
             receives(&mut recorder);
             recorder.barrier();
@@ -227,7 +228,7 @@ pub(crate) fn crossed(group: &Group) {
     assert!(buffers[1] == block(peer, 0, bytes) && buffers[3] == block(peer, 2, bytes));
 }
 
-/// Rank 1's first recording finds no descriptor; both ranks make another and call it.
+/// Rank 1's first recording fails for lack of a descriptor. Then both ranks make another recording and call it.
 pub(crate) fn unrecorded() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let groups = super::group_at(None, 2);
@@ -252,7 +253,8 @@ pub(crate) fn unrecorded() {
     assert_eq!(received, sent[1]);
 }
 
-/// One thread calls a recording of staged memory; another posts receives until it is refused, both in one group.
+/// One thread calls a recording of staged memory. Another thread posts receives in that group until a receive is
+/// refused.
 pub(crate) fn posting_threads() {
     let (done, ended) = mpsc::channel();
     std::thread::spawn(move || {
@@ -273,7 +275,8 @@ fn post_and_call() {
     std::thread::scope(|scope| {
         scope.spawn(|| {
             while !enough.load(Ordering::Relaxed) {
-                // SAFETY: the buffer stays until the process ends, and nobody sends. A dropped receive stays in flight.
+                // SAFETY: the buffer stays until the process ends, and nobody sends a message for it. A dropped receive
+                // stays in flight.
                 drop(unsafe { group.ireceive(1, 0, room.as_mut_ptr(), 8) });
             }
         });
@@ -288,7 +291,7 @@ fn post_and_call() {
         enough.store(true, Ordering::Relaxed);
     });
     assert!(into == from);
-    // The receives never end.
+    // The receives never end, so nothing that they use may be dropped.
     std::mem::forget((recorded, groups));
 }
 
@@ -298,21 +301,22 @@ fn send(group: &Group, to: usize, tag: u32, buffer: &[u8]) -> Request {
 }
 
 fn receive(group: &Group, from: usize, tag: u32, buffer: &mut [u8]) -> Request {
-    // SAFETY: as above.
+    // SAFETY: every test keeps its buffers until its requests have ended.
     unsafe { group.ireceive(from as u32, tag, buffer.as_mut_ptr(), buffer.len() as u64) }.expect("posted")
 }
 
-/// Messages of all sizes with two tags, received in another order than sent, before and after they were sent.
+/// Messages of all sizes with two tags. They are received in another order than sent, by receives posted before and
+/// after the sends.
 pub(crate) fn messages(group: &Group) {
     let (rank, ranks) = me(group);
     let (to, from) = ((rank + 1) % ranks, (rank + ranks - 1) % ranks);
     for early in [true, false] {
         let sent: Vec<Vec<u8>> = (0..8).map(|at| block(rank, at, SIZES[at % 4])).collect();
-        // Longer than the messages.
+        // The buffers are longer than the messages.
         let mut received: Vec<Vec<u8>> = (0..8).map(|at| vec![0xee; SIZES[at % 4] + 3]).collect();
         let (mut sends, mut receives) = (Vec::new(), Vec::new());
         let mut post = |receives: &mut Vec<Request>| {
-            // Receives of the second tag come first.
+            // The receives of the second tag are posted first.
             for at in (4..8).chain(0..4) {
                 receives.push(receive(group, from, at as u32 / 4, &mut received[at]));
             }
@@ -324,7 +328,7 @@ pub(crate) fn messages(group: &Group) {
             sends.push(send(group, to, at as u32 / 4, buffer));
         }
         if !early {
-            // The first small message has arrived by now, and no receive waits for it.
+            // By now the first small message has arrived, although no receive waits for it.
             sends.remove(1).wait(Some(LIMIT)).expect("small messages end without their receives").expect("success");
             post(&mut receives);
         }
@@ -337,7 +341,7 @@ pub(crate) fn messages(group: &Group) {
     pause("done");
 }
 
-/// Rank 1's receive is too small for rank 0's message: only that receive fails, and the next message arrives.
+/// Rank 1's receive is too small for rank 0's message: only that receive fails, and rank 0's next message arrives.
 pub(crate) fn truncated(group: &Group) {
     let (rank, _) = me(group);
     for bytes in [50, 200_000] {
@@ -361,13 +365,13 @@ pub(crate) fn truncated(group: &Group) {
     }
 }
 
-/// The last rank expects one byte more round the ring: all unfinished ranks get an error with both sizes.
+/// The last rank expects one byte more from the ring than is sent: all unfinished ranks get an error with both sizes.
 pub(crate) fn disagreeing(group: &Group) {
     let (rank, ranks) = me(group);
     let mut buffer = vec![0; 10_000 + usize::from(rank == ranks - 1)];
     let ring = record_ring(group, &mut buffer);
     match call(&ring).wait(Some(LIMIT)).expect("within the limit") {
-        // The first rank may finish before the last has announced its size.
+        // The first ranks may finish before the last rank has announced its size.
         Ok(()) => assert!(rank < ranks - 1),
         Err(error) => {
             assert_eq!(error.status(), Status::Mismatch, "{error}");
@@ -377,7 +381,7 @@ pub(crate) fn disagreeing(group: &Group) {
     ring.free().expect("no call is in flight");
 }
 
-/// The last rank never calls, and dies: the ranks that need its bytes get an error.
+/// The last rank dies without calling: the ranks that need its bytes get an error.
 pub(crate) fn one_dies(group: &Group) {
     let (rank, ranks) = me(group);
     let (send, mut receive) = (vec![1; 100 * ranks], vec![0; 100 * ranks]);
@@ -391,7 +395,7 @@ pub(crate) fn one_dies(group: &Group) {
     is_lost(&error, ranks - 1);
 }
 
-/// The last rank never sends, and dies: the ranks that receive from it get an error, and continue with the others.
+/// The last rank dies without sending: ranks that receive from it get an error, and continue with the other ranks.
 pub(crate) fn source_dies(group: &Group) {
     let (rank, ranks) = me(group);
     if rank == ranks - 1 {

@@ -15,12 +15,13 @@ const UNTOUCHED: u32 = 0xeeee_eeee;
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum By {
     Sum,
-    /// Composition by the ranks' own operator, which does not commute.
+    /// Composition of functions by an operator of the ranks, which does not commute.
     Composition,
 }
 
 impl By {
-    /// Adds, or composes functions `x -> a * x + b` with `a` in the upper half and `b` in the lower.
+    /// Adds, or composes two functions `x -> a * x + b`. A function has `a` in the upper half of its bits and `b` in
+    /// the lower half.
     fn combine(self, left: u32, right: u32) -> u32 {
         match self {
             By::Sum => left.wrapping_add(right),
@@ -40,7 +41,7 @@ impl By {
     }
 }
 
-/// An operator of this rank that composes functions and keeps `held` alive.
+/// An operator of this rank that composes functions. The operator keeps `held` alive.
 fn composition(held: impl Send + Sync + 'static) -> UserOperator {
     let combine = move |left: &[u8], right: &mut [u8]| {
         let _kept = &held;
@@ -79,7 +80,7 @@ fn sum() -> Reduction {
     Reduction::new(Operator::Sum, Element::U32).expect("defined by MPI")
 }
 
-/// Posts a reduction of vectors of `count` elements, or of blocks of up to twice `count`.
+/// Posts a reduction of vectors of `count` elements, or of blocks of at most twice `count` elements.
 fn post(group: &Group, (result, by): (Result, By), call: usize, count: usize, in_place: bool) -> Posted {
     let (rank, ranks) = me(group);
     let counts: Vec<u64> = (0..ranks as u64).map(|rank| (rank + call as u64) % 3 * count as u64).collect();
@@ -118,7 +119,7 @@ fn post(group: &Group, (result, by): (Result, By), call: usize, count: usize, in
     Posted { _send: send, receive, request: posted.expect("posted"), expected, what: (result, by, call, count) }
 }
 
-/// Posts an allreduce, for scenarios of other calls.
+/// Posts an allreduce, for the scenarios of other modules.
 pub(crate) fn post_sums(group: &Group, call: usize, count: usize) -> Posted {
     post(group, (Result::Allreduce, By::Sum), call, count, call.is_multiple_of(2))
 }
@@ -129,12 +130,12 @@ pub(crate) fn check_sums(mut posted: Posted) {
     assert_eq!(wrong, None, "{:?}", posted.what);
 }
 
-/// Every kind of sum at every size, in place if possible, with a barrier in flight behind each.
+/// Sums of every kind and size, in place if possible. A barrier is in flight behind each sum.
 pub(super) fn all(group: &Group) {
     all_by(group, By::Sum);
 }
 
-/// Every kind of reduction by the ranks' own operator.
+/// Reductions of every kind by an operator of the ranks.
 pub(super) fn all_by_ranks(group: &Group) {
     all_by(group, By::Composition);
 }
@@ -163,7 +164,7 @@ fn all_by(group: &Group, by: By) {
     pause("done");
 }
 
-/// TH-2: sums of numbers that round, computed repeatedly; all ranks compare their results.
+/// TH-2: sums of numbers that need rounding, computed repeatedly. All ranks compare their results.
 pub(super) fn same_bits(group: &Group) {
     let (rank, ranks) = me(group);
     let sum = Reduction::new(Operator::Sum, Element::F32).expect("defined by MPI");
@@ -194,7 +195,7 @@ pub(super) fn same_bits(group: &Group) {
     pause("done");
 }
 
-/// All ranks reduce, except the last, which is killed.
+/// All ranks reduce except the last rank, which is killed.
 pub(super) fn one_dies(group: &Group) {
     let (rank, ranks) = me(group);
     check_sums(post(group, (Result::Allreduce, By::Composition), 0, 10_000, false));
@@ -216,12 +217,12 @@ pub(super) fn one_dies(group: &Group) {
     assert!(receive.iter().all(|number| *number == UNTOUCHED), "nothing was combined");
 }
 
-/// The last rank posts only after all others have the results that need no part of it; SP-6.
+/// SP-6: the last rank posts only after all other ranks have the results that do not depend on it.
 pub(super) fn late(group: &Group) {
     late_by(group, By::Sum);
 }
 
-/// The late rank's scenario by the ranks' own operator.
+/// Runs the scenario of [`late`] with an operator of the ranks.
 pub(super) fn late_by_ranks(group: &Group) {
     late_by(group, By::Composition);
 }

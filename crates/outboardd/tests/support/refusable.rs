@@ -1,6 +1,7 @@
-//! A daemon inside the test program, to which the kernel refuses system calls when the test orders it.
+//! A daemon inside the test program, for which the test can order that the kernel refuses system calls.
 //!
-//! The daemon accepts lines `Calls errno`, and answers `@refused` once a seccomp filter holds for all its threads.
+//! The daemon reads orders, lines `Calls errno`, and answers `@refused` once a seccomp filter holds for all its
+//! threads.
 
 use std::collections::BTreeMap;
 use std::io::BufRead;
@@ -14,9 +15,9 @@ use seccompiler::{
 
 use super::scenarios::print_line;
 
-/// The scenario that runs a daemon instead of a rank.
+/// Name of the scenario that runs a daemon instead of a rank.
 pub(crate) const NAME: &str = "refusable-daemon";
-/// Flags of the daemon, separated by spaces.
+/// Environment variable with the daemon's flags, separated by spaces.
 pub(crate) const FLAGS: &str = "OUTBOARD_TEST_DAEMON_FLAGS";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,7 +25,7 @@ pub(crate) enum Calls {
     CrossMemory,
     /// System calls that use the memory descriptor.
     Descriptor,
-    /// System calls that receive multicast; `Sends`: system calls that send it.
+    /// System calls that receive multicast. `Sends` are the system calls that send multicast.
     Receives,
     Sends,
 }
@@ -41,11 +42,11 @@ impl Calls {
         }
     }
 
-    /// Filter rules that select among the calls; none means all.
+    /// Filter rules that select among calls with these numbers; an empty list selects all.
     fn rules(self) -> Vec<SeccompRule> {
         match self {
             Calls::CrossMemory | Calls::Receives | Calls::Sends => Vec::new(),
-            // The calls also read other files, but at smaller offsets than a program's addresses.
+            // These system calls also read other files, but at offsets below a program's addresses.
             Calls::Descriptor => {
                 let far = SeccompCondition::new(3, SeccompCmpArgLen::Qword, SeccompCmpOp::Ge, 1 << 32);
                 vec![SeccompRule::new(vec![far.expect("an argument")]).expect("a condition")]
@@ -68,7 +69,7 @@ struct Line {
     settings: Settings,
 }
 
-/// Serves until the test ends the process or closes its input.
+/// Runs the daemon until the test ends the process or closes its input.
 pub(crate) fn serve() {
     let flags = std::env::var(FLAGS).expect("set by the test");
     let line = Line::parse_from(std::iter::once("outboardd").chain(flags.split_whitespace()));

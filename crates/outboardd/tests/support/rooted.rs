@@ -7,7 +7,7 @@ use outboard::{Contribution, Destination, Group, Request, Status};
 use super::exchanges::{Buffer, GAP, UNTOUCHED, check_exchange, content, post_uneven};
 use super::scenarios::{LIMIT, check, me, pause, post, print_line, wait_for_line};
 
-/// A small call that takes this long is waiting for a rank.
+/// If a small call takes this long, it is waiting for a rank.
 const HELD_UP: Duration = Duration::from_millis(500);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,7 +18,7 @@ struct Kind {
 }
 
 struct Posted {
-    /// The buffers that this rank sends and receives.
+    /// The buffers from which this rank sends and into which it receives.
     send: Buffer,
     receive: Buffer,
     request: Request,
@@ -27,13 +27,13 @@ struct Posted {
     kind: Kind,
 }
 
-/// Bytes between a rank and the root of a call.
+/// Bytes that a rank exchanges with the root of a call.
 fn length(call: usize, even: bool, rank: usize) -> u64 {
     let sizes = [0, 1, 1447, 10_000, 70_003];
     sizes[if even { call % 5 } else { (rank * 3 + call) % 5 }]
 }
 
-/// Posts a call in which every other rank has a block with the root.
+/// Posts a call in which every rank but the root exchanges a block with the root.
 fn rooted(group: &Group, call: usize, root: usize, kind: Kind, length: impl Fn(usize) -> u64) -> Posted {
     let (rank, ranks) = me(group);
     let is_root = rank == root;
@@ -93,7 +93,8 @@ fn kinds() -> impl Iterator<Item = Kind> {
     (0..8).map(|bits| Kind { gathers: bits & 1 != 0, even: bits & 2 != 0, in_place: bits & 4 != 0 })
 }
 
-/// All kinds with blocks of all sizes and several roots, several in flight, among allgathers and all-to-alls.
+/// Calls of all kinds, with blocks of all sizes and with several roots. Several calls are in flight at once, with
+/// allgathers and all-to-alls among them.
 pub(crate) fn all_kinds(group: &Group) {
     let (_, ranks) = me(group);
     for round in 0..5 {
@@ -105,15 +106,15 @@ pub(crate) fn all_kinds(group: &Group) {
         let all: Vec<Posted> = kinds().enumerate().map(post_kind).collect();
         let (allgather, exchange) = (post(group, call(8), 3000, false), post_uneven(group, call(9)));
         check_exchange(group, exchange);
-        // Checked in another order than posted.
+        // The calls are checked in another order than they were posted.
         all.into_iter().rev().for_each(|posted| check_rooted(group, posted));
         check(allgather, ranks);
     }
     pause("done");
 }
 
-/// The root of a gather posts when all others have ended: their blocks are staged at its host (SP-6). The last rank of
-/// a scatter, which the others do not need, does likewise.
+/// SP-6: the root of a gather posts after all other ranks have ended: their blocks are staged at the root's host. The
+/// last rank of a scatter, which the other ranks do not need, also posts after they have ended.
 pub(crate) fn late_root(group: &Group) {
     let (rank, ranks) = me(group);
     let last = ranks - 1;
@@ -127,14 +128,14 @@ pub(crate) fn late_root(group: &Group) {
     }
 }
 
-/// The root expects another number of bytes than rank 1 sends to it.
+/// The root expects another number of bytes than rank 1 sends.
 pub(crate) fn mismatch(group: &Group) {
     let (rank, ranks) = me(group);
     check(post(group, 0, 1, false), ranks);
     let bytes = |from: usize| if from == 1 && rank == 0 { 5_000 } else { 6_000 };
     let mut posted = rooted(group, 1, 0, GATHERV, bytes);
     let result = posted.request.wait(Some(LIMIT)).expect("within the limit");
-    // A rank whose block was read before the root called has succeeded.
+    // A rank may succeed if its block was read before the root called.
     if rank > 0 && result.is_ok() {
         return;
     }
@@ -144,7 +145,8 @@ pub(crate) fn mismatch(group: &Group) {
     assert!(text.contains("rank 1 sends 6000 bytes to rank 0, which expects 5000"), "{text}");
 }
 
-/// The root has no bytes for the others, which expect some. It may continue to its next call; they get the error.
+/// The root sends no bytes to ranks that expect some. The root may continue to its next call, and the other ranks get
+/// the error.
 pub(crate) fn nothing_for_who_waits(group: &Group) {
     let (rank, _) = me(group);
     let bytes = if rank == 0 { 0 } else { 8 };
@@ -156,7 +158,7 @@ pub(crate) fn nothing_for_who_waits(group: &Group) {
     assert_eq!(error.status(), Status::Mismatch, "{error}");
 }
 
-/// The root of small broadcasts continues until the last rank, which has not called, blocks it (MC-9).
+/// The root of small broadcasts continues until the last rank, which has not called, holds it up (MC-9).
 pub(crate) fn held_up(group: &Group) {
     let (rank, ranks) = me(group);
     print_line("ready");

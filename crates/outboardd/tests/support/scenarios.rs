@@ -1,4 +1,4 @@
-//! Scenarios of the tests: each runs in every rank of a world.
+//! Scenarios of the tests; every rank of a test runs the test's scenario.
 
 mod churn;
 
@@ -16,7 +16,7 @@ use super::rank_copies::{self, Meanwhile};
 use super::reductions::{self, check_sums, post_sums};
 use super::{life, offloaded, recorded, rooted, survivors};
 
-/// Longest wait of a test; only a broken test reaches it.
+/// Longest wait in a test; only a failing test waits this long.
 pub(crate) const LIMIT: Duration = Duration::from_secs(60);
 /// An address outside of every buffer.
 const NOWHERE: *mut u8 = 8 as *mut u8;
@@ -31,7 +31,7 @@ pub(super) fn wait_for_line() {
     std::io::stdin().read_line(&mut line).expect("the test writes");
 }
 
-/// Reports `what`, and waits until the test lets this process continue.
+/// Reports `what`, then waits until the test lets this process continue.
 pub(super) fn pause(what: &str) {
     print_line(what);
     wait_for_line();
@@ -43,14 +43,14 @@ pub(super) fn wait_for_death() -> ! {
     unreachable!("it is killed");
 }
 
-/// Makes a group alone and calls an allgather there.
+/// Makes a group with this rank as its only member, and calls an allgather in the group.
 pub(super) fn gather_alone(context: &Context) {
     let group = context.create_group(&context.offer().expect("an offer")[..], 1, 0).expect("the group is made");
     check(post(&group, 0, 10_000, false), 1);
     group.destroy().expect("no request is in flight");
 }
 
-/// Scenarios of processes that are no ranks, or of ranks that do not meet the others at once.
+/// Scenarios of processes that are not ranks, or of ranks that do not join the others at once.
 fn without_world(name: &str) -> Option<fn()> {
     Some(match name {
         "rendezvous" => rendezvous,
@@ -74,7 +74,7 @@ fn without_world(name: &str) -> Option<fn()> {
     })
 }
 
-/// Runs the scenario `name`, as the rank that the environment names.
+/// Runs the scenario `name` as the rank that the environment describes.
 pub(crate) fn run(name: &str) {
     if let Some(scenario) = without_world(name) {
         return scenario();
@@ -145,14 +145,15 @@ pub(crate) fn run(name: &str) {
         }
         other => panic!("no scenario {other}"),
     }
-    // Ranks without a daemon cannot detach.
+    // Ranks that have lost their daemon cannot detach.
     if !name.ends_with("-dies") || name.ends_with("one-dies") {
         group.destroy().expect("no request is in flight");
         context.detach().expect("no group is left");
     }
 }
 
-/// Not a rank: serves the rendezvous of other hosts' ranks, at the address and for the world in the environment.
+/// The process is not a rank: it serves the rendezvous for ranks of other hosts. The environment holds the address to
+/// listen at and the number of ranks.
 fn rendezvous() {
     let variable = |name| std::env::var(name).expect("set by the test");
     let listener = TcpListener::bind(variable("OUTBOARD_RENDEZVOUS")).expect("the address is free");
@@ -164,7 +165,7 @@ fn refused() {
     print_line(&Context::attach(None).expect_err("no daemon can be started").to_string());
 }
 
-/// Attaches, and later makes a group alone.
+/// Attaches, and when the test continues makes a group with this rank as its only member.
 fn alone() {
     let context = Context::attach(None).expect("a daemon answers");
     pause("ready");
@@ -172,14 +173,14 @@ fn alone() {
     context.detach().expect("no group is left");
 }
 
-/// Attaches, and reports the error of a request after the daemon's end.
+/// Attaches, and reports the error of a request that follows the daemon's end.
 fn outlives() {
     let context = Context::attach(None).expect("a daemon answers");
     pause("ready");
     print_line(&context.offer().expect_err("the daemon is gone").to_string());
 }
 
-/// Reports the end of a call that needs more memory than the daemon keeps.
+/// Makes a call that needs more memory than the daemon keeps for a rank, and reports how the call ends.
 fn beyond() {
     let context = Context::attach(None).expect("a daemon answers");
     let group = context.create_group(&context.offer().expect("an offer")[..], 1, 0).expect("the group is made");
@@ -190,7 +191,7 @@ fn beyond() {
     print_line(&error.to_string());
 }
 
-/// Connects without the library, which would refuse, and reports the daemon's refusal.
+/// Connects without the library, which would refuse the socket, and reports the daemon's refusal.
 fn other_user() {
     let socket = std::env::var("OUTBOARD_SOCKET").expect("set by the test");
     let channel = AttachChannel::connect(Path::new(&socket)).expect("it listens");
@@ -205,7 +206,7 @@ fn other_user() {
     );
 }
 
-/// Attaches where a daemon may lack disk space; reports the outcome and the files that stayed.
+/// Attaches although there may be no disk space for a daemon. Reports the outcome and the files that stayed.
 fn full() {
     let attached = Context::attach(None);
     let outcome = attached.as_ref().map_or_else(ToString::to_string, |_| "attached".to_owned());
@@ -219,7 +220,7 @@ fn full() {
     print_line(&left.join(" "));
 }
 
-/// Whether a process that lacks a resource has attached; otherwise checks that the error has these words.
+/// Returns whether a process that lacks a resource has attached. If not, checks that the error has these words.
 fn attached(outcome: Result<Context, Error>, words: &[&str]) -> bool {
     match outcome {
         Ok(context) => {
@@ -235,12 +236,12 @@ fn attached(outcome: Result<Context, Error>, words: &[&str]) -> bool {
     }
 }
 
-/// Reports whether an attempt was refused, and whether one succeeded.
+/// Reports whether any attempt was refused, and whether any attempt succeeded.
 fn print_both(attached: &[bool]) {
     print_line(&format!("{} {}", attached.contains(&false), attached.contains(&true)));
 }
 
-/// Attaches repeatedly, each time with more free descriptors.
+/// Attaches repeatedly, each time with more free descriptors than before.
 fn without_descriptors() {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let limit = rustix::process::Rlimit { current: Some(64), ..getrlimit(Resource::Nofile) };
@@ -255,11 +256,11 @@ fn without_descriptors() {
     print_both(&outcomes);
 }
 
-/// Attaches repeatedly, each time with more free address space.
+/// Attaches repeatedly, each time with more free address space than before.
 fn without_memory() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let unlimited = getrlimit(Resource::As);
-    // Reserves this much of the heap for small allocations.
+    // Reserves a part of the heap for small allocations.
     drop((0..3).map(|_| vec![1u8; 32 << 10]).collect::<Vec<_>>());
     let outcomes = [32 << 10, 96 << 10, 64 << 20].map(|spare| {
         let pages = std::fs::read_to_string("/proc/self/statm").expect("there");
@@ -277,7 +278,7 @@ pub(super) fn me(group: &Group) -> (usize, usize) {
     (group.rank().expect("not forked") as usize, group.size().expect("not forked") as usize)
 }
 
-/// Contribution of `rank` to call `call`.
+/// Contribution of rank `rank` to call `call`.
 pub(super) fn block(rank: usize, call: usize, bytes: usize) -> Vec<u8> {
     (0..bytes).map(|at| (at * 31 + at / 251 + rank * 101 + call * 17) as u8).collect()
 }
@@ -314,7 +315,7 @@ pub(crate) fn check(mut posted: Posted, ranks: usize) {
     }
 }
 
-/// The group of all ranks cannot be made.
+/// Checks that the group of all ranks cannot be made.
 fn no_world(why: Status) {
     let context = Context::attach(None).expect("the daemon answers");
     let error = context.world().expect_err("service processes do not agree");
@@ -322,7 +323,7 @@ fn no_world(why: Status) {
     pause(&error.to_string());
 }
 
-/// The last rank has exchanged its offer, and then does not make the group.
+/// The last rank has exchanged its offer, but never makes the group.
 fn never_calls(context: &Context, group: &Group) {
     let (rank, ranks) = me(group);
     let own = context.offer().expect("an offer");
@@ -360,7 +361,7 @@ fn check_broadcast(mut posted: Posted, root: usize) {
     assert!(found, "call {} of {} bytes from rank {root}", posted.call, posted.bytes);
 }
 
-/// Every rank is the root for every size, with an allgather in flight behind each broadcast.
+/// Every rank is the root once for every size. An allgather is in flight behind each broadcast.
 fn broadcast(group: &Group) {
     let (_, ranks) = me(group);
     let sizes = [0, 1, 1448, 100_003];
@@ -375,7 +376,7 @@ fn broadcast(group: &Group) {
     pause("done");
 }
 
-/// The last rank posts only after all others have ended; SP-6.
+/// SP-6: the last rank posts only after all other ranks have ended.
 fn late_leaf(group: &Group) {
     let (rank, ranks) = me(group);
     print_line("ready");
@@ -389,12 +390,12 @@ fn late_leaf(group: &Group) {
 fn in_flight(group: &Group) {
     let (_, ranks) = me(group);
     let posted: Vec<_> = (0..40).map(|call| post(group, call, 1 + call * 2_000, call % 2 == 0)).collect();
-    // Checked in another order than posted.
+    // The calls are checked in another order than they were posted.
     posted.into_iter().rev().for_each(|posted| check(posted, ranks));
 }
 
-/// Calls before, during and after the moment at which the test withdraws a way to memory; all end with the right bytes.
-/// The last rank is late for the calls in flight at that moment.
+/// Calls before, during and after the withdrawal of a tier of access to memory; all calls end with the right bytes. The
+/// last rank is late for the calls that are in flight during the withdrawal.
 fn withdrawn(context: &Context, group: &Group) {
     let (rank, ranks) = me(group);
     let calls = |first: usize| (first..first + 8).map(|call| post(group, call, 1 + call * 9_001, call % 2 == 0));
@@ -414,7 +415,8 @@ fn withdrawn(context: &Context, group: &Group) {
     pause(context.memory_tier().name());
 }
 
-/// As above while bytes flow: no rank waits for the moment.
+/// Calls while the test withdraws a tier of access to memory; no rank waits for the withdrawal, so bytes flow
+/// meanwhile.
 fn withdrawn_under_way(context: &Context, group: &Group) {
     let (rank, ranks) = me(group);
     let round = |round: usize| {
@@ -431,7 +433,7 @@ fn withdrawn_under_way(context: &Context, group: &Group) {
     round(0);
     print_line("ready");
     (1..60).for_each(round);
-    // All ranks wait for rank 0, which is notified that the moment is over.
+    // All ranks wait for rank 0, and the test lets rank 0 continue after the withdrawal.
     if rank == 0 {
         wait_for_line();
     }
@@ -443,7 +445,7 @@ pub(super) fn failed(mut posted: Posted) -> Error {
     posted.request.wait(Some(LIMIT)).expect("within the limit").expect_err("a failure")
 }
 
-/// Checks that the error names the rank that has died.
+/// Checks that the error names `rank` as the rank that has died.
 pub(super) fn is_lost(error: &Error, rank: usize) {
     assert_eq!(error.status(), Status::RankLost, "{error}");
     assert!(error.to_string().contains(&format!("rank {rank}")), "{error}");
@@ -462,7 +464,7 @@ fn one_dies(group: &Group) {
 
 fn mismatch(group: &Group) {
     let (rank, ranks) = me(group);
-    // By now every rank has made the group.
+    // After this call every rank has made the group.
     check(post(group, 0, 1, false), ranks);
     let error = failed(post(group, 1, if rank == 1 { 5_000 } else { 6_000 }, false));
     assert_eq!(error.status(), Status::Mismatch, "{error}");
@@ -482,7 +484,8 @@ fn daemon_dies(group: &Group) {
     assert_eq!(error.status(), Status::ServiceLost, "{error}");
 }
 
-/// Four ranks at two daemons. The last rank's daemon dies before rank 0 calls. The first serves ranks 0 and `other`.
+/// Four ranks at two daemons; the first daemon serves ranks 0 and `other`. The daemon of the last rank dies before rank
+/// 0 calls.
 fn a_daemon_dies(group: &Group, other: usize) {
     let (rank, ranks) = me(group);
     check(post(group, 0, 10_000, false), ranks);
@@ -494,11 +497,11 @@ fn a_daemon_dies(group: &Group, other: usize) {
         assert_eq!(error.status(), expected, "{error}");
         print_line(&error.to_string());
     }
-    // The end of rank 0 would be another reason.
+    // Rank 0 stays until the test continues, because its end would be another reason for an error.
     wait_for_line();
 }
 
-/// The buffer of rank 1 that has an invalid address.
+/// Selects the buffer of rank 1 that has an invalid address.
 #[derive(Clone, Copy)]
 enum Nowhere {
     Send,
@@ -525,7 +528,7 @@ fn fault(group: &Group, which: Nowhere) {
             assert_eq!(error.status(), Status::Memory, "{error}");
             assert!(error.to_string().contains("rank 1"), "{error}");
         }
-        // The others may have had all bytes when the failure was found, unless the source buffer was invalid.
+        // If the receive buffer is invalid, the other ranks may have had all bytes when the failure was found.
         (Ok(()), Nowhere::Receive) if rank != 1 => {
             let expected: Vec<u8> = (0..ranks).flat_map(|rank| block(rank, 1, bytes)).collect();
             assert!(gathered == expected, "success with wrong bytes");

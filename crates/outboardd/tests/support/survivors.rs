@@ -1,4 +1,4 @@
-//! Survivors of ranks: a child that holds the rank's socket, a program that replaces the rank's.
+//! Processes that survive a rank: a child that holds the rank's socket, or a program that replaces the rank's program.
 
 use std::os::unix::process::CommandExt;
 use std::ptr::NonNull;
@@ -11,9 +11,9 @@ use rustix::process::{Signal, getpid, kill_process};
 use super::scenarios::{LIMIT, block, check, failed, is_lost, me, pause, post, print_line};
 use super::{SCENARIO, again};
 
-/// Address of the last rank's buffers, and of the memory of the program that replaces the rank.
+/// Address of the buffers of the last rank, and of the memory of the program that replaces it.
 const PLACE: usize = 0x6200_0000_0000;
-/// Bytes of each block; every way to the memory of ranks reads and writes blocks of this size.
+/// Bytes of each block; every tier of memory access reads and writes blocks of this size.
 const BYTES: usize = 1 << 20;
 const MAPPED: usize = 4 * BYTES;
 const UNTOUCHED: u8 = 0x5a;
@@ -27,14 +27,14 @@ fn map() -> NonNull<u8> {
     NonNull::new(mapped.cast()).expect("not null")
 }
 
-/// Leaves a child that holds all open descriptors except the outputs, until the test closes the input.
+/// Leaves a child that holds all open descriptors except standard output and error, until the test closes the input.
 fn leave_a_child() {
     // SAFETY: the child only makes system calls, and ends.
     unsafe {
         if libc::fork() == 0 {
             libc::close(1);
             libc::close(2);
-            // The event comes when the last writer closes, whatever is left to read.
+            // The event comes when the last writer closes, even if unread bytes are left.
             let mut input = [PollFd::from_borrowed_fd(rustix::stdio::stdin(), PollFlags::empty())];
             while poll(&mut input, None).is_err() {}
             libc::_exit(0);
@@ -42,7 +42,7 @@ fn leave_a_child() {
     }
 }
 
-/// The last rank leaves a child, and dies when the test says so.
+/// The last rank leaves a child, and dies when the test orders it to.
 pub(super) fn dies(group: &Group) {
     let (rank, ranks) = me(group);
     check(post(group, 0, 10_000, false), ranks);
@@ -56,14 +56,15 @@ pub(super) fn dies(group: &Group) {
     is_lost(&failed(posted), ranks - 1);
 }
 
-/// The last rank calls or not, leaves a child and becomes another program. Then the others call, in vain. A relay may
-/// have read the last rank's bytes by then.
+/// The last rank calls or does not call, leaves a child and becomes another program. Then the other ranks call, and
+/// their calls fail. Behind a relay they may succeed, because the relay may have read the bytes of the last rank by
+/// then.
 pub(super) fn follow(group: &Group, calls: bool, relayed: bool) {
     let (rank, ranks) = me(group);
     check(post(group, 0, 10_000, false), ranks);
     if rank == ranks - 1 {
         let send = map();
-        // SAFETY: this much is mapped.
+        // SAFETY: `map` has mapped this many bytes.
         let receive = unsafe {
             send.copy_from(NonNull::from(&block(rank, 1, BYTES)[0]), BYTES);
             send.add(BYTES)
@@ -85,10 +86,11 @@ pub(super) fn follow(group: &Group, calls: bool, relayed: bool) {
     }
 }
 
-/// Not a rank: maps memory where the rank's buffers were, and checks that nobody writes to it.
+/// The process is not a rank any more: it maps memory at the address of the rank's buffers, and checks that nobody
+/// writes to that memory.
 pub(super) fn follower() {
     let memory = map();
-    // SAFETY: this much is mapped, and only the kernel could write to it on behalf of others.
+    // SAFETY: `map` has mapped this many bytes, and only the kernel could write to them on behalf of other processes.
     let bytes = unsafe { std::slice::from_raw_parts_mut(memory.as_ptr(), MAPPED) };
     bytes.fill(UNTOUCHED);
     pause("follows");

@@ -54,7 +54,7 @@ pub(super) fn standard(builder: &mut ProgramBuilder, blocks: GatheredBlocks<'_>,
     // In groups of more than one rank the base is at most the ranks.
     let base = ports.saturating_add(1);
     let rounds: Vec<u32> = powers(base.into(), ranks.into()).map(|held| held as u32).collect();
-    // The rank that differs from this one only in the digit worth `held`, by `steps` round the base.
+    // The rank that differs from this rank only in the digit of weight `held`, by `steps` modulo the base.
     let partner = |held: u32, steps: u32| {
         let digit = rank / held % base;
         rank - digit * held + (digit + steps) % base * held
@@ -77,14 +77,15 @@ pub(super) fn standard(builder: &mut ProgramBuilder, blocks: GatheredBlocks<'_>,
     }
 }
 
-/// One of Bruck's messages: `count` blocks from the sender's own on, round the group, to the rank `distance` to the
-/// left.
+/// A message of Bruck's algorithm to the rank `distance` to the left. The message holds `count` blocks round the group,
+/// from the sender's own block on.
 struct Shift {
     distance: u32,
     count: u32,
 }
 
-/// In round `j` a rank sends to the ranks `i * (ports + 1)^j` to its left the blocks that they miss, from its own on.
+/// In round `j` a rank sends to each rank `i * (ports + 1)^j` to its left the blocks that the receiver misses. The
+/// message begins with the sender's own block.
 pub(super) fn bruck(builder: &mut ProgramBuilder, blocks: GatheredBlocks<'_>, ports: u32) {
     let shifts = shifts(blocks.ranks, ports);
     let mut received: Vec<(u32, OpId)> = Vec::new();
@@ -98,7 +99,7 @@ pub(super) fn bruck(builder: &mut ProgramBuilder, blocks: GatheredBlocks<'_>, po
     for &Shift { distance, count } in &shifts {
         let to = Rank(blocks.left(distance));
         if count == 1 {
-            // Only this rank's own block, which may not be in its place yet.
+            // The message holds only this rank's own block, which may not be in its place yet.
             if !blocks.contribution().is_empty() {
                 builder.send(to, 0, blocks.contribution(), &[]);
             }
@@ -112,7 +113,8 @@ pub(super) fn bruck(builder: &mut ProgramBuilder, blocks: GatheredBlocks<'_>, po
     }
 }
 
-/// Bruck with all blocks one behind the other in scratch, from the rank's own on, until all have arrived.
+/// Bruck's algorithm with all blocks in scratch until the last has arrived, one behind the other from the rank's own
+/// on.
 pub(super) fn rotated_bruck(builder: &mut ProgramBuilder, blocks: GatheredBlocks<'_>, ports: u32) {
     let (ranks, rank) = (blocks.ranks, blocks.rank);
     // The offset in scratch of the block `steps` to the right; the last entry is the end of all blocks.
@@ -170,7 +172,7 @@ fn shifts(ranks: u32, ports: u32) -> Vec<Shift> {
 }
 
 impl GatheredBlocks<'_> {
-    /// The span of `count` adjoining blocks from block `first` on. They must not extend beyond the last block.
+    /// The span of `count` adjoining blocks from block `first` on. The blocks must not extend beyond the last block.
     pub(super) fn run(self, first: u32, count: u32) -> Span {
         let (first, last) = (self.of(first), self.of(first + count - 1));
         Span::output(first.offset, last.offset + last.len - first.offset)

@@ -1,9 +1,9 @@
-//! Allgather by hosts: ranks of a host share their blocks; leaders exchange them between hosts and pass on the blocks
-//! that arrive (SP-6, CD-2).
+//! Allgather by hosts: ranks of a host share their blocks; leaders exchange these blocks between hosts and pass on the
+//! blocks that arrive (SP-6, CD-2).
 //!
 //! Invariants: every block crosses the network once per host, whatever the rank layout (SP-7), and goes straight to its
-//! place in `Output`. A message holds adjoining blocks and is named after the first of them. No rank receives a block
-//! twice. Leaders pass on each message as it has arrived.
+//! place in `Output`. A message holds adjoining blocks and is named after the first of these blocks. No rank receives a
+//! block twice. Leaders pass on each message unchanged.
 
 use std::collections::BTreeMap;
 

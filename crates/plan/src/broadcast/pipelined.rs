@@ -1,8 +1,8 @@
 //! Broadcasts that pass on each segment as it arrives: along a chain, or down two binary trees at once.
 //!
-//! Invariants: message number `segment` carries a segment between two ranks. This holds also where both trees have an
-//! edge, since segments count through both halves. A rank sends round by round: segments ascend, and the two trees
-//! alternate.
+//! Invariants: message number `segment` carries a segment between two ranks. The numbers differ even where both trees
+//! have an edge, since segments are counted through both halves. A rank sends round by round: segments ascend, and the
+//! two trees alternate.
 
 use std::ops::Range;
 
@@ -48,7 +48,7 @@ pub(super) fn chain(builder: &mut ProgramBuilder, place: TreePosition, bytes: u6
     }
 }
 
-/// The first half goes down one tree, the second half down the other; both hang below the root.
+/// The first half goes down one tree, the second half down the other; the root is above both trees.
 pub(super) fn double_tree(builder: &mut ProgramBuilder, place: TreePosition, bytes: u64, segment: u64) {
     let half = bytes.div_ceil(2);
     let first: Vec<Segment> = segments(0..half, segment, 0).collect();
@@ -94,8 +94,8 @@ impl Tree {
         self.ranks - 1
     }
 
-    /// The position of `rank`. In the second tree it is mirrored, or shifted by one where mirroring would keep the
-    /// parity.
+    /// The position of `rank`. In the second tree the position is mirrored, or shifted by one where mirroring would
+    /// keep the parity.
     fn position(self, rank: u32) -> u32 {
         match (self.second, self.last().is_multiple_of(2)) {
             (false, _) => rank,
@@ -124,7 +124,7 @@ impl Tree {
         let lowest = 1 << position.trailing_zeros();
         let (above, below) = (position - lowest, position + lowest);
         // In a full tree the parent is the neighbour at this distance whose lowest set bit is the next higher one. If
-        // that neighbour is missing, the tree continues in a left branch of the one above.
+        // that neighbour is missing, `rank` lies in a left branch of the position above.
         let right_child = above & (2 * lowest) != 0;
         let parent = if right_child || below > self.last() { above } else { below };
         Some(if parent == 0 { 0 } else { self.rank(parent) })

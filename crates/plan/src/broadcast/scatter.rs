@@ -1,8 +1,8 @@
 //! Broadcast as a scatter down a binomial tree and an allgather round a ring.
 //!
 //! Invariants: there are as many blocks as ranks, and their sizes differ by one byte at most. The scatter leaves rank
-//! `v` with its own block and the blocks of its subtree. The ring then skips those, so that no byte arrives twice.
-//! Between two ranks message 0 belongs to the scatter, and message `1 + b` is block `b` of the ring.
+//! `v` with its own block and the blocks of its subtree. The ring then skips these blocks, so that no byte arrives
+//! twice. Between two ranks message 0 belongs to the scatter, and message `1 + b` is block `b` of the ring.
 
 use std::ops::Range;
 
@@ -11,7 +11,7 @@ use crate::builder::ProgramBuilder;
 use crate::partition::part_range;
 use crate::program::OpId;
 
-/// In round `r` of the ring rank `v` passes on block `v - r` to `v + 1`, unless `v + 1` has it.
+/// In round `r` of the ring rank `v` passes on block `v - r` to `v + 1`, unless `v + 1` has that block.
 pub(super) fn scatter_allgather(builder: &mut ProgramBuilder, place: TreePosition, bytes: u64) {
     let TreePosition { ranks, rank, .. } = place;
     // The blocks that a rank has after the scatter.

@@ -1,4 +1,4 @@
-//! Allreduce: every rank ends with the combination of all ranks' vectors, the same bits on all of them.
+//! Allreduce: every rank ends with the combination of all ranks' vectors, equal to the bit on all ranks.
 //!
 //! Every rank contributes `Input` and has `Output` of equal size.
 
@@ -37,7 +37,7 @@ pub(crate) fn program(choice: Choice, topology: &Topology, rank: Rank, vector: V
     draft.finish()
 }
 
-/// The steps of all ranks, or of all leaders, without multicast. Returns the result, to be passed on.
+/// Appends the steps of all ranks, or of all leaders, without multicast. Returns the result, for the caller to pass on.
 fn by_messages(
     draft: &mut ReductionDraft,
     algorithm: Algorithm,
@@ -77,10 +77,11 @@ fn hierarchical(draft: &mut ReductionDraft, between: Algorithm, topology: &Topol
     }
 }
 
-/// In round `k` places at distance `2^k` exchange partial results; both combine with the lower place's on the left.
+/// In round `k` places at distance `2^k` exchange partial results. Both combine with the result of the lower place on
+/// the left.
 ///
-/// Like [`ring`] and [`rabenseifner`] it returns the result, to be passed on. Here the result is read where it was
-/// combined, so no step waits for the copy to `Output`.
+/// Like [`ring`] and [`rabenseifner`], this function returns the result for the caller to pass on. Here the result is
+/// read where it was combined, so no step waits for the copy to `Output`.
 fn recursive_doubling(draft: &mut ReductionDraft, ranks: u32, rank: Rank) -> PendingSpan {
     let pairing = Pairing::new(ranks, None);
     let entered = pairing.enter(draft, rank);
@@ -187,7 +188,8 @@ fn reduce_scatter_multicast(draft: &mut ReductionDraft, blocks: VectorBlocks<'_>
         let part = ring_scatter(draft, (ranks, rank), k as u32 * ranks, true, |q| cut.piece(blocks.of(q), k));
         let delivered = draft.deliver(&part, cut.piece(own, k).offset);
         if cut.pieces == 1 {
-            // A single piece need not wait for delivery. Several pieces must, to lie one behind the other.
+            // A single piece need not wait for delivery. Several pieces must be delivered first, so that they lie one
+            // behind the other.
             whole = part;
         } else {
             whole.after.extend(delivered.after);

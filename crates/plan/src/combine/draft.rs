@@ -50,7 +50,7 @@ impl ReductionDraft {
         Self { builder, input, output, scratch: Some(0), readers: Vec::new(), among: None }
     }
 
-    /// As [`ProgramBuilder::multicast_layout`].
+    /// Calls [`ProgramBuilder::multicast_layout`].
     pub(super) fn multicast_layout(&mut self, chains: u32, subgroups: u16) {
         self.builder.multicast_layout(chains, subgroups);
     }
@@ -185,8 +185,8 @@ impl ReductionDraft {
             return;
         }
         let to = Span::output(to, part.span.len);
-        // A result made of bytes that a step reads follows that step anyway. A piece of a cut plan is not made of the
-        // bytes of `Input` that it replaces, so it must follow their readers.
+        // A result made of bytes that a step reads follows that step anyway. A piece of a cut plan replaces bytes of
+        // `Input` of which the piece is not made, so the copy must follow the readers of these bytes.
         let after = self.latest(part.after.clone()).into_iter().chain(self.readers(to)).collect::<BTreeSet<OpId>>();
         self.copy(&PendingSpan { span: part.span, after: after.into_iter().collect() }, to);
     }

@@ -1,9 +1,10 @@
 //! Vector halving with distance doubling: the Reduce-Scatter that Reduce and Allreduce of long vectors begin with
 //! (TH-6).
 //!
-//! In round `k` a place and the one at distance `2^k` share a range of the vector. Each sends the other's half and
-//! keeps its own; the lower place keeps the lower half. Neighbours meet first, so combined vectors always come from
-//! neighbouring ranks, in rank order. (Rabenseifner: "Optimization of collective reduction operations", 2004.)
+//! In round `k` two places at distance `2^k` share a range of the vector. Each place keeps one half and sends the half
+//! that the other place keeps. The lower place keeps the lower half. Neighbours meet first, so combined vectors always
+//! come from neighbouring ranks, in rank order. (Rabenseifner: "Optimization of collective reduction operations",
+//! 2004.)
 
 use std::ops::Range;
 

@@ -1,7 +1,7 @@
 //! Steps among the ranks of a host before and after a reduction among hosts (CD-2, SP-7).
 //!
-//! The leader of each host combines the vectors of its ranks: its own first, the others in rank order. So one vector
-//! per host crosses the network.
+//! The leader of each host combines the vectors of the host's ranks: its own vector first, the others in rank order. So
+//! one vector per host crosses the network.
 
 use super::draft::{PendingSpan, ReductionDraft};
 use crate::allgather::Extents;
@@ -15,7 +15,7 @@ pub(super) struct HostRanks {
 }
 
 impl HostRanks {
-    /// Host number `host`. Its lowest rank leads, or `always` if that rank lies on the host.
+    /// Host number `host`. The lowest rank of the host leads. Rank `always` leads instead if it lies on the host.
     pub(super) fn new(topology: &Topology, host: u32, always: Option<Rank>) -> HostRanks {
         let mut others = topology.ranks_of(host);
         let led = always.and_then(|rank| others.iter().position(|local| *local == rank)).unwrap_or(0);

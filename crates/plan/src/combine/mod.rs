@@ -1,9 +1,9 @@
 //! Collectives that combine: Reduce, Allreduce, Reduce-Scatter, Scan.
 //!
-//! All of them treat `Input` as a [`Vector`] of elements, cut only between elements. They combine element `i` of one
-//! rank with element `i` of another by the call's [`crate::Reduction`]. The order of contributions depends on the plan
-//! alone. So results have the same bits from run to run whatever arrives first (TH-2). Each contract promises that
-//! order.
+//! All these collectives treat `Input` as a [`Vector`] of elements, cut only between elements. They combine element `i`
+//! of one rank with element `i` of another by the call's [`crate::Reduction`]. The order of contributions depends on
+//! the plan alone. So results have the same bits from run to run whatever arrives first (TH-2). Each contract promises
+//! that order.
 //!
 //! Invariants: every message is received into its own memory, because receives of data follow nothing (MC-4). A plan
 //! stays right when `Input` and `Output` begin at the same address, as in a call in place: `Output` is written only
@@ -23,7 +23,7 @@ use crate::allgather::Extents;
 use crate::partition::part_range;
 use crate::program::Span;
 
-/// The most segments of a vector: each step of a program takes memory of an engine. Longer vectors have longer
+/// The most segments of a vector: each step of a program takes memory in an engine. Longer vectors have longer
 /// segments.
 pub const MAX_SEGMENTS: u64 = 1 << 12;
 
@@ -41,13 +41,13 @@ pub struct Vector {
 }
 
 impl Vector {
-    /// Bytes of all elements. They must fit 64 bits.
+    /// Bytes of all elements; the number must fit 64 bits.
     pub const fn bytes(self) -> u64 {
         self.count * self.element_bytes
     }
 
-    /// Segments of whole elements, as equal as possible, of `segment` bytes at most; longer ones instead of more than
-    /// [`MAX_SEGMENTS`]. A vector without bytes has one empty segment.
+    /// Segments of whole elements, as equal as possible, of `segment` bytes at most. Segments are longer if there would
+    /// be more than [`MAX_SEGMENTS`]. A vector without bytes has one empty segment.
     fn segments(self, segment: u64) -> Vec<Span> {
         let count = self.count.div_ceil((segment / self.element_bytes.max(1)).max(1)).clamp(1, MAX_SEGMENTS);
         let span = |i| {

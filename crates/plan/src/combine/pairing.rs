@@ -1,10 +1,10 @@
-//! Pairs of a power of two of ranks, for any number of ranks.
+//! Pairing of ranks for algorithms that need a power of two of ranks, in groups of any size.
 //!
 //! Let `2^rounds` be the largest power of two that does not exceed the ranks, and `excess` the ranks beyond it. Among
-//! the first `2 * excess` ranks, rank `2i` and rank `2i + 1` share place `i`: one takes part in the rounds. The other
-//! sends its contribution before and gets its share of the result afterwards. Every other rank has a place of its own.
-//! Places keep the order of the ranks. (Thakur, Rabenseifner, Gropp: "Optimization of collective communication
-//! operations in MPICH", 2005.)
+//! the first `2 * excess` ranks, rank `2i` and rank `2i + 1` share place `i`. One of the two takes part in the rounds.
+//! The other sends its contribution before the rounds and gets its share of the result afterwards. Every other rank has
+//! a place of its own. Places keep the order of the ranks. (Thakur, Rabenseifner, Gropp: "Optimization of collective
+//! communication operations in MPICH", 2005.)
 
 use super::draft::{PendingSpan, ReductionDraft};
 use crate::program::Rank;
@@ -14,7 +14,7 @@ pub(super) const FORTH: u32 = 0;
 /// The index of messages that carry results; two ranks exchange at most one each way.
 pub(super) const BACK: u32 = 1;
 
-/// The part of a rank besides its rounds.
+/// The role of a rank in its pair.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum PairingRole {
     /// Takes part in the rounds, alone at its place.
@@ -29,7 +29,7 @@ pub(super) enum PairingRole {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Pairing {
     ranks: u32,
-    /// This rank takes part in the rounds. In all other pairs the odd rank does.
+    /// In its pair, this rank takes part in the rounds. In all other pairs the odd rank takes part.
     always: Option<Rank>,
 }
 
@@ -38,7 +38,7 @@ impl Pairing {
         Self { ranks, always }
     }
 
-    /// Rounds in which each place meets each other one at most once.
+    /// Rounds in which each place meets each other place at most once.
     pub(super) fn rounds(self) -> u32 {
         self.ranks.ilog2()
     }
@@ -79,7 +79,8 @@ impl Pairing {
         }
     }
 
-    /// The place of `rank` and its first part; `None` if `rank` stands aside, after its contribution was sent.
+    /// The place of `rank`, and the part with which `rank` begins the rounds. If `rank` stands aside, sends its
+    /// contribution and returns `None`.
     pub(super) fn enter(self, draft: &mut ReductionDraft, rank: Rank) -> Option<(u32, PendingSpan)> {
         let own = draft.input();
         match self.role(rank) {

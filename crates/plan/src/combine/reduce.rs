@@ -69,14 +69,14 @@ fn hierarchical(
     draft.among(leaders, parts, |draft| steps(draft, hosts, Rank(topology.host_of(root)), Rank(host)));
 }
 
-/// Counted from the root, rank `v` combines its own segment, on the left, with the one from `v + 1` and sends the
+/// Counted from the root, rank `v` combines its own segment, on the left, with the segment from `v + 1` and sends the
 /// result to `v - 1`. Contributions are combined in the order of the ranks, host by host, from the root round to the
 /// rank before it.
 ///
-/// For root 0 and ranks placed host after host this is MPI's canonical order. For another root that order would need
-/// two arms that both end in the root's link, or one more transfer over that link: twice the time. The order may differ
-/// because the operators of plans commute ([`crate::Operator`]). Operators of the program, which need not commute,
-/// never run in plans.
+/// For root 0 and ranks placed host after host, this order is MPI's canonical order. For another root, the canonical
+/// order would need two arms that both end in the root's link, or one more transfer over that link: twice the time. The
+/// order may differ because the operators of plans commute ([`crate::Operator`]). Operators of the program, which need
+/// not commute, never run in plans.
 fn chain(draft: &mut ReductionDraft, ranks: u32, root: Rank, rank: Rank, segments: &[Span]) {
     let place = TreePosition::new((ranks, root), rank);
     for (index, segment) in (0..).zip(segments) {
@@ -96,8 +96,8 @@ fn chain(draft: &mut ReductionDraft, ranks: u32, root: Rank, rank: Rank, segment
 }
 
 /// A binomial tree. Counted from the root, rank `v` combines its own vector with the results of its children `v + 1`,
-/// `v + 2`, `v + 4`, ..., in this order. It sends the result to `v` without its lowest set bit. So contributions are
-/// combined in the order of the ranks from the root round to the rank before it.
+/// `v + 2`, `v + 4`, ..., in this order. Rank `v` sends the result to `v` without its lowest set bit. So contributions
+/// are combined in the order of the ranks from the root round to the rank before it.
 ///
 /// Returns the result on the root. With `aside`, nothing is sent from `Input`, because the result may arrive there.
 pub(super) fn binomial(
@@ -140,7 +140,8 @@ fn halving(draft: &mut ReductionDraft, ranks: u32, root: Rank, rank: Rank, vecto
 
 fn gather(draft: &mut ReductionDraft, vector: Vector, pairing: Pairing, halves: Halves, root: Rank) {
     let differing = halves.place ^ pairing.place_of(root);
-    // The last round that parts this place from the root's: its partner gets all that later rounds gathered.
+    // In the last round in which this place and the root's place differ, the partner gets all that later rounds
+    // gathered.
     let gives = differing.checked_ilog2();
     let first = gives.map_or(0, |round| round + 1);
     let all = halves.ranges[first as usize].clone();

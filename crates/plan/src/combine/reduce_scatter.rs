@@ -40,7 +40,8 @@ pub(crate) fn program(
 }
 
 /// The ranks of a host send their vectors to the first rank, which combines them. The first ranks of all hosts run a
-/// reduce-scatter whose block for a host is its ranks' blocks in a row. Then they pass the blocks on.
+/// reduce-scatter in which a host's block is the blocks of its ranks in a row. Then the first ranks pass the blocks on
+/// to their hosts.
 fn hierarchical(draft: &mut ReductionDraft, between: Algorithm, topology: &Topology, rank: Rank, extents: &Extents) {
     let number = topology.host_of(rank);
     let host = HostRanks::new(topology, number, None);
@@ -84,9 +85,9 @@ fn hierarchical(draft: &mut ReductionDraft, between: Algorithm, topology: &Topol
     }
 }
 
-/// The spans that ranks of host `number` send to their leader, and their order. A span covers several hosts if partners
-/// exchange several blocks at once, else one host, so it need not wait for the rest. The order is the one in which the
-/// leader sends them on, so not all hosts begin with the same block.
+/// The spans that ranks of host `number` send to their leader, and the order of the spans. A span covers several hosts
+/// if partners exchange several blocks at once. Otherwise a span covers one host, and need not wait for the other
+/// spans. The leader sends the spans on in the returned order, so not all hosts begin with the same block.
 fn given(between: Algorithm, of_hosts: Vec<Vec<Span>>, number: usize) -> (Vec<Span>, Vec<usize>) {
     let hosts = of_hosts.len();
     let in_turn: Vec<usize> = match between {
@@ -238,7 +239,8 @@ pub(super) fn ring_scatter(
     part
 }
 
-/// Every rank sends each other rank its piece. Contributions are combined in ring order, the own one last.
+/// Every rank sends each other rank its piece. Contributions are combined in ring order, the rank's own contribution
+/// last.
 fn pairwise(
     draft: &mut ReductionDraft,
     (ranks, rank): (u32, Rank),

@@ -34,8 +34,8 @@ pub(crate) fn program(
     draft.finish()
 }
 
-/// In round `k` each rank sends its partial result to the rank `2^k` further. That result combines up to `2^k` ranks,
-/// its own the last. (Hillis, Steele: "Data parallel algorithms", 1986.)
+/// In round `k` each rank sends its partial result to the rank `2^k` further. That result combines the vectors of up to
+/// `2^k` ranks, the sender's own as the last. (Hillis, Steele: "Data parallel algorithms", 1986.)
 fn doubling(draft: &mut ReductionDraft, ranks: u32, rank: Rank) {
     let mut part = draft.input();
     for distance in distances(ranks) {
@@ -50,7 +50,7 @@ fn doubling(draft: &mut ReductionDraft, ranks: u32, rank: Rank) {
     draft.deliver(&part, 0);
 }
 
-/// As [`doubling`], with a second combination of the received vectors alone.
+/// Works like [`doubling`] and also combines the received vectors alone.
 fn exclusive_doubling(draft: &mut ReductionDraft, ranks: u32, rank: Rank) {
     let mut part = draft.input();
     let mut before: Option<PendingSpan> = None;
@@ -84,7 +84,8 @@ fn further(ranks: u32, rank: Rank, distance: u32) -> Option<Rank> {
     Some(rank.0 + distance).filter(|to| *to < ranks).map(Rank)
 }
 
-/// One piece: it comes from the rank before, is combined with the own one on its right, and goes to the next rank.
+/// Handles one piece: the piece comes from the rank before, is combined with the own piece on its right, and goes to
+/// the next rank.
 fn chain(draft: &mut ReductionDraft, exclusive: bool, ranks: u32, rank: Rank, index: u32, piece: Span) {
     let own = PendingSpan::given(piece);
     let behind = further(ranks, rank, 1);

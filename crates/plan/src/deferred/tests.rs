@@ -22,8 +22,8 @@ fn counter_of(task: &DeferredTask) -> u32 {
 }
 
 /// The end follows every task: every counter is awaited until all its tasks have added. No message with bytes leaves
-/// before its receiver has cleared it, so a rank that has not called is sent none. The simulator shows that lists leave
-/// the bytes of their programs.
+/// before its receiver has cleared it, so no bytes are sent to a rank that has not called. The simulator shows that
+/// lists leave the bytes of their programs.
 #[test]
 fn list_ends_after_all_tasks_and_sends_only_cleared_messages() {
     for (collective, ranks) in taken().flat_map(|collective| [1, 2, 5, 8, 33].map(|ranks| (collective, ranks))) {
@@ -70,7 +70,8 @@ fn counters_are_bounded_by_the_ranks() {
     }
 }
 
-/// A step that several sets wait for is joined to them; a step that none waits for adds to the end.
+/// Add tasks connect a step to each set of steps that awaits the step. A step that no set awaits counts towards the end
+/// of the list.
 #[test]
 fn steps_of_several_waits_are_joined_by_add_tasks() {
     let mut builder = ProgramBuilder::new(Rank(0), 3);

@@ -10,7 +10,7 @@ use thiserror::Error;
 use super::collective::{AlgorithmRow, Collective};
 use crate::algorithm::{Algorithm, AlgorithmSettingError, Setting, WHOLE, least};
 
-/// Names of the algorithms among leaders of hosts; in the second all leaders of all hosts meet.
+/// Names of the choices among leaders of hosts. With `MULTI_LEADER` all leaders of all hosts meet.
 const HIERARCHICAL: &str = "hierarchical";
 const MULTI_LEADER: &str = "multi-leader";
 
@@ -29,8 +29,8 @@ pub enum AlgorithmError {
 /// Among leaders, written as `hierarchical:leaders=1,between=ring`, the algorithm runs between hosts. The ranks of a
 /// host send their data to its leaders and get their results from them (SP-6, SP-7, CD-2). That adds one or two rounds
 /// to the algorithm's rounds among the hosts. Only leaders send over the network. An allgather may have several leaders
-/// on a host, at most as many as the smallest host has ranks. They share the host's blocks: leader `l` exchanges its
-/// share with the leaders `l` of all other hosts (the groups of CD-2's multi-group variant). Written as
+/// on a host, at most as many as the smallest host has ranks. These leaders share the host's blocks: leader `l`
+/// exchanges its share with the leaders `l` of all other hosts (the groups of CD-2's multi-group variant). Written as
 /// `multi-leader:leaders=2,between=standard-exchange`, all leaders of all hosts meet in one exchange. Each leader then
 /// carries its part of the host's ranks (CD-2).
 ///
@@ -342,7 +342,7 @@ mod tests {
         assert_eq!(Choice::among_leaders(Collective::Reduce, 2, Algorithm::Binomial), None);
     }
 
-    /// Only choices that can run are offered.
+    /// The error that rejects an algorithm which exists only in plans lists only algorithms that can run.
     #[test]
     fn plan_only_algorithm_error_lists_runnable_ones() {
         let ports = Collective::Barrier.read("dissemination:ports=3").unwrap_err();

@@ -1,8 +1,9 @@
 //! Chooses the algorithm of a call.
 //!
 //! The result depends only on the call, the group and its agreed tuning, by integer arithmetic, so all members of a
-//! group find the same. Of equal times the first in [`Collective::choices`] wins. Behind a barrier a late rank delays
-//! the blocks of all ranks. So a barrier must be worth [`WORTH`] times the speed if blocks can be pulled without one.
+//! group make the same choice. If times are equal, the first of [`Collective::choices`] wins. Behind a barrier, a late
+//! rank delays the blocks of all ranks. So if blocks can be pulled without a barrier, an algorithm with a barrier must
+//! be [`WORTH`] times as fast.
 
 use std::collections::BTreeMap;
 
@@ -19,19 +20,21 @@ use crate::broadcast::MAX_SEGMENTS;
 /// The speed-up that an exchange must reach to be worth a barrier before it.
 pub const WORTH: u128 = 2;
 
-/// The most ranks of a group without a tuning that pulls blocks. In simulated time, where messages cost no processor
-/// time, pulling is always fastest. Guessed costs of messages are no reason to wait for late ranks.
+/// A group without a tuning pulls blocks if it has at most this many ranks. In simulated time, where messages cost no
+/// processor time, pulling is always fastest. Guessed costs of messages are no reason to wait for late ranks.
 const PULLING: u32 = 16;
 
 /// The largest block, in bytes, that is multicast on fast links, too; such blocks cost little processor time.
 const SMALL: u64 = 16 << 10;
 
-/// As `SMALL`, among more ranks than [`FEW`]: a ring of shorter blocks waits longer from rank to rank than it sends.
+/// Replaces `SMALL` among more ranks than [`FEW`]. In a ring, shorter blocks spend more time waiting from rank to rank
+/// than being sent.
 const LARGE: u64 = 128 << 10;
 const FEW: u32 = 16;
 
-/// The group size up to which multicast saves nothing (MC-1). With one receiver it costs the processors as much as with
-/// more; messages take half of that. A broadcast of up to [`LARGE`] bytes is still faster by multicast.
+/// The group size up to which multicast saves nothing (MC-1). With one receiver a multicast costs the processors as
+/// much as with more receivers; messages cost half as much. A broadcast of up to [`LARGE`] bytes is still faster by
+/// multicast.
 const PAIR: u32 = 2;
 
 /// The most ranks for which a broadcast from rank to rank takes less processor time than a multicast on fast links.
@@ -64,10 +67,10 @@ pub struct Candidate {
 }
 
 impl Tuning {
-    /// The tuning of groups without one. Allgathers and broadcasts are multicast if possible; else allgathers go round
-    /// a ring. Groups of up to 16 ranks pull blocks. Between two ranks, and on fast links, large blocks go from rank to
-    /// rank, which takes half the processor time of multicasts. With many ranks that wait for one another this would
-    /// cost more, so they multicast.
+    /// The tuning that applies if a group has none. Allgathers and broadcasts are multicast if possible; else
+    /// allgathers go round a ring. Groups of up to 16 ranks pull blocks. Between two ranks, and on fast links, large
+    /// blocks go from rank to rank. That takes half the processor time of multicasts. Among many ranks that wait for
+    /// one another it would take more, so such groups multicast.
     pub fn untuned(links: Links) -> Tuning {
         let rule = |up_to: Option<u64>, ranks, choice| Rule { up_to: up_to.map(Size), ranks, choice };
         let pulled = |collective, algorithm| (collective, vec![rule(None, Some(PULLING), all(collective, algorithm))]);
@@ -109,8 +112,8 @@ impl Tuning {
         Tuning { rules, cost: Cost::on(links) }
     }
 
-    /// The candidate for a call and a choice. `None` if the choice cannot carry out the call: it needs multicast and
-    /// there is none, or it has too many segments.
+    /// The candidate for a call and a choice. `None` if the choice cannot carry out the call: the choice needs
+    /// multicast and there is none, or the choice has too many segments.
     pub fn candidate(&self, case: &Case, choice: Choice) -> Option<Candidate> {
         if choice.multicasts() && !case.multicast || !fits(choice, case) {
             return None;
@@ -148,7 +151,7 @@ fn fits(choice: Choice, &Case { ranks, bytes, .. }: &Case) -> bool {
         (Collective::Broadcast, Algorithm::Chain { segment } | Algorithm::DoubleTree { segment }) => {
             bytes.div_ceil(segment.max(1)) <= MAX_SEGMENTS
         }
-        // Scratch holds what a rank packs and receives in as many rounds as a rank number has bits.
+        // Scratch holds the blocks that a rank packs and receives. There are as many rounds as a rank number has bits.
         (Collective::Alltoall, Algorithm::Bruck { .. }) => {
             bytes.checked_mul(u64::from(ranks) * u64::from(2 * u32::BITS)).is_some()
         }
@@ -215,7 +218,8 @@ mod tests {
         }
     }
 
-    /// Large blocks go by messages, also if ranks share hosts; small ones, and many ranks, as on slow links.
+    /// Large blocks go by messages, also if ranks share hosts. Small blocks, and groups of many ranks, use multicast as
+    /// on slow links.
     #[test]
     fn on_fast_links_large_blocks_are_not_multicast() {
         assert_eq!(Links::between(2, Rate::bits_per_second(2_500_000_000)), Links::Slow);
@@ -239,7 +243,7 @@ mod tests {
         assert_eq!(chosen(None, &uneven, 0, true).0.to_string(), "ring");
     }
 
-    /// SP-5: no rank waits for a barrier that does not pay, and on one host none pays.
+    /// SP-5: no rank waits for a barrier that does not pay, and on one host no barrier pays.
     #[test]
     fn blocks_are_pulled_unless_a_barrier_halves_the_time() {
         let tuning = Tuning::default();
@@ -263,7 +267,7 @@ mod tests {
         );
     }
 
-    /// SP-7: if hosts have several ranks, their vectors are combined before any leaves the host.
+    /// SP-7: if hosts have several ranks, their vectors are combined before any vector leaves the host.
     #[test]
     fn hosts_of_several_ranks_reduce_by_themselves_first() {
         for (collective, bytes) in [

@@ -1,4 +1,4 @@
-//! The collectives for which an algorithm is chosen, and the table of the algorithms of each.
+//! The collectives for which an algorithm is chosen, and the table of the algorithms of each collective.
 //!
 //! Tuning files and command lines use these names, so the names never change meaning.
 
@@ -31,7 +31,7 @@ pub enum Collective {
     Allreduce,
     /// Reduce-scatter with equal or unequal blocks; bytes of the whole vector.
     ReduceScatter,
-    /// Inclusive and exclusive; bytes of the whole vector.
+    /// Inclusive and exclusive scans; bytes of the whole vector.
     Scan,
 }
 
@@ -85,8 +85,8 @@ const ALLREDUCE: &[Choice] = &[
     all(Collective::Allreduce, Algorithm::ReduceMulticast { subgroups: 1 }),
     all(Collective::Allreduce, Algorithm::ReduceScatterMulticast { subgroups: 1, segment: DEFAULT_SEGMENT }),
 ];
-/// If two choices are equal, the first wins: in a ring every link has one source, which fills it better than several
-/// sources in turn.
+/// If two choices are equal, the first wins: in a ring every link has one source, which fills the link better than
+/// several sources in turn.
 const REDUCE_SCATTER: &[Choice] = &[
     all(Collective::ReduceScatter, Algorithm::RecursiveHalving),
     all(Collective::ReduceScatter, Algorithm::Ring { segment: DEFAULT_SEGMENT }),
@@ -185,7 +185,8 @@ impl Collective {
         }
     }
 
-    /// The algorithms that may run among leaders: the blocks that leaders pass on lie in their places.
+    /// The algorithms that may run among leaders: algorithms without multicast that keep blocks in their places, from
+    /// which leaders pass the blocks on.
     pub(super) fn for_leaders(self) -> impl Iterator<Item = AlgorithmRow> {
         let fits =
             |algorithm: Algorithm| !algorithm.multicasts() && !matches!(algorithm, Algorithm::RotatedBruck { .. });
@@ -216,7 +217,7 @@ impl Collective {
         }
     }
 
-    /// The choices of the cost model, in the order in which ties are decided. Users may set others.
+    /// The choices of the cost model, in the order in which ties are decided. Users may set other choices.
     pub const fn choices(self) -> &'static [Choice] {
         match self {
             Collective::Allgather => ALLGATHER,
@@ -245,7 +246,8 @@ impl Collective {
     }
 }
 
-/// Collectives with one algorithm: only the two ranks of a block know its size, so all ranks could agree on no other.
+/// Collectives with one algorithm. Only the two ranks of a block know its size, so the ranks could not agree on another
+/// algorithm.
 const UNCHOSEN: [&str; 3] = ["alltoallv", "gatherv", "scatterv"];
 
 /// Error: no algorithm is chosen for a collective of this name.

@@ -51,11 +51,12 @@ pub enum Links {
 }
 
 /// The rate from which links count as fast. Measured on four hosts, whatever the MTU: on links of 2.5 Gbit/s an
-/// allgather of 8 MiB takes 0.8 of the time by multicast, on links of 5 Gbit/s 1.2.
+/// allgather of 8 MiB by multicast takes 0.8 of the time that messages take; on links of 5 Gbit/s it takes 1.2 of that
+/// time.
 const FAST: Rate = Rate::bits_per_second(4_000_000_000);
 
 impl Links {
-    /// The class of the links between this many hosts, of which the slowest has this rate.
+    /// The class of the links among `hosts` hosts; `slowest` is the rate of the slowest link.
     pub fn between(hosts: u32, slowest: Rate) -> Links {
         if hosts > 1 && slowest >= FAST { Links::Fast } else { Links::Slow }
     }
@@ -77,7 +78,8 @@ impl Default for Cost {
 }
 
 impl Cost {
-    /// The built-in costs: gigabit Ethernet, or ten times its rate, of which multicasts fill half.
+    /// The built-in costs: gigabit Ethernet for slow links, ten times its rate for fast links. Multicasts fill half of
+    /// a fast link.
     pub fn on(links: Links) -> Cost {
         match links {
             Links::Slow => Cost::default(),
@@ -90,8 +92,8 @@ impl Cost {
     }
 }
 
-/// The terms on the longest path of a collective. Its time is the sum of the terms, each times its parameter in
-/// [`Cost`]. So the parameters of a cluster can be found from measured times by least squares.
+/// The terms on the longest path of a collective. The time of the collective is the sum of the terms, each multiplied
+/// by its parameter in [`Cost`]. So the parameters of a cluster can be found from measured times by least squares.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct CostTerms {
     /// Messages between hosts, one after another.
@@ -164,7 +166,7 @@ pub fn each(count: u64, each: Duration) -> u128 {
 }
 
 impl Cost {
-    /// The time of `terms`; `None` if they need multicast and there is none.
+    /// The time of `terms`; `None` if the terms need multicast and there is none.
     pub fn time(&self, terms: &CostTerms) -> Option<Estimate> {
         let multicast = match (terms.multicast, self.multicast) {
             (0, _) => 0,

@@ -22,14 +22,14 @@
 //! | reduce | hierarchical | as among the hosts, and copies and reductions of a host |
 //! | allreduce | recursive doubling | `log2 P (a + n b + n c)` |
 //! | allreduce | ring, Rabenseifner | `2 (P-1) a` or `2 log2 P a`, `+ 2 (P-1)/P n b + (P-1)/P n c` |
-//! | allreduce | ring of `s` segments | as a reduce-scatter of as many, `+ (P-1)/s a + (P-1)/P n b` |
-//! | allreduce | the same, multicast | as a reduce-scatter of as many, `+ L + P o + (P-1)/P n b` |
+//! | allreduce | ring of `s` segments | as a reduce-scatter of `s` segments, `+ (P-1)/s a + (P-1)/P n b` |
+//! | allreduce | ring of `s` segments, multicast | as a reduce-scatter of `s` segments, `+ L + P o + (P-1)/P n b` |
 //! | allreduce | hierarchical | as among the hosts, and reductions and copies of a host |
 //! | allreduce | reduce, multicast | `log2 P (a + n b + n c) + a + n b` |
 //! | allreduce | reduce-scatter, multicast | `(P-1) (a + n/P b + n/P c) + L + P o + (P-1)/P n b` |
 //! | reduce-scatter | recursive halving | `log2 P a + (P-1)/P n b + (P-1)/P n c` |
 //! | reduce-scatter | ring, pairwise | `(P-1) a` or `a + 2 (P-2) o`, `+ (P-1)/P n b + (P-1)/P n c` |
-//! | reduce-scatter | the same, `s` segments a block | `(P-1)/s a` or as before, `+ (P-1)/P n max(b, c) + n/(P s) c` |
+//! | reduce-scatter | ring, pairwise, `s` segments | `(P-1)/s a` or unchanged, `+ (P-1)/P n max(b, c) + n/(P s) c` |
 //! | reduce-scatter | hierarchical | as among the hosts, and copies and reductions of a host |
 //! | scan | recursive doubling | `log2 P (a + n b + 2 n c)` |
 //! | scan | chain of `s` pieces | `(P-1) (a + n/s b + n/s c) + (s-1) (2 o + n/s b + n/s c)` |
@@ -40,10 +40,10 @@
 //! | gather, scatter | binomial | `log2 P a + (P-1) n b` |
 //! | barrier | dissemination | nothing but the ready barrier |
 //!
-//! Logarithms are rounded up. Collectives that do not pull add the ready barrier of `log2 hosts` rounds (MC-4);
-//! multicasts add the handshake (MC-7). The ranks of a host, `ceil(P / hosts)` with adjoining numbers, share its link
-//! and its processor. In a round in which each rank sends to the rank `d` further, `min(d, ceil(P / hosts))` messages
-//! of a host leave it; the others are copies.
+//! Logarithms are rounded up. In a reduce-scatter each block has `s` segments. Collectives that do not pull add the
+//! ready barrier of `log2 hosts` rounds (MC-4); multicasts add the handshake (MC-7). The ranks of a host, `ceil(P /
+//! hosts)` with adjoining numbers, share its link and its processor. In a round in which each rank sends to the rank
+//! `d` further, `min(d, ceil(P / hosts))` messages of a host leave the host; the other messages are copies.
 
 use super::choice::Choice;
 use super::collective::Collective;
@@ -52,7 +52,7 @@ use crate::algorithm::Algorithm;
 use crate::combine::MAX_SEGMENTS;
 use crate::partition::powers;
 
-/// Ranks of a host from which on some of them always send while others wait.
+/// With at least this many ranks on a host, some ranks of the host always send while others wait.
 const FULL: u64 = 16;
 
 /// A call for which an algorithm is to be chosen.
@@ -123,7 +123,7 @@ impl<'a> RankSpread<'a> {
         RankSpread { ranks, here: self.here.min(ranks), aligned: ranks == self.ranks, ..self }
     }
 
-    /// The longer of two terms that go on side by side.
+    /// The longer of two terms that overlap in time.
     fn longer(self, link: CostTerms, processor: CostTerms) -> CostTerms {
         if self.cost.time(&link) >= self.cost.time(&processor) { link } else { processor }
     }
@@ -152,8 +152,8 @@ impl<'a> RankSpread<'a> {
         self.messages(self.here * (self.ranks - self.here), self.here * (self.here - 1), bytes, reduced)
     }
 
-    /// A host sends `out` messages at once to other hosts and `stays` within, of `bytes` each. It reduces `reduced` for
-    /// each message.
+    /// A host sends `out` messages at once to other hosts and `stays` messages within the host, of `bytes` bytes each.
+    /// The host reduces `reduced` for each message.
     fn messages(self, out: u64, stays: u64, bytes: u64, reduced: u64) -> CostTerms {
         CostTerms {
             latencies: u64::from(out > 0),
@@ -197,7 +197,7 @@ impl<'a> RankSpread<'a> {
     }
 
     /// Pipelined processing of `pieces` pieces, each costing `of_one` and reduced in pieces of `bytes`. The total is
-    /// the limit, link or processor, plus the reduction after the last piece arrives.
+    /// the time of the slower one, link or processor, plus the reduction after the last piece arrives.
     fn pipelined(self, of_one: CostTerms, pieces: u64, bytes: u64) -> CostTerms {
         let all = CostTerms { latencies: of_one.latencies, ..of_one.repeated(pieces) };
         let link = CostTerms { messages: of_one.messages, copied: 0, reduced: 0, ..all };
@@ -233,8 +233,8 @@ impl<'a> RankSpread<'a> {
         CostTerms { latencies: all.latencies.min(self.hosts), ..all }
     }
 
-    /// One rank's whole vector to or from all others along a tree of `base - 1` children a round, first between hosts,
-    /// then within.
+    /// One rank's whole vector goes to or comes from all other ranks along a tree of `base - 1` children a round, first
+    /// between hosts, then within.
     fn tree(self, base: u64, bytes: u64, reduced: u64) -> CostTerms {
         let (rounds, stays) = (powers(base, self.hosts).count() as u64, self.here - 1);
         // If a host is no whole subtree, some of its ranks have children on other hosts too.
@@ -250,9 +250,9 @@ impl<'a> RankSpread<'a> {
         }
     }
 
-    /// From rank to rank, `pieces` pieces of `bytes` one behind the other, each reduced on the way. A processor handles
-    /// arrivals in turn: the last rank of a host gets its pieces when the others have theirs, so hosts wait for each
-    /// other.
+    /// `pieces` pieces of `bytes` bytes go from rank to rank, one behind the other. Each piece is reduced on the way. A
+    /// processor handles arrivals in turn: the last rank of a host gets its pieces after the other ranks have theirs,
+    /// so hosts wait for each other.
     fn chain(self, pieces: u64, bytes: u64, reduced: u64) -> CostTerms {
         if self.ranks == 1 || pieces == 0 {
             return CostTerms::default();
@@ -314,8 +314,8 @@ impl<'a> RankSpread<'a> {
         if back { fold(bytes) + fold(0) } else { fold(bytes) }
     }
 
-    /// Half of the vector with the nearest partner, a quarter with the one twice as far, and so on; reduced at once if
-    /// `reduce`. Also the way back.
+    /// Each rank exchanges half of the vector with the nearest partner, a quarter with the partner at twice that
+    /// distance, and so on. Received bytes are reduced at once if `reduce`. The terms also hold for the way back.
     fn halving(self, n: u64, reduce: bool) -> CostTerms {
         self.power_of_two().doubling(|distance| {
             let part = n / (2 * distance);
@@ -335,16 +335,16 @@ impl<'a> RankSpread<'a> {
         }
     }
 
-    /// Blocks of all ranks to or from one rank along a binomial tree. Within a host half of the blocks move on in each
-    /// round, and blocks of inner ranks are copied once more.
+    /// Blocks of all ranks go to one rank or come from one rank along a binomial tree. Within a host half of the blocks
+    /// move on in each round, and blocks of inner ranks are copied once more.
     fn blocks_of_a_tree(self, n: u64) -> CostTerms {
         let elsewhere = (self.ranks - self.here).saturating_mul(n);
         let copied = (self.here * (rounds_of(self.here) + 1)).div_ceil(2);
         CostTerms { sent: elsewhere, copied: copied.saturating_mul(n), ..self.tree(2, 0, 0) }
     }
 
-    /// Every rank's block to one rank, which requests the blocks of other hosts as they are announced. Or a block of
-    /// one rank for every rank; each other host requests its blocks together.
+    /// With `to_one`, every rank's block goes to one rank, which requests the blocks of other hosts as they are
+    /// announced. Otherwise one rank has a block for every rank, and each other host requests its blocks together.
     fn pulled(self, to_one: bool, n: u64) -> CostTerms {
         let elsewhere = self.ranks - self.here;
         let asked = if to_one { elsewhere } else { self.hosts - 1 };
@@ -357,7 +357,7 @@ impl<'a> RankSpread<'a> {
         }
     }
 
-    /// Vectors of all ranks of a host, in `pieces` pieces, to the leader, which combines them.
+    /// The vectors of all ranks of a host go, in `pieces` pieces, to the leader, which combines them.
     fn brought_to_leaders(self, pieces: u64, n: u64) -> CostTerms {
         let others = self.here - 1;
         CostTerms {
@@ -409,7 +409,7 @@ fn by_host(shape: RankSpread<'_>, choice: Choice, n: u64) -> CostTerms {
     let (collective, algorithm) = (choice.collective(), choice.algorithm());
     let (ranks, others, leaders) = (shape.ranks, shape.here - 1, shape.leaders());
     let between = |n| among(leaders, collective, algorithm.effective_for(shape.hosts as u32), n);
-    // From the leader back to the ranks and into place.
+    // The way from the leader back to the ranks, and into place.
     let back = |n: u64| CostTerms { messages: others, copied: (2 * others).saturating_mul(n), ..CostTerms::default() };
     match collective {
         Collective::Allgather => {
@@ -458,8 +458,8 @@ fn alltoall(shape: RankSpread<'_>, algorithm: Algorithm, n: u64) -> CostTerms {
     let ranks = shape.ranks;
     let straight = shape.straight(n, 0);
     let moved = match algorithm {
-        // A host gets an announcement from every rank elsewhere. Every other host gets one from each of its ranks.
-        // Requests are as many.
+        // A host receives an announcement from every rank of another host. Each rank of the host sends an announcement
+        // to every other host. There are as many requests as announcements.
         Algorithm::Pull => {
             let told = 2 * (ranks - shape.here + shape.here * (shape.hosts - 1));
             straight + CostTerms { latencies: 2 * straight.latencies, messages: told, ..CostTerms::default() }
@@ -494,7 +494,8 @@ fn broadcast(shape: RankSpread<'_>, algorithm: Algorithm, n: u64) -> CostTerms {
             let half = n.div_ceil(2);
             shape.two_trees(n, half.div_ceil(segment.max(1)), half.min(segment))
         }
-        // With fewer bytes than ranks most blocks are empty: the non-empty ones go down the tree and on.
+        // With fewer bytes than ranks most blocks are empty. Only the non-empty blocks go down the tree and round the
+        // ring.
         Algorithm::ScatterAllgather if n < shape.ranks => {
             shape.tree(2, n.div_ceil(2), 0) + shape.chain(1, n.div_ceil(2), 0)
         }
@@ -506,7 +507,7 @@ fn broadcast(shape: RankSpread<'_>, algorithm: Algorithm, n: u64) -> CostTerms {
             if shape.ranks == 1 {
                 return CostTerms::default();
             }
-            // Ranks that have a subtree's blocks already pass them on at once.
+            // Ranks that have a subtree's blocks already pass these blocks on at once.
             scattered + CostTerms { latencies: shape.hosts / 2, ..gathered }
         }
         Algorithm::Multicast { .. } => shape.multicast(false, n),

@@ -6,7 +6,7 @@ use super::choice::all;
 use super::{Candidate, Case, Choice, ChoiceReason, Chosen, Collective, Cost, Links, Tuning};
 use crate::algorithm::Algorithm;
 
-/// The tunings of groups that have none.
+/// The tunings for groups that have no tuning.
 struct Untuned {
     large: Tuning,
     /// The tuning for small calls.
@@ -29,9 +29,10 @@ impl Untuned {
 }
 
 /// The algorithm of a call, and whether the call is small (MC-9). A small call moves between 1 and `eager_bytes` bytes
-/// in all. It is not multicast and its blocks are not pulled, so its messages can carry their bytes and no rank waits
-/// for a barrier. A tuning that multicasts small calls is followed. Blocks of different sizes (`uneven`) go one by one,
-/// and such a call is never small: messages before the peer's call would need sizes that the peer does not know yet.
+/// in all. A small call is not multicast and its blocks are not pulled, so its messages can carry their bytes and no
+/// rank waits for a barrier. A tuning that multicasts small calls is followed. Blocks of different sizes (`uneven`) go
+/// one by one, and such a call is never small: messages before the peer's call would need sizes that the peer does not
+/// know yet.
 pub fn chosen(tuning: Option<&Tuning>, case: &Case, eager_bytes: u64, uneven: bool) -> (Choice, bool) {
     let of_all = case.bytes.checked_mul(case.ranks.into());
     let moved = match case.collective {
@@ -41,7 +42,8 @@ pub fn chosen(tuning: Option<&Tuning>, case: &Case, eager_bytes: u64, uneven: bo
         | Collective::ReduceScatter
         | Collective::Scan => Some(case.bytes),
         Collective::Allgather | Collective::Alltoall => of_all,
-        // If ranks wait only for the root, blocks are pulled without a barrier, too; a barrier is itself one.
+        // Gather and scatter: ranks wait only for the root, and blocks are pulled without a barrier anyway. A barrier
+        // is itself one.
         Collective::Gather | Collective::Scatter | Collective::Barrier => None,
     };
     // A call that moves nothing would complete without noticing that other ranks called something else.

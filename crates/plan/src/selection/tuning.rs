@@ -73,7 +73,7 @@ impl Rule {
     }
 }
 
-/// The line of a text, counted from 1, at which it is no valid tuning, and the reason.
+/// The line of a text, counted from 1, at which the text is no valid tuning, and the reason.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("line {line}: {reason}")]
 pub struct TuningError {

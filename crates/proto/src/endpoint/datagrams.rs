@@ -1,6 +1,6 @@
 //! Routes a received datagram to its block. Per datagram: two look-ups, a keyed tag, one bit; no allocation.
 //!
-//! No field of a datagram is trusted before the check of its tag, which covers header, instance and payload; until then
+//! The tag of a datagram covers header, instance and payload. No field is trusted before the tag is checked; until then
 //! the header only selects the key. Refused datagrams are counted.
 
 use outboard_plan::Rank;
@@ -27,7 +27,7 @@ impl Endpoint {
         self.run_steps_of(reached);
     }
 
-    /// Whole blocks may enable further steps of the group.
+    /// Runs the steps of a group that whole blocks may have enabled.
     fn run_steps_of(&mut self, group: Option<GroupHandle>) {
         if let Some(g) = group.and_then(|group| self.groups.get_mut(&group)) {
             g.run_steps(&mut self.node);

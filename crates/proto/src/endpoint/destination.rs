@@ -1,8 +1,9 @@
 //! The destination of a payload that is still on its way, so that a fabric may read it straight into place.
 //!
-//! Invariant: the destination is the one that [`Endpoint::handle_frame`] orders ([`Order::Deliver`](crate::Order)) if
-//! the frame comes next; the query changes nothing. The memory belongs to a posted receive, or is staging of one. Until
-//! the message has come its bytes are not read, so they may be written early, and again on a retransmission.
+//! Invariant: if the frame comes next, [`Endpoint::handle_frame`] orders this destination
+//! ([`Order::Deliver`](crate::Order)). The query changes nothing. The memory belongs to a posted receive, or is staging
+//! of a receive. The bytes are not read until the message has come, so they may be written early, and again on a
+//! retransmission.
 
 use crate::endpoint::Endpoint;
 use crate::endpoint::groups::Group;
@@ -12,8 +13,8 @@ use crate::wire::{FrameHeader, GroupMessage, Message, TransferMessage};
 
 impl Endpoint {
     /// The destination of the payload of a frame whose `header` alone has come, piece after piece. Empty if there is no
-    /// place for the payload yet, or the frame is not the next of its link. Then the driver keeps the payload until all
-    /// of it has come. The answer holds until the next call into the machine.
+    /// place for the payload yet, or the frame is not the next of its link. In both cases the driver keeps the payload
+    /// until all of it has come. The answer holds until the next call into the machine.
     pub fn destination(&self, from: SpId, header: &[u8], payload_len: u32) -> FramePayload {
         let found = || {
             let (frame, body) = FrameHeader::decode(header, payload_len).ok()?;

@@ -8,8 +8,8 @@
 //! | Ready, Broken | the last local rank that requested the group leaves | retired |
 //!
 //! A local rank that requests a broken and retired group later receives the group's error. A rank that leaves or dies
-//! takes part in nothing after the last instance it completed: later ones fail on all. Invariant: the instances of a
-//! rank's calls are 1, 2, 3, ...
+//! takes part in nothing after the last instance that the rank completed: later instances fail on all ranks. Invariant:
+//! the instances of a rank's calls are 1, 2, 3, ...
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Bound;
@@ -43,14 +43,14 @@ use self::losses::Lost;
 use super::turns::InstanceSummary;
 use super::{NodeState, SentBatch};
 
-/// Open instances at a service process, counted from the first that has not ended at its own ranks. Others may be this
-/// far ahead of a late rank.
+/// Most open instances at a service process, counted from the first instance that has not ended at its own ranks.
+/// Other ranks may be this far ahead of a late rank.
 const WINDOW: u64 = 512;
-/// Most instances that a rank can have open at other service processes. A rank has no more requests in flight, and the
-/// instances that it has ended are within the window there. Their numbers may be far ahead, since exchanges end without
-/// the ranks that have no part in them.
+/// Most instances that a rank can have open at another service process. A rank has no more requests in flight, and the
+/// instances that the rank has ended lie within the window of the other service process. Instance numbers may be far
+/// ahead, since exchanges end without the ranks that have no part in them.
 const MAX_OPEN: usize = MOST_IN_FLIGHT as usize;
-/// Remembered ended exchanges, so that a rank with a different call in their place gets an error.
+/// Most ended exchanges that are remembered. A rank with a different call in place of such an exchange gets an error.
 const MAX_ENDED: usize = 256;
 
 #[derive(Debug)]
@@ -66,7 +66,7 @@ pub(super) struct FailedGroup {
     handle: GroupHandle,
     fingerprint: u64,
     error: CollectiveError,
-    /// Addresses of the members: some may not know of the break, since they could not be notified.
+    /// Addresses of the members: some members may not know of the break, since they could not be notified.
     addresses: Addresses,
 }
 
@@ -119,14 +119,14 @@ pub(super) struct Group {
     has_sent_call: Vec<bool>,
     /// Steps round the ring, right and left, to the nearest service processes that still serve a rank.
     nearest: [usize; 2],
-    /// Local ranks that have requested the group, and those that have left it.
+    /// Local ranks that have requested the group, and local ranks that have left it.
     requested: BTreeSet<Rank>,
     left: BTreeSet<Rank>,
-    /// Ranks that take part in nothing after an instance.
+    /// Lost ranks. A lost rank takes part in nothing after an instance.
     lost: BTreeMap<Rank, Lost>,
-    /// The instances after this one fail, because of this rank: the earliest known loss.
+    /// The earliest known loss: the instances after this instance fail, because of this rank.
     failing: Option<(InstanceId, Rank)>,
-    /// By service process: the number of its ranks that are not lost, and the last instance of a lost one.
+    /// By service process: the number of its ranks that are not lost, and the last instance of its lost ranks.
     remaining_ranks: Vec<u32>,
     last: Vec<InstanceId>,
 }
@@ -219,7 +219,7 @@ impl Group {
         Some(InstanceSummary { deadline, multicasts: found.has_batch(), repairs: found.has_repair() })
     }
 
-    /// The instance that a datagram's 16 bits stand for: the nearest to the newest known.
+    /// The instance that a datagram's 16 bits stand for: the instance nearest to the newest known one.
     pub(super) fn expand_epoch(&self, epoch: u16) -> InstanceId {
         let newest = self.instances.keys().next_back().map_or(self.ended, |i| i.0);
         InstanceId(expand16(epoch, newest))
@@ -353,7 +353,7 @@ impl Group {
         }
     }
 
-    /// One more local rank requests the group; the last one lets the service process enter the barrier.
+    /// One more local rank requests the group. After the last local rank the service process enters the barrier.
     fn join(&mut self, node: &mut NodeState, rank: Rank) -> Result<(), GroupError> {
         self.requested.insert(rank);
         match &mut self.state {
@@ -429,7 +429,7 @@ impl Group {
         Rejection::unless(known, "a step of the barrier that makes the group, which another member sends")
     }
 
-    /// Fails the instances after this one; all of them, after 0.
+    /// Fails the instances after `after`; with 0, all instances.
     fn fail_instances(&mut self, node: &mut NodeState, after: InstanceId, error: &CollectiveError) {
         let (mut cx, instances, _) = self.all(&node.config, &mut node.out);
         for (id, instance) in instances.range_mut((Bound::Excluded(after), Bound::Unbounded)) {
@@ -466,7 +466,7 @@ impl Group {
         let failing = self.failing.map(|(after, _)| after);
         let called = InstanceId(self.calls[local].0);
         let after = before_open.into_iter().chain(failing).fold(called, InstanceId::min);
-        // News of that loss may follow this news on the way to others.
+        // News of an earlier loss may reach other members after this news, so this news names the earlier cause.
         let earlier = self.failing.filter(|(lost, _)| *lost <= after);
         let cause = earlier.map_or(rank, |(_, cause)| cause);
         let body = match &mut self.state {
@@ -490,7 +490,7 @@ impl Group {
         self.remaining_ranks[at] > 0 || self.owes(at)
     }
 
-    /// The other members that are concerned.
+    /// The other members that are active: they serve a rank that has not left, or owe something.
     pub(super) fn active_members(&self) -> impl Iterator<Item = usize> + '_ {
         let active_members = |at: &usize| *at != self.members.me as usize && self.is_active_member(*at);
         (0..self.members.sps.len()).filter(active_members)
@@ -512,7 +512,8 @@ impl Group {
         self.state = GroupState::Broken(error.clone());
         for rank in requesters {
             let result = if error.is_from_call() {
-                // A rank could call, so the group is made, though this is not known here: the local calls will fail.
+                // A rank has called, so the group is made, even if this is not known here yet: the local calls will
+                // fail.
                 Ok(())
             } else {
                 self.left.insert(rank);

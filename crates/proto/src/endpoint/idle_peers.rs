@@ -1,8 +1,8 @@
 //! Peers without a group.
 //!
-//! The last ones are remembered, since jobs follow one another on the same hosts. A member of a group that we have left
-//! may still watch us: its frames keep it from being forgotten. Invariant: a peer is noted here while nothing needs it
-//! and nothing is on its way to it. Never forgets by itself.
+//! The last such peers are remembered, since jobs follow one another on the same hosts. A member of a group that we
+//! have left may still watch us; its frames keep this member from being forgotten. Invariant: a peer is noted here
+//! while nothing needs the peer and nothing is on its way to the peer. Never forgets by itself.
 
 use std::collections::BTreeMap;
 

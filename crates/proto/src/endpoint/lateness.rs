@@ -1,5 +1,5 @@
-//! Examines collectives that take too long ([`crate::group::lateness`]): queries the others, answers their queries, and
-//! notifies the driver or ends the collective.
+//! Examines collectives that take too long ([`crate::group::lateness`]): queries the other members, answers queries of
+//! other members, and notifies the driver or ends the collective.
 
 use std::collections::BTreeSet;
 

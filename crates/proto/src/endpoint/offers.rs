@@ -1,14 +1,14 @@
 //! The offers of local ranks: what is known of a group before a local rank requests it.
 //!
-//! A service process that makes a group and misses a member sends the offers of the member's ranks to it. The answer
-//! follows from these states, so that a group ends at once when one of its ranks cannot come any more:
+//! A service process that makes a group and misses a member sends this member the offers of its ranks. The answer
+//! follows from these states, so that a group ends at once when one of its ranks cannot request it any more:
 //!
 //! | state | event | next |
 //! |---|---|---|
-//! | open | another service process requests the rank | open, that one is remembered as asker |
+//! | open | another service process requests the rank | open, that service process is remembered as asker |
 //! | open | the rank requests the group | forgotten |
 //! | open | the rank is gone, or is refused the group | withdrawn, the askers are notified |
-//! | withdrawn | another service process requests the rank | withdrawn, that one is notified |
+//! | withdrawn | another service process requests the rank | withdrawn, that service process is notified |
 //! | withdrawn | the time limit for requesting a group is over | forgotten |
 //!
 //! Invariant: every asker has named the offer, which only members of its group know. Never sends anything itself.

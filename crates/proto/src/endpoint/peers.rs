@@ -1,16 +1,16 @@
 //! The links to other service processes, and the evidence that one of them is dead.
 //!
-//! A peer that owes an acknowledgement for too long is lost, with all its groups: a group lost by a silence stays lost.
-//! So is a peer that sends for a longer time and acknowledges nothing new; an event reports that peer.
-//! A peer that sends but acknowledges nothing new may be silent a second longer. So the end of a one-way cut that
-//! receives nothing reports first. The link stays for groups that were requested recently; otherwise it is lost, too.
-//! When packets flow again, the first new group makes a new link; an end that has not noticed the silence learns of it
-//! by the new number. `groups/reconnect.rs` decides which groups continue.
+//! A peer that owes an acknowledgement for too long is lost, with all its groups; such a group stays lost. A peer that
+//! sends for a longer time but acknowledges nothing new is lost, too, and an event reports that peer. A peer that sends
+//! but acknowledges nothing new may be silent a second longer than others. So on a one-way cut the end that receives
+//! nothing reports first. The link stays for groups that were requested recently; without such a group the link is
+//! lost, too. When packets flow again, the first new group makes a new link. An end that has not noticed the silence
+//! learns of the new link by its number. `groups/reconnect.rs` decides which groups continue.
 //!
-//! Neighbours in the ring of a group are watched: when they are silent, they get a message to acknowledge. A peer need
-//! not know who watches it. A peer that has never sent may not know of the group yet. It may be silent until it has
-//! received a `RequestStep` with the offers of its ranks and our address, or until the group is made. The last peers
-//! without a group are remembered (`idle_peers.rs`); a forgotten one gets a new link.
+//! Neighbours in the ring of a group are watched: a silent neighbour gets a message to acknowledge. A peer need not
+//! know who watches it. A peer that has never sent may not know of the group yet. Such a peer may be silent until it
+//! has received a `RequestStep` with the offers of its ranks and our address, or until the group is made. The last
+//! peers without a group are remembered (`idle_peers.rs`); a forgotten peer gets a new link.
 //!
 //! Invariant: totals over all peers ([`PeerSummary`]) are updated when a peer changes, so that no event costs more with
 //! more peers.
@@ -83,7 +83,7 @@ pub(super) struct Peers {
 }
 
 impl Peers {
-    /// No peers yet, for the service process `id`: its turns begin with the peers after it.
+    /// No peers yet. The turns of the service process `id` begin with the peers after `id`.
     pub(super) fn new(id: SpId) -> Self {
         Peers { sent_to: Some(id), ..Peers::default() }
     }
@@ -97,7 +97,8 @@ impl Peers {
         self.all.len()
     }
 
-    /// The oldest peer without a group beyond the limit, once silent for `dead_after`: else it would have sent again.
+    /// The oldest peer without a group, if there are more than the limit, once silent for `dead_after`. A peer that
+    /// still needs us would have sent again by then.
     fn excess(&self, now: Instant, config: &Config) -> Option<SpId> {
         let is_quiet = |peer: &SpId| self.all[peer].link.silent_since() + config.dead_after <= now;
         self.idle.excess(config.idle_peers).filter(is_quiet)
@@ -184,8 +185,8 @@ impl Peers {
         self.all.contains_key(&id)
     }
 
-    /// A peer was silent for too long. Its link stays for the groups that continue, which must be counted and watched
-    /// again. The peer may be silent for `patience` until its next frame. Returns its address.
+    /// A peer was silent for too long. The link stays for the groups that continue, and these groups must be counted
+    /// and watched again. The peer may be silent for `patience` until its next frame. Returns the peer's address.
     pub(super) fn keep_link(&mut self, now: Instant, id: SpId, patience: Duration) -> Option<Arc<[u8]>> {
         let keep_link = |peer: &mut Peer| {
             (peer.groups, peer.watched_by) = (0, 0);
@@ -219,12 +220,12 @@ impl Peers {
         self.change(id, |peer| peer.link.adopt_new_end()).unwrap_or(false)
     }
 
-    /// Handles a frame of a link before the present one.
+    /// Handles a frame of a former link.
     pub(super) fn handle_stale(&mut self, now: Instant, from: SpId, frame: &FrameHeader) {
         self.change(from, |peer| peer.link.handle_stale(now, frame));
     }
 
-    /// Which link a frame of a peer belongs to. A frame to a link that does not exist belongs to a former one.
+    /// Which link a frame of a peer belongs to. A frame to a link that does not exist belongs to a former link.
     pub(super) fn frame_age(&self, from: SpId, frame: &FrameHeader) -> FrameAge {
         let without_link = if frame.to == 0 { FrameAge::Current } else { FrameAge::Stale };
         self.all.get(&from).map_or(without_link, |peer| peer.link.frame_age(frame))
@@ -251,8 +252,8 @@ impl Peers {
         received.unwrap_or(ReceivedFrame::Nothing)
     }
 
-    /// Queues a message. A lost peer has no link, or no address if it has sent again since. Its groups are broken, so
-    /// nothing waits for the message.
+    /// Queues a message. A message to a lost peer is dropped: such a peer has no link, or no address if it has sent
+    /// again since. The groups of a lost peer are broken, so nothing waits for the message.
     pub(super) fn push(&mut self, now: Instant, to: SpId, message: &Message, payload: FramePayload, tags: Acked) {
         let backlog = self.change(to, |peer| {
             peer.address.as_ref()?;
@@ -275,7 +276,7 @@ impl Peers {
         }
     }
 
-    /// The owner has ended: links send nothing of it any more.
+    /// The owner has ended: voids the owner's messages on all links.
     pub(super) fn void_owner(&mut self, owner: MessageOwner) {
         for at in self.holders(owner) {
             self.change(at, |peer| peer.link.void_owner(owner));
@@ -283,7 +284,7 @@ impl Peers {
         }
     }
 
-    /// Memory of the owner is freed: it must not be read any more.
+    /// Memory of the owner is freed: links must not read this memory any more.
     pub(super) fn void_memory(&mut self, owner: MessageOwner, region: MemRegion) {
         for at in self.holders(owner) {
             let forgotten = self.change(at, |peer| peer.link.void_memory(region));
@@ -311,7 +312,7 @@ impl Peers {
         });
     }
 
-    /// Starts (or stops) watching a neighbour of a group that is made; it is polled after `period` of silence.
+    /// Starts (or stops) watching a neighbour of a made group. A watched neighbour is polled after `period` of silence.
     pub(super) fn watch(&mut self, now: Instant, period: Duration, peer: SpId, start: bool) {
         self.change(peer, |peer| {
             if start && peer.watched_by == 0 {
@@ -368,7 +369,7 @@ impl Peers {
         self.all.get_mut(&to).into_iter().for_each(|peer| peer.served = Some(group));
     }
 
-    /// The next frame with a message; if `bare`, also an acknowledgement.
+    /// The next frame with a message. If `bare`, the frame may also carry an acknowledgement alone.
     fn poll_frame(&mut self, now: Instant, bare: bool) -> Option<Transmit> {
         loop {
             self.mark_due(now);
@@ -395,7 +396,7 @@ impl Peers {
 }
 
 impl NodeState {
-    /// A local rank requests a group with `peer`, or the peer must learn that there is none.
+    /// A local rank requests a group with `peer`, or the peer must learn that there is no such group.
     pub(super) fn connect_peer(&mut self, peer: SpId, address: &Arc<[u8]>) {
         self.peers.make_link(self.out.now, &self.config, peer);
         let connected = self.peers.change(peer, |peer| {
@@ -448,9 +449,9 @@ impl Endpoint {
         Some(frame)
     }
 
-    /// Moves bulk (fragments, repairs) of the collectives in flight to links that have room. Each link gets one piece
-    /// of the groups in turn (MC-13): while the fabric is full, new bulk waits behind that piece only. Nothing goes to
-    /// other hosts while this host's link has enough to send. Called when all links have sent their messages.
+    /// Moves bulk (fragments, repairs) of the collectives in flight to links that have room. Each link gets one piece,
+    /// from the groups in turn (MC-13). So while the fabric is full, new bulk waits behind a single piece. No bulk goes
+    /// to other hosts while this host's link has enough to send. Called when all links have sent their messages.
     pub(super) fn fill_links(&mut self) {
         let quantum = Quantum::new(&self.node.config, self.node.out.contention);
         let mut targets: SmallVec<[Target; 8]> = SmallVec::new();
@@ -460,7 +461,7 @@ impl Endpoint {
         for (group, _) in self.node.turns.with_repairs() {
             targets.extend(self.groups.get(&group).map(|g| Target::of_frame(g.members.right())));
         }
-        // If a peer has several targets, the longest counts.
+        // If a peer has several targets, the target with the longest message counts.
         targets.sort_unstable_by_key(|target| (target.to, Reverse((target.bytes, target.is_whole))));
         targets.dedup_by_key(|target| target.to);
         let links = targets.len();

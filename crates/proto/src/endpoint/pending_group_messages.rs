@@ -1,7 +1,7 @@
 //! Messages about groups that no local rank has requested yet.
 //!
-//! They are kept within a bound, and for the time limit of requesting a group. A message that is not kept counts as a
-//! violation; steps of the barrier that makes a group are sent again on request
+//! The messages are kept within a bound, and for the time limit of requesting a group. A message that is not kept
+//! counts as a violation; steps of the barrier that makes a group are sent again on request
 //! ([`GroupMessage::RequestStep`](crate::wire::GroupMessage)). Never reads the contents of the messages.
 
 use std::collections::VecDeque;
@@ -17,7 +17,7 @@ const MAX_MESSAGES: usize = 1 << 16;
 pub(super) struct PendingGroupMessages(VecDeque<(Instant, SpId, Message)>);
 
 impl PendingGroupMessages {
-    /// Keeps a message behind those that came before; false if there is no room.
+    /// Keeps a message behind the messages that came before; false if there is no room.
     pub(super) fn keep(&mut self, at: Instant, from: SpId, message: Message) -> bool {
         let fits = self.0.len() < MAX_MESSAGES;
         self.0.extend(fits.then_some((at, from, message)));

@@ -1,15 +1,16 @@
-//! Detects that the service process itself was stopped, or that one turn of it took too long.
+//! Detects that the service process itself was stopped, or that one of its turns took too long.
 //!
 //! The driver passes the time with every event. A timer that is overdue by more than the silence limit shows a stall:
-//! other service processes have given this one up, and name it. So the stall explains losses soon after it, and this
-//! service process names itself to its own ranks. Never breaks a group by itself: the others may have waited longer.
+//! other service processes have given up this service process, and name it. So the stall explains losses soon after it,
+//! and this service process names itself to its own ranks. Never breaks a group by itself: the others may have waited
+//! longer.
 
 use std::time::Duration;
 
 use super::{Endpoint, NodeState};
 use crate::ids::Instant;
 
-/// Others may take this many times their silence limit to show that they gave this service process up.
+/// Other service processes may take this many silence limits to show that they gave up this service process.
 const SHOWN_WITHIN: u32 = 2;
 
 #[derive(Debug, Clone, Copy)]

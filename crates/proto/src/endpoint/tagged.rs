@@ -1,6 +1,6 @@
-//! Routes the tagged messages of groups ([`crate::instance::tagged`]): calls and messages reach the state of their
-//! group, which takes turns with the links while a call is in flight. A fatal error of a recording breaks its group.
-//! Never moves payload.
+//! Routes the tagged messages of groups ([`crate::instance::tagged`]). Calls and messages reach the state of their
+//! group. While a call is in flight, the group takes turns on the links with other groups. A fatal error of a recording
+//! breaks its group. Never moves payload.
 
 use std::sync::Arc;
 
@@ -38,7 +38,7 @@ impl Group {
         }
     }
 
-    /// Messages take turns while a call is in flight.
+    /// Gives the group's messages turns while a tagged call is in flight.
     pub(super) fn update_turns(&mut self, node: &mut NodeState) {
         let (group, calls) = (self.members.handle, self.tagged.in_flight());
         let before = std::mem::replace(&mut self.messages, calls);

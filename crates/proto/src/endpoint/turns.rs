@@ -1,14 +1,14 @@
 //! The order in which groups and their collectives in flight send (MC-13).
 //!
 //! Groups take turns, however many collectives each has in flight. Multicast also goes round the collectives of a
-//! group. A link serves them in the order of their calls, but much shorter messages first. While a call of one group is
-//! small beside the calls of the others ([`SmallCalls`]), all unicast goes in small pieces. This lasts a while longer,
-//! because bytes queued when the next small call comes cannot be taken back. Groups with only large calls move large
-//! pieces: small ones cost processor time without a benefit there.
+//! group. A link serves the collectives in the order of their calls, but much shorter messages first. While a call of
+//! one group is small beside the calls of the others ([`SmallCalls`]), all unicast goes in small pieces. Small pieces
+//! stay in use for a while, because bytes queued when the next small call comes cannot be taken back. Groups with only
+//! large calls move large pieces, because small pieces would cost processor time without a benefit.
 //!
-//! A call counts once a local rank has made it. Before that no local rank waits for it, and no bytes of an exchange are
-//! queued. So ranks that wait in a barrier for a rank with much traffic elsewhere do not slow that traffic. Knows only
-//! the number of bytes.
+//! A call counts once a local rank has made it. Before this first local call no local rank waits, and no bytes of an
+//! exchange are queued. So ranks that wait in a barrier for a rank with much traffic elsewhere do not slow that
+//! traffic. Knows only the number of bytes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
@@ -23,15 +23,15 @@ use crate::multicast::pacing::{Contention, SmallCalls};
 
 use crate::deadlines::Deadlines;
 
-/// For how long a small call that was in flight beside large ones counts after its end.
+/// How long a small call beside large ones still counts after its end.
 const AFTERWARDS: Duration = Duration::from_millis(100);
 
 /// The bytes that a rank's call moves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum CallLoad {
-    /// Bytes that the calls of the other local ranks move, too.
+    /// Bytes that all local ranks wait for together; they move once.
     Shared(u64),
-    /// Blocks of its own, beside the blocks of the other local ranks.
+    /// Bytes of the rank's own blocks, which add to the blocks of the other local ranks.
     Own(u64),
     /// A message or recording, which no other call takes part in.
     Single(u64),
@@ -89,21 +89,21 @@ impl MovedBytes {
 /// One instance's part in the totals over all instances: the next deadline, and what it has to send.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct InstanceSummary {
-    /// When its timer is due.
+    /// When the instance's timer is due.
     pub(super) deadline: Option<Instant>,
-    /// It has chunks to multicast.
+    /// The instance has chunks to multicast.
     pub(super) multicasts: bool,
-    /// It may have repairs for its right neighbour.
+    /// The instance may have repairs for its right neighbour.
     pub(super) repairs: bool,
 }
 
 /// A collective in flight, or all messages of a group.
 #[derive(Debug, Clone, Copy)]
 struct TurnEntry {
-    /// Its place among the instances of its group.
+    /// The place of the instance among the instances of its group.
     turn: u64,
     summary: InstanceSummary,
-    /// The bytes that local ranks wait for, once one has called it.
+    /// The bytes that local ranks wait for, once a local rank has called the instance.
     moved: Option<MovedBytes>,
 }
 
@@ -189,7 +189,7 @@ impl TurnScheduler {
         self.change_group(group, |g| g.instances += 1);
     }
 
-    /// A local rank has called a collective, or messages, with turns; other calls are ignored.
+    /// A local rank has called a collective, or messages. Calls without a turn are ignored.
     pub(super) fn load(&mut self, group: GroupHandle, instance: InstanceId, load: CallLoad) {
         let Some(found) = self.instances.get_mut(&(group, instance)) else { return };
         let before = found.moved;
@@ -245,7 +245,8 @@ impl TurnScheduler {
         self.deadlines.first()
     }
 
-    /// The next instance whose timer is due. Its next deadline must be [noted](Self::note) afterwards.
+    /// The next instance whose timer is due. The caller must [note](Self::note) the next deadline of the instance
+    /// afterwards.
     pub(super) fn pop_due(&mut self, now: Instant) -> Option<(GroupHandle, InstanceId)> {
         let due = self.deadlines.pop_due(now)?;
         self.instances.get_mut(&due).into_iter().for_each(|found| found.summary.deadline = None);
@@ -305,7 +306,7 @@ impl TurnScheduler {
         self.repairs.range(all).map(|(_, _, instance)| *instance)
     }
 
-    /// Groups with bulk or repairs in the order of their turns, when `last` had the last one.
+    /// Groups with bulk or repairs in the order of their turns, if `last` had the last turn.
     pub(super) fn bulk_after(&self, last: Option<GroupHandle>) -> SmallVec<[GroupHandle; 4]> {
         let mut groups: SmallVec<[GroupHandle; 4]> = self.transfers.iter().copied().collect();
         groups.extend(self.repairs.iter().map(|(group, ..)| *group));
@@ -318,7 +319,7 @@ impl TurnScheduler {
         !self.multicasting.is_empty()
     }
 
-    /// The next collective that may multicast; it gets the turn.
+    /// The next collective that may multicast. This collective gets the turn.
     pub(super) fn next_multicast(&mut self) -> Option<(GroupHandle, InstanceId)> {
         let (group, _, instance) = after(&self.multicasting, self.last).next()?;
         self.last = Some(group);
@@ -373,7 +374,7 @@ mod tests {
 
     const LARGE: u64 = 4 << 20;
 
-    /// Groups in flight by what their calls move, each with one collective.
+    /// Groups in flight, each with one collective that has one of these loads.
     fn in_flight(loads: &[CallLoad]) -> TurnScheduler {
         let mut turns = TurnScheduler::new(SmallCalls::new(&Config::default()));
         for (load, group) in loads.iter().zip(1..) {

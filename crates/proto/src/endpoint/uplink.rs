@@ -1,11 +1,11 @@
 //! Estimates the bulk that the fabric has accepted but the host's link has not sent yet.
 //!
-//! Later frames wait behind bulk in the fabric. A request for more is late then, and so are the bytes that answer it. A
-//! host whose link sends at full rate would receive at less, and late callers would stay behind. So bulk waits in the
-//! machine, behind requests, while the link has enough to send (SP-5).
+//! Later frames wait behind bulk in the fabric. A request that waits there is late, and so are the bytes that answer
+//! the request. A host whose link sends at full rate would receive at a lower rate, and late callers would stay behind.
+//! So bulk waits in the machine, behind requests, while the link has enough to send (SP-5).
 //!
-//! This is only an estimate, from the configured rate of the link and from acknowledgements. A link that turns out to
-//! be faster, like links of virtual machines, counts as faster from then on. Never does IO, never sees payload.
+//! The result is only an estimate, from the configured rate of the link and from acknowledgements. A link that turns
+//! out to be faster, like links of virtual machines, counts as faster from then on. Never does IO, never sees payload.
 
 use std::time::Duration;
 
@@ -14,8 +14,9 @@ use crate::ids::Instant;
 use crate::multicast::pacing::transfer_time;
 use crate::transfer::Target;
 
-/// Bytes on the link, as time, above which it is shut: enough while the machine suspends a service process. With 1 ms,
-/// all-to-alls of eight service processes on two cores took a tenth longer.
+/// The link is shut to more bulk while its queued bytes take longer than this. The limit covers the time for which the
+/// machine suspends a service process. With 1 ms, all-to-alls of eight service processes on two cores took a tenth
+/// longer.
 const QUEUED: Duration = Duration::from_micros(1500);
 /// The limit when the only bulk is a whole message for one neighbour, as in a ring. The other neighbour waits for
 /// acknowledgements, which are queued behind the message. With 1.5 ms a ring of four hosts takes 5 % longer.
@@ -31,7 +32,7 @@ pub(super) struct Uplink {
     leaves: Instant,
     /// Since when the link has always had something to send.
     busy_since: Instant,
-    /// By how much the bytes sent since then have left before their time.
+    /// By how much the bytes sent since `busy_since` have left before the estimated time.
     early: Duration,
     /// Bulk waits for the link.
     pub(super) is_awaited: bool,

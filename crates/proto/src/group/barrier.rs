@@ -1,8 +1,8 @@
 //! The dissemination barrier among the service processes of a group (MC-4), for any number `n` of them.
 //!
-//! `ceil(log2 n)` rounds; in round `k` a member sends to the one `2^k` behind it and waits for the one `2^k` before it.
-//! Unlike recursive doubling, no member stays outside when `n` is no power of two. So every member receives news of a
-//! barrier that others have entered, and can stand in for its late ranks.
+//! There are `ceil(log2 n)` rounds. In round `k` a member sends to the member `2^k` behind it, and waits for the member
+//! `2^k` before it. Unlike recursive doubling, no member stays outside when `n` is no power of two. So every member
+//! receives a message of a barrier that others have entered, and can stand in for its own late ranks.
 //!
 //! | state | enter | message | next |
 //! |---|---|---|---|
@@ -43,7 +43,7 @@ impl Barrier {
         self.state == BarrierState::Done
     }
 
-    /// The member whose message is waited for.
+    /// The member that this member waits for.
     pub(crate) fn awaited(&self) -> Option<u32> {
         match self.state {
             BarrierState::Round(k) => Some((self.me + self.n - (1 << k)) % self.n),
@@ -59,13 +59,13 @@ impl Barrier {
         }
     }
 
-    /// The round in which `from` sends a message to `to`, of `n` members, if there is one.
+    /// The round, if any, in which `from` sends a message to `to`; `n` is the number of members.
     pub fn round_between(n: u32, from: u32, to: u32) -> Option<u8> {
         let distance = (to + n - from) % n;
         distance.is_power_of_two().then(|| distance.ilog2() as u8)
     }
 
-    /// The round whose message was sent to `member`, if one was.
+    /// The round in which a message was sent to `member`, if any.
     pub(crate) fn sent_to(&self, member: u32) -> Option<u8> {
         let begun = match self.state {
             BarrierState::Outside => 0,
@@ -82,7 +82,7 @@ impl Barrier {
     /// This member is ready. Messages to send are appended to `out` as (member, round).
     ///
     /// # Panics
-    /// When it has entered before.
+    /// When this member has entered before.
     pub fn enter(&mut self, out: &mut Vec<(u32, u8)>) {
         assert!(self.state == BarrierState::Outside, "a member enters once");
         self.start_round(0, out);
@@ -161,7 +161,7 @@ mod tests {
         assert_eq!((b.awaited(), b.handle(3, 1, &mut out), b.done()), (Some(3), true, true));
     }
 
-    /// SP-6: a member that has not entered receives messages of members that have.
+    /// SP-6: a member that has not entered receives messages of members that have entered.
     #[test]
     fn missing_member_still_receives_the_steps_of_others() {
         for n in 2..=33u32 {

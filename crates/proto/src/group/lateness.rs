@@ -1,9 +1,10 @@
 //! Detects collectives that take too long, and the ranks that have not called them (SP-9).
 //!
 //! Lateness is no error. A collective that a local rank waits for is examined when the watchdog's time has passed since
-//! its first news ([`crate::Config::watchdog`]), then at doubling times. It is also examined once when the deadline of
-//! a rank's call has passed ([`crate::PostedCall::deadline`]); only a deadline makes lateness an error. The examination
-//! queries all other service processes of the group for their ranks that have not called.
+//! the first news of the collective ([`crate::Config::watchdog`]), then at doubling times. A collective is also
+//! examined once when the deadline of a rank's call has passed ([`crate::PostedCall::deadline`]); only a deadline makes
+//! lateness an error. The examination queries all other service processes of the group for their ranks that have not
+//! called.
 //!
 //! | state | event | next |
 //! |---|---|---|
@@ -92,7 +93,7 @@ impl LatenessWatch {
         Some(WatchAction::Query)
     }
 
-    /// The next report is due at twice the age; a deadline counts once.
+    /// The next report is due at twice the age of the collective; a deadline counts once.
     fn rearm(&mut self, now: Instant) {
         self.deadline = self.deadline.filter(|(at, _)| *at > now);
         if let Some(at) = self.report_at.filter(|at| *at <= now) {

@@ -2,8 +2,8 @@
 //!
 //! Service processes are numbered host by host. Hosts, and siblings on one host, are in the order of their lowest
 //! ranks; the ring of recovery and the barriers use these numbers. So a loss on a host's link is repaired over that
-//! link once: the first sibling requests from the host before, the others from one another (MC-6, SP-8). Invariant:
-//! equal on all members but for `me` and `reach`.
+//! link once: the first sibling requests from the host before, the other siblings request from one another (MC-6,
+//! SP-8). Invariant: all members agree, except on `me`, `reach` and other local state.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::Hasher;
@@ -29,7 +29,7 @@ pub(crate) struct Members {
     pub(crate) key: MulticastKey,
     pub(crate) fingerprint: u64,
     pub(crate) sps: Vec<SpId>,
-    /// The index of each in `sps`, by ID.
+    /// The index in `sps` of each service process, by ID.
     places: Vec<(SpId, u32)>,
     /// Which of `sps` serves each rank.
     pub(crate) of_rank: Vec<u32>,
@@ -56,10 +56,10 @@ pub(crate) struct Members {
     pub(crate) channels: Vec<MulticastChannel>,
     /// Recovery timer, adapted to how many repairs turn out unnecessary.
     pub(crate) patience: Duration,
-    /// The last instance that may begin now. 0 before the group is made: if a member's link breaks then, messages of
-    /// the making continue over another link, but no instance does.
+    /// The last instance that may begin now. 0 before the group is made: if a link breaks while the group is being
+    /// made, messages of the making continue over another link, but instances do not.
     pub(crate) window_end: u64,
-    /// Instances that wait for scratch. They get it in this order, so that no two wait for each other.
+    /// Instances that wait for scratch. Instances get scratch in this order, so that no two wait for each other.
     pub(crate) waiting_for_scratch: BTreeSet<InstanceId>,
     /// How many instances hold scratch of the quota for calls.
     pub(crate) holding_scratch: u32,
@@ -74,7 +74,7 @@ impl Members {
         MEMBER_BYTES * u64::from(self.ranks())
     }
 
-    /// The members of `spec` seen from `me`, or what is wrong with it.
+    /// The members of `spec` seen from `me`, or the reason why `spec` is invalid.
     pub(crate) fn new(spec: &GroupSpec, me: SpId, config: &Config) -> Result<Self, &'static str> {
         if spec.members.is_empty() {
             return Err("it has no ranks");
@@ -159,7 +159,7 @@ impl Members {
         &self.engines[self.of_rank[rank.0 as usize] as usize]
     }
 
-    /// The tag of a message between engines: secret, and different for calls that differ in anything.
+    /// The tag of a message between engines. The tag is secret; calls that differ in anything have different tags.
     pub(crate) fn engine_tag(
         &self,
         instance: InstanceId,
@@ -230,7 +230,7 @@ fn by_host(spec: &GroupSpec) -> Vec<Vec<SpId>> {
     hosts
 }
 
-/// Equal for equal (set of service processes, subgroup).
+/// The channel of a subgroup. Equal sets of service processes with equal subgroups have equal channels.
 fn channel(sps: &[SpId], subgroup: u16) -> MulticastChannel {
     use std::hash::Hasher;
     let mut sorted = sps.to_vec();

@@ -6,7 +6,7 @@ use crate::ids::SpId;
 use crate::interface::Milestone;
 use crate::wire::{InstanceMessage, MAX_BLOCKS, Message};
 
-/// The violation of a step that its sender does not send to this member.
+/// The violation when a step comes from a member that does not send this step here.
 pub(super) const OTHER_STEP: &str = "a step of the ready barrier that another member sends";
 
 impl Instance {
@@ -63,7 +63,7 @@ impl Instance {
         }
     }
 
-    /// Sends `to` the sizes of the blocks, so that it can stand in for its ranks. False without agreed sizes.
+    /// Sends `to` the sizes of the blocks, so that `to` can stand in for its ranks. Fails without agreed sizes.
     pub(crate) fn send_sizes(&self, cx: &mut Context<'_>, to: SpId) -> Result<(), Rejection> {
         let extents = self.extents.as_ref().ok_or("a request for sizes that are not known here")?;
         let sizes: Vec<u64> = extents.sizes().collect();

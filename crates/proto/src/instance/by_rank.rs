@@ -1,7 +1,7 @@
 //! A map from ranks to values that holds nearly all ranks, or only one.
 //!
-//! Invariants: ranks ascend. The cost of a look-up depends on the number of missing ranks between the others, never on
-//! the number of present ones.
+//! Invariants: ranks ascend. The cost of a look-up depends on the number of ranks missing between present ranks, never
+//! on the number of present ranks.
 
 use outboard_plan::Rank;
 

@@ -1,6 +1,7 @@
-//! Small calls (MC-9): no barrier before them and no handshake behind. A message carries its bytes and the signature,
-//! so it may be the first news of the call. If its receiver has not called it is staged, or stays with its source when
-//! there is no room. The source is done with it when the window of the receiver has reached the call.
+//! Small calls (MC-9): no barrier before the call and no handshake behind it. A message carries its bytes and the
+//! signature, so it may be the first news of the call. A message whose receiver has not called is staged, or stays with
+//! its source when there is no room. The source is done with the message when the window of the receiver has reached
+//! the call.
 //!
 //! Scratch is taken when all local ranks have called or have a stand-in: only steps that need scratch wait for it.
 
@@ -31,7 +32,8 @@ impl Instance {
         Ok(())
     }
 
-    /// A mismatch with `gone`, in bytes of the signature: a message may have several blocks, or a part of one.
+    /// The error if a message has no other end because `gone` has left. The error names the bytes of the signature,
+    /// since a message may have several blocks, or a part of one block.
     pub(super) fn unmatched_eager(&self, cx: &Context<'_>, gone: Rank) -> Option<CollectiveError> {
         let mut error = cx.transfer.unanswered(self.id, gone)?;
         if let CollectiveError::Block { sent, expected, .. } = &mut error

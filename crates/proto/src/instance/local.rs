@@ -29,9 +29,9 @@ pub(super) struct Local {
     pub(super) blocked: Vec<OpId>,
     /// Receives that wait for memory.
     pub(super) unposted: Vec<OpId>,
-    /// Its list, while the engine has it.
+    /// The rank's list, while the engine has it.
     pub(super) offloaded_list: Option<OffloadedList>,
-    /// Start of its scratch, once taken.
+    /// Start of the rank's scratch, once taken.
     pub(super) scratch: Option<(StagingId, u64)>,
 }
 
@@ -63,8 +63,8 @@ impl Local {
         matches!(self.presence, Presence::Absent { .. })
     }
 
-    /// The memory of a span of this rank, if it can be used now. A span of the output lies within one block of the
-    /// extents. Where pairs agree on the sizes, the program has the offsets of the call itself.
+    /// The memory of a span of this rank, if the memory can be used now. A span of the output lies within one block of
+    /// the extents. Without extents, where pairs agree on the sizes, the program has the offsets of the call itself.
     pub(super) fn memory(&self, extents: Option<&Extents>, span: Span) -> Option<MemRef> {
         let Span { buffer, offset, len } = span;
         let Some(extents) = extents else {
@@ -73,12 +73,12 @@ impl Local {
             return Some(MemRef { region, offset, len });
         };
         if len == 0 {
-            // An empty piece is never accessed; but an empty input must mean that the rank has called.
+            // No memory is needed for an empty span. But an empty input counts as usable only once the rank has called.
             let is_there = buffer != Buffer::Input || self.call().is_some();
             return is_there.then_some(MemRef { region: MemRegion::Staging(StagingId(0)), offset: 0, len: 0 });
         }
         let (region, offset) = match (&self.presence, buffer) {
-            // The service refuses such a call where it is not allowed.
+            // The service refuses such an in-place call where the kind of call does not allow it.
             (Presence::Called(call, _), Buffer::Output) if call.in_place && keeps_input(call) => {
                 (MemRegion::Input(call.id), extents.block(self.rank).offset + offset)
             }

@@ -7,12 +7,12 @@
 //!
 //! | a local rank's list is | event | next |
 //! |---|---|---|
-//! | absent | its call, behind the window | with the engine: its bytes are copied to memory of the service process |
-//! | with the engine | its end | done: received bytes are copied to the rank |
+//! | absent | the rank's call, behind the window | with the engine: its bytes are copied to the service process |
+//! | with the engine | the engine completes the list | done: received bytes are copied to the rank |
 //! | with the engine | the end of the instance by an error | done: the driver withdraws the list |
 //!
-//! Invariant: the engine never gets a rank's memory, which may be unmapped while it works. All members agree on which
-//! calls the engine executes, by `PlanChoice::choose`. Such calls have no stand-in.
+//! Invariant: the engine never gets a rank's memory, which may be unmapped while the engine works. All members agree on
+//! which calls the engine executes, by `PlanChoice::choose`. Such calls have no stand-in.
 
 use std::time::Duration;
 
@@ -155,7 +155,8 @@ impl Instance {
         self.locals.iter().position(offloaded_list)
     }
 
-    /// Notifies the others of a long call: a rank with a different call does not wait for messages of this one.
+    /// Notifies the other members of a long call. A rank with a different call would not detect the mismatch by itself,
+    /// because it does not wait for messages of this call.
     pub(super) fn notify_offloaded(&mut self, cx: &mut Context<'_>) {
         if self.notify_at.is_none_or(|at| at > cx.out.now) {
             return;

@@ -1,5 +1,5 @@
-//! Instances without a barrier (SP-5): all-to-alls, and gathers and scatters. These are all-to-alls in which every rank
-//! but the root has one block, so that ranks wait for the root only.
+//! Instances without a barrier (SP-5): all-to-alls, gathers and scatters. A gather or scatter is an all-to-all in which
+//! every rank but the root has one block, so that ranks wait for the root only.
 //!
 //! Ranks exchange as they come: a calling rank passes its sends and receives to the [transfers](crate::transfer) of the
 //! group. Blocks for a rank that has not called wait in the memory of their sources. After too long a wait they are
@@ -17,7 +17,7 @@ use crate::interface::{BlockSizes, CallClass, CallMovement, ExchangePairs, Miles
 use crate::transfer::MessageName;
 use crate::wire::{EarlyCts, Rts, Scope, TransferMessage};
 
-/// The caller's program. Its blocks have been checked; they are even, or as the call describes them.
+/// The caller's program. The blocks of the call have been checked. Blocks are even unless the call describes them.
 pub(super) fn program(call: &PostedCall, ranks: u32) -> Program {
     let blocks = call.blocks.clone().or_else(|| even_blocks(call, ranks).map(Arc::new));
     let program = blocks.and_then(|blocks| alltoall(Algorithm::Pull, ranks, call.rank, &blocks).ok());
@@ -80,7 +80,7 @@ impl Instance {
         }
     }
 
-    /// Stages blocks for absent ranks, or schedules that.
+    /// Stages blocks for absent ranks, or schedules the staging.
     fn stage_for_absent(&mut self, cx: &mut Context<'_>) {
         if !self.running() {
             return;
@@ -103,7 +103,7 @@ impl Instance {
         self.locals.iter().filter(wanted).map(|local| local.rank)
     }
 
-    /// The time of absent ranks is over: they have a stand-in from now on.
+    /// The wait for absent ranks is over: absent ranks have a stand-in from now on.
     pub(super) fn stand_in_pairs(&mut self, cx: &mut Context<'_>) {
         if !std::mem::replace(&mut self.has_stand_ins, true) {
             self.wanted().for_each(|rank| cx.out.step(cx.members.handle, self.id, Milestone::StoodIn(rank)));

@@ -44,7 +44,7 @@ impl<'a> Terrain<'a> {
 pub(crate) struct PlanChoice {
     choice: Choice,
     topology: Topology,
-    /// No message is worth a barrier.
+    /// All messages are too small to be worth a barrier.
     small: bool,
     offloaded: bool,
 }
@@ -73,7 +73,8 @@ impl PlanChoice {
         }
     }
 
-    /// The layout for engines beside service processes, if they support the call. A single service process needs none.
+    /// The layout for engines beside service processes, if they support the call. A single service process needs no
+    /// engine.
     fn deferred(signature: Signature, members: &Members, config: &Config) -> Option<PlanChoice> {
         config.deferred.as_ref().filter(|_| members.sps.len() > 1)?;
         let terrain = Terrain::of(members);
@@ -83,12 +84,12 @@ impl PlanChoice {
         Some(PlanChoice { choice, topology: Topology::flat(ranks), small: false, offloaded: true })
     }
 
-    /// Whether pairs of ranks execute it, without a barrier (SP-5).
+    /// Whether pairs of ranks execute the call, without a barrier (SP-5).
     pub(crate) fn pulls(&self) -> bool {
         !self.offloaded && self.choice.pulls()
     }
 
-    /// The guarantees for its programs, unless pairs execute it.
+    /// The guarantees for the programs of the call, unless pairs of ranks execute the call.
     pub(super) fn policy(&self) -> Policy {
         match (self.offloaded, self.small) {
             (true, _) => Policy::Offloaded,
@@ -121,7 +122,8 @@ fn case(signature: Signature, terrain: Terrain<'_>, multicast: bool) -> Case {
     Case { collective, ranks: terrain.ranks, hosts: terrain.hosts, bytes, multicast, links: terrain.links }
 }
 
-/// The choice with the subgroups of the settings, and with their chains if it leaves them open (MC-8, MC-10).
+/// The choice with the subgroups of the settings, and with the chains of the settings if the choice leaves the chains
+/// open (MC-8, MC-10).
 fn with_settings(choice: Choice, terrain: Terrain<'_>, config: &Config) -> Choice {
     let asked = match choice.algorithm() {
         Algorithm::Multicast { chains, .. } if chains > 0 => chains,

@@ -20,7 +20,7 @@ use crate::multicast::pacing::LinkShare;
 use crate::transfer::Bulk;
 use crate::wire::{DatagramHeader, InstanceMessage, MAX_RANGES, MAX_SOURCES, Message, MulticastMessage};
 
-/// Longest patience: even a slower host is not waited for longer.
+/// Longest patience: the wait for an even slower host is no longer.
 const MAX_PATIENCE: Duration = Duration::from_millis(64);
 /// Most NAKs of one instance that the links have not delivered.
 const MAX_UNACKNOWLEDGED_NAKS: u32 = 32;
@@ -34,7 +34,7 @@ pub(crate) struct ChunkBatch {
     pub(crate) memory: MemRef,
 }
 
-/// The multicast blocks that an instance sends and receives; none by default.
+/// The multicast blocks that an instance sends and receives; no blocks by default.
 #[derive(Debug, Default)]
 pub(super) struct Multicasts {
     /// By the rank that multicasts the block. Empty when nothing is multicast between hosts.
@@ -43,7 +43,8 @@ pub(super) struct Multicasts {
     shares: Shares,
     /// Blocks of other hosts that are not whole here.
     leaves_missing: u32,
-    /// The left neighbour has not been notified that nothing is missing here; the right one has not notified us.
+    /// `owes_complete`: the left neighbour has not been notified that nothing is missing here. `right_lacks`: the right
+    /// neighbour has not sent that notification.
     owes_complete: bool,
     right_lacks: bool,
     /// Blocks that may have chunks to serve to the right neighbour.
@@ -52,11 +53,11 @@ pub(super) struct Multicasts {
     unacknowledged_naks: u32,
     pending_haves: Vec<Rank>,
     have_at: Option<Instant>,
-    /// When its own blocks begin to leave, if not yet.
+    /// When the blocks of local ranks begin to leave; `None` if they may leave.
     start_at: Option<Instant>,
-    /// When to check which block.
+    /// When to check each block for losses.
     checks: Deadlines<Rank>,
-    /// Batches that the driver has and has not finished.
+    /// Batches that the driver has received but not finished.
     outstanding: u32,
 }
 
@@ -116,7 +117,7 @@ impl Multicasts {
         (self.have_at, self.start_at) = (None, None);
     }
 
-    /// When [`Instance::check`] is due. With too many NAKs outstanding, the next acknowledgement triggers it.
+    /// When [`Instance::check`] is due. With too many NAKs outstanding, the next acknowledgement triggers the check.
     fn check_at(&self) -> Option<Instant> {
         self.checks.first().filter(|_| self.unacknowledged_naks < MAX_UNACKNOWLEDGED_NAKS)
     }
@@ -133,7 +134,7 @@ impl Multicasts {
     }
 }
 
-/// The ranks that multicast between hosts, their bytes, and whether they are local. None with one service process.
+/// The ranks that multicast between hosts, their bytes, and whether they are local. No ranks with one service process.
 fn roots<'a>(cx: &'a Context<'_>, run: &'a ProgramRun) -> impl Iterator<Item = (Rank, u64, bool)> + 'a {
     let here = |r: Rank| cx.members.sp_of(r) == cx.members.sps[cx.members.me as usize];
     run.multicast_roots().filter(|_| cx.members.sps.len() > 1).map(move |(r, bytes)| (r, bytes, here(r)))
@@ -284,7 +285,7 @@ impl Instance {
         Ok(())
     }
 
-    /// New chunks may be requested by the right neighbour.
+    /// Notes that the block may have new chunks that the right neighbour has requested.
     fn note_repairs(&mut self, source: Rank) {
         if self.block(source).has_repair() {
             self.multicast.serving.insert(source.0);
@@ -382,7 +383,7 @@ impl Instance {
         }
     }
 
-    /// Requests the missing chunks of blocks whose check is due from the left neighbour (MC-5).
+    /// Requests missing chunks from the left neighbour, for all blocks whose check is due (MC-5).
     pub(super) fn check(&mut self, cx: &mut Context<'_>) {
         let (now, left) = (cx.out.now, cx.members.left());
         while self.multicast.unacknowledged_naks < MAX_UNACKNOWLEDGED_NAKS
@@ -402,7 +403,7 @@ impl Instance {
         self.multicast.unacknowledged_naks -= 1;
     }
 
-    /// Checks that a peer can miss these chunks. As for datagrams, none does before the barrier was entered.
+    /// Checks that a peer can miss these chunks. As with datagrams, no peer can before the barrier was entered here.
     fn check_ranges(&self, source: Rank, ranges: &[(u32, u32)]) -> Result<(), Rejection> {
         Rejection::unless(!matches!(self.phase, InstancePhase::Gathering), "chunks before the ready barrier")?;
         let block = self.multicast.blocks.get(source).ok_or("chunks of a rank that multicasts nothing here")?;
@@ -455,7 +456,7 @@ impl Instance {
         Ok(())
     }
 
-    /// Chunks of the left neighbour, run after run in one payload.
+    /// A repair from the left neighbour. The chunks lie run after run in one payload.
     fn handle_repair(
         &mut self,
         cx: &mut Context<'_>,

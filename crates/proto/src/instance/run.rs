@@ -22,7 +22,7 @@ pub(crate) struct ProgramGraph {
     program: Arc<Program>,
     /// Number of steps that each step waits for.
     waits: Vec<u32>,
-    /// By step: the start of its followers in `dependents`, and the end of all at last.
+    /// By step: the start of its followers in `dependents`. The last entry is the end of `dependents`.
     begins: Vec<u32>,
     dependents: Vec<OpId>,
     multicasts: ByRank<(OpId, Span)>,
@@ -39,7 +39,7 @@ impl ProgramGraph {
             end += *begin;
             *begin = end;
         }
-        // Filled from the end, so that each list begins where the one before it ends.
+        // Filled from the end, so that each list begins where the previous list ends.
         let mut dependents = vec![OpId(0); end as usize];
         for (i, step) in steps.iter().enumerate().rev() {
             for before in &step.after {
@@ -65,7 +65,7 @@ impl ProgramGraph {
     }
 }
 
-/// Approximate bytes of a step: itself, its place in the graph and its memory, in two pieces at most.
+/// Approximate bytes of a step: the step, its entry in the graph, and its memory, which has two pieces at most.
 const STEP_BYTES: u64 = 160;
 /// Approximate bytes of each dependency of a step.
 const AFTER_BYTES: u64 = 8;
@@ -110,12 +110,12 @@ impl ProgramRun {
         !self.ready.is_empty()
     }
 
-    /// Removes and returns a step that may start. It counts as started.
+    /// Removes and returns a step that may start. The step counts as started.
     pub fn next_ready(&mut self) -> Option<OpId> {
         self.ready.pop_front()
     }
 
-    /// Makes started steps ready again that could not be done yet.
+    /// Makes steps ready again that were started and could not be done yet.
     pub(crate) fn retry(&mut self, steps: Vec<OpId>) {
         self.ready.extend(steps.into_iter().filter(|s| !self.done[s.0 as usize]));
     }
@@ -123,7 +123,7 @@ impl ProgramRun {
     /// Marks a step as done.
     ///
     /// # Panics
-    /// When it was done before, or follows a step that is not done.
+    /// When the step was done before, or follows a step that is not done.
     pub fn complete(&mut self, id: OpId) {
         let i = id.0 as usize;
         assert!(!self.done[i] && self.waits[i] == 0, "a step completes once, after those it follows");

@@ -1,5 +1,5 @@
-//! Scratch of the local ranks' programs: memory of the service process. It is taken once for a collective before its
-//! barrier is entered, so that every message has a place (MC-4), and freed at the end.
+//! Scratch of the local ranks' programs: memory of the service process. A collective takes scratch once, before its
+//! barrier is entered, so that every message has a place (MC-4), and frees the scratch at the end.
 //!
 //! | state | event | next |
 //! |---|---|---|
@@ -9,8 +9,8 @@
 //! | Wanted, Taken | the end of the collective | Unneeded |
 //!
 //! Invariants: on every host the instances of a group take scratch in their order, so two of them never wait for each
-//! other. An instance that all local ranks have called waits neither for another group nor for memory of late ranks:
-//! either may be waiting for the instance.
+//! other. An instance that all local ranks have called waits neither for another group nor for memory of late ranks,
+//! because both may be waiting for the instance.
 
 use super::{Context, Instance, Local};
 use crate::effects::{Quota, Staging};
@@ -111,8 +111,8 @@ impl Instance {
     }
 
     /// Takes the scratch of a collective that all local ranks have called. False, with a retry later, while other
-    /// instances of the group come first or hold a part of the quota, which they free at their end. Fails where other
-    /// groups hold it.
+    /// instances of the group come first or hold a part of the quota: these instances free the quota at their end.
+    /// Fails if only other groups hold the quota.
     pub(super) fn allocate_own_scratch(&mut self, cx: &mut Context<'_>) -> Result<bool, CollectiveError> {
         if self.allocate_scratch(cx, Quota::Calls) {
             return Ok(true);

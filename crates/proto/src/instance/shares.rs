@@ -1,8 +1,8 @@
 //! How the roots of a collective share the receive links.
 //!
-//! Blocks of one size share them evenly. Where sizes differ, a larger sender sends faster, so that all end together and
-//! the links stay full to the end. A service process with `w` of `T` bytes sends at `B * w / (T - t)`; the host with
-//! the fewest bytes sends `t`. (MC-8 for blocks of any size.)
+//! Roots with blocks of one size share the links evenly. With different sizes a larger sender sends faster, so that all
+//! end together and the links stay full to the end. A service process with `w` of `T` bytes sends at `B * w / (T - t)`,
+//! where `t` is the bytes of the host with the fewest. (MC-8 for blocks of any size.)
 
 use outboard_plan::{Extents, Rank};
 

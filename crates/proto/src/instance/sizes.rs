@@ -1,8 +1,8 @@
 //! An allgatherv or uneven reduce-scatter that this service process knows without the sizes of the blocks.
 //!
 //! A local call brings the sizes. If no local rank calls for a while, the sizes are requested so that this service
-//! process can stand in (SP-6). The request goes to the service process that sent the news of the call. Otherwise the
-//! list is not sent, since every rank knows it.
+//! process can stand in (SP-6). The request goes to the service process that sent the news of the call. Without a
+//! request the list of sizes is not sent, since every rank knows it.
 //!
 //! | state | event | next |
 //! |---|---|---|
@@ -68,8 +68,8 @@ impl Instance {
         }
     }
 
-    /// The next of the requested sizes, from rank `first` on. Returns all sizes once all have come, `None` when a rank
-    /// has brought them in the meantime, and an error when they are invalid.
+    /// Handles the next requested sizes, from rank `first` on. Returns all sizes once all have come, else `None`. Also
+    /// `None` when a local rank has brought the sizes in the meantime. Invalid sizes are an error.
     pub(crate) fn handle_sizes(
         &mut self,
         ranks: u32,

@@ -1,7 +1,7 @@
 //! Executes the steps of a collective: starts the ready ones and keeps the blocked ones.
 //!
-//! All ranks of one host together have many steps, so they are run like recordings: a limited number at once, and the
-//! rest at the next timeout ([`Allowance`](crate::effects::Allowance)).
+//! All ranks of one host together have many steps, so the steps are run like recordings: a limited number of steps at
+//! once, and the rest at the next timeout ([`Allowance`](crate::effects::Allowance)).
 
 use outboard_plan::{Buffer, Op, OpId, Span};
 
@@ -14,7 +14,7 @@ impl Instance {
     pub(super) fn advance(&mut self, cx: &mut Context<'_>) {
         // Without a barrier steps start when their rank has called and the window is open.
         if self.is_active() && !matches!(self.policy, Policy::Pairs | Policy::Offloaded) {
-            // A step of one local rank may make a step of an earlier one ready.
+            // A step of one local rank may make a step of an earlier local rank ready.
             while let Some(i) = self.locals.iter().position(|l| l.run.has_ready())
                 && cx.out.allowance.is_left()
             {
@@ -53,7 +53,7 @@ impl Instance {
                 local.run.complete(id);
             }
             Op::Send { to, .. } => {
-                // Until all are ready no byte leaves for other hosts.
+                // No byte leaves for other hosts until all service processes are ready.
                 let may_leave = self.running() || cx.members.local(to).is_some();
                 let Some(message) = self.outbound(i, id).filter(|_| may_leave) else { return false };
                 let origin = self.origin();

@@ -1,11 +1,12 @@
 //! Tagged messages between ranks of one group, at one service process: single ones and recorded groups (GP-1, GP-2).
 //!
-//! A single send or receive is one step: the call passes it to the transfers, without a program. A recorded group is
-//! the program that its rank has recorded and that is kept here, so that a further call brings nothing but its number
-//! (GP-5). Each call of a recording runs its program independently ([`ProgramRun`]): it does the ready steps and never
-//! blocks, so calls that need each other's progress get it (GP-6). The work done at once is bounded, so that other
-//! calls have their turns; large copies are ordered piece by piece. A local barrier consists of the dependencies of the
-//! steps after it; its arrival counters are the steps that have not completed.
+//! A single send or receive is one step: the call passes it to the transfers, without a program. A recorded group is a
+//! program that its rank has recorded. The program is kept here, so that a further call carries nothing but the number
+//! of the recording (GP-5). Each call of a recording runs the program independently ([`ProgramRun`]). A call does its
+//! ready steps and never blocks, so calls that need each other's progress get it (GP-6). The work done at once is
+//! bounded, so that other calls have their turns; large copies are ordered piece by piece. In a recording, a local
+//! barrier is the set of dependencies of the steps after it. The steps that have not completed serve as its arrival
+//! counter.
 //!
 //! Ranks may call their recordings in any order, each at its own time. Both ends count the calls of a recording, and
 //! the count is a part of the messages' names ([`MessageName`]).
@@ -44,7 +45,7 @@ struct Recorded {
     recording: Arc<Recording>,
     graph: Arc<ProgramGraph>,
     ordinals: Arc<[u32]>,
-    /// Bytes of its tables.
+    /// Bytes of the recording's tables.
     bytes: u64,
     /// Number of calls that have begun.
     calls: u64,
@@ -63,7 +64,7 @@ struct Active {
 /// The remaining work of a running call.
 #[derive(Debug)]
 enum Steps {
-    /// The transfers have its only message.
+    /// A single message, which the transfers have.
     Single,
     Recorded(Box<RecordedRun>),
 }
@@ -77,7 +78,7 @@ struct RecordedRun {
     recording: Arc<Recording>,
     ordinals: Arc<[u32]>,
     run: ProgramRun,
-    /// A step that is partly ordered, and its ordered bytes.
+    /// A step whose pieces are partly ordered, and the number of ordered bytes.
     begun: Option<(OpId, u64)>,
 }
 
@@ -277,7 +278,7 @@ impl TaggedCalls {
         }
     }
 
-    /// A step that sends or receives has ended. A single message ends with it. An error in a recording breaks the
+    /// A step that sends or receives has ended. A single message ends with its step. An error in a recording breaks the
     /// group, since everything that depends on the step would never end.
     pub(crate) fn complete(
         &mut self,
@@ -307,7 +308,8 @@ impl TaggedCalls {
         }
     }
 
-    /// `rank` takes part in nothing any more: everything that needs it fails. A local rank's recordings are dropped.
+    /// `rank` takes part in nothing any more: everything that needs the rank fails. A local rank's recordings are
+    /// dropped.
     pub(crate) fn cancel_rank(&mut self, cx: &mut Context<'_>, rank: Rank) {
         if cx.members.local(rank).is_some() {
             self.end_all_of(cx, rank, &CollectiveError::RankLost(rank));

@@ -55,7 +55,7 @@ impl RoundTrip {
         self.last_received.is_some()
     }
 
-    /// The smoothed average, once one was measured.
+    /// The smoothed average, once a round trip was measured.
     pub(super) fn smoothed(&self) -> Option<Duration> {
         self.smoothed
     }

@@ -1,7 +1,7 @@
 //! Serial-number arithmetic: short counters on the wire, 64-bit inside (RFC 1982 in spirit).
 //!
-//! A counter of `w` bits is expanded to the 64-bit value nearest to a known one. Correct while both ends differ by
-//! less than half the short range.
+//! A counter of `w` bits is expanded to the 64-bit value nearest to a known value. The expansion is correct while both
+//! ends differ by less than half the short range.
 
 use std::cmp::Ordering;
 

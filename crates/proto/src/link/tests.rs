@@ -76,7 +76,7 @@ fn payload_is_bounded_by_bytes_until_it_is_acknowledged_or_void() {
     assert!(a.has_room(), "asked for without being told to wait for more");
 }
 
-/// MC-13: a window that shrinks below the unasked bytes requests an acknowledgement, and only then.
+/// MC-13: an acknowledgement is requested once the window shrinks below the bytes sent since the last request.
 #[test]
 fn shrinking_window_requests_an_acknowledgement() {
     let (mut a, mut b) = (link(), link());

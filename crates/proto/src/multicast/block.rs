@@ -1,8 +1,8 @@
 //! Reliable multicast of one block (MC-1 to MC-7): which chunks are here, were requested, or are to be served.
 //!
 //! A block is one rank's contribution, cut into chunks. The service process of that rank is its *root*, all others are
-//! *leaves*. Recovery goes round the ring of service processes: a leaf requests chunks from its left neighbour. That
-//! one serves the chunks that it has at once, and the rest when its own repair has come (MC-6).
+//! *leaves*. Recovery goes round the ring of service processes: a leaf requests chunks from its left neighbour. The
+//! left neighbour serves the chunks that it has at once, and the others when its own repair has come (MC-6).
 //!
 //! A leaf requests nothing while its stream flows. The receive link is full then, and a repair would only push
 //! datagrams out of the switch's queue.
@@ -85,7 +85,7 @@ struct Serving {
 pub struct Patience {
     /// For chunks below the highest received one, anywhere in the block.
     pub middle: Duration,
-    /// For all chunks, within [`Self::last`] chunks of the end, or when the left neighbour has the block.
+    /// For all chunks, if the stream is within [`Self::last`] chunks of the end, or the left neighbour has the block.
     pub end: Duration,
     pub last: u64,
 }
@@ -99,7 +99,7 @@ pub struct DetectedLosses {
 }
 
 impl Block {
-    /// A block of `bytes > 0` bytes, which this end multicasts as `root` or receives.
+    /// A block of `bytes > 0` bytes. This service process multicasts the block as `root`, or receives it.
     pub fn new(bytes: u64, chunk_bytes: u32, root: bool) -> Self {
         let chunks = chunks_of(bytes, chunk_bytes);
         let role = if root {
@@ -248,7 +248,7 @@ impl Block {
         }
     }
 
-    /// The left neighbour has all of the block: the leaf may request even a stream of which nothing has come.
+    /// The left neighbour has all of the block: the leaf may request chunks even if nothing of the stream has come.
     pub fn handle_have(&mut self, now: Instant) {
         if let BlockRole::Leaf(leaf) = &mut self.role {
             leaf.left_has = true;
@@ -256,9 +256,9 @@ impl Block {
         }
     }
 
-    /// When the block must be checked, before and after this call. The check never moves to a later time, since most
-    /// datagrams only postpone what a check would find. Until the stream has almost ended, only chunks below the
-    /// highest received one can be found missing.
+    /// Reschedules the check of the block. Returns the time of the check before and after this call. The check never
+    /// moves to a later time, since most datagrams only postpone what a check would find. Until the stream has almost
+    /// ended, only chunks below the highest received one can be found missing.
     pub fn rearm_loss_check(&mut self, now: Instant, patience: Patience) -> (Option<Instant>, Option<Instant>) {
         let (chunks, here) = (self.have.len(), self.have.count());
         let BlockRole::Leaf(leaf) = &mut self.role else { return (None, None) };
@@ -335,7 +335,7 @@ impl Block {
         self.serving.as_ref().is_some_and(|s| !s.to_serve.is_empty())
     }
 
-    /// Hands out runs of at most `most` chunks together for the right neighbour; empty without any.
+    /// Hands out runs of at most `most` chunks together for the right neighbour; no runs if there is nothing to serve.
     pub fn next_repair(&mut self, most: u64) -> Vec<Range<u64>> {
         let (chunks, mut left) = (self.have.len(), most.max(1));
         let mut runs = Vec::new();

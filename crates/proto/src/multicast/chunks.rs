@@ -4,7 +4,7 @@
 
 use std::ops::Range;
 
-/// Which chunks of `0 .. len` are in the set.
+/// A set of chunks of `0 .. len`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ChunkSet {
     words: BitWords,
@@ -12,7 +12,7 @@ pub(crate) struct ChunkSet {
     count: u32,
 }
 
-/// Small blocks are frequent, so their bits lie within the rest of their state.
+/// Small blocks are frequent, so the bits of a small block are stored without an allocation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum BitWords {
     One(u64),
@@ -46,7 +46,7 @@ impl ChunkSet {
         self.count.into()
     }
 
-    /// Chunks the set ranges over.
+    /// The number of chunks that the set can have.
     pub(crate) fn len(&self) -> u64 {
         self.len.into()
     }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use crate::config::Config;
 use crate::ids::Instant;
 
-/// A stream begins with this part of the credit: the bytes that it queues at its start stay queued until its end.
+/// After a rest the credit is divided by this: bytes that a stream queues at its start stay queued until its end.
 const AFTER_REST: u32 = 8;
 
 /// When the next datagrams may go out.
@@ -80,7 +80,7 @@ impl LinkShare {
     pub(crate) fn among(self, left: u32) -> Self {
         match (self.part, left) {
             (1, left) => LinkShare { of: self.of.min(left.into()).max(1), ..self },
-            // Among blocks of different sizes, only the last one is certain to be alone.
+            // With blocks of different sizes, only the last block is certain to be alone.
             (_, 0 | 1) => LinkShare { part: 1, of: 1 },
             (_, _) => self,
         }
@@ -97,8 +97,8 @@ impl Pace {
         Pace { rate, batch, interval: transfer_time(batch * datagram, rate) }
     }
 
-    /// The delay of this service process, one of `of`, behind the first. Roots that begin together keep their pace. If
-    /// a switch queue cannot hold a batch of each, they begin one after another (MC-8).
+    /// The delay of service process `number`, one of `of`, behind the first. Roots that begin together keep their pace.
+    /// If a switch queue cannot hold a batch of each root, the roots begin one after another (MC-8).
     pub(crate) fn stagger(self, config: &Config, share: LinkShare, number: u32, of: u32) -> Duration {
         let datagram = u64::from(config.chunk_bytes + config.datagram_overhead);
         let at_once = (share.of / share.part).saturating_mul(self.batch * datagram);
@@ -115,52 +115,54 @@ impl Pace {
     }
 }
 
-/// Time for which a group blocks another's link with one piece, and again with the bytes queued beside it.
+/// Time for which one piece of a group blocks the link of another group. Bytes queued beside the piece take as long
+/// again.
 const TURN_TIME: Duration = Duration::from_micros(64);
-/// Queued time when no small call waits. It covers the time for which the machine may suspend a service process. Yet
-/// requests for blocks, which wait behind the queue, must keep up. With 4 ms, hosts whose links sent at full rate
-/// requested so late that their links received at two thirds of it, permanently.
+/// Queued bytes, as time, when no small call waits. The time covers a suspension of the service process by the machine.
+/// But requests for blocks wait behind the queue, and must not come too late. With 4 ms, hosts whose links sent at full
+/// rate received at two thirds of that rate, permanently, because their requests were late.
 const UNCONTENDED_QUEUE: Duration = Duration::from_millis(1);
 /// A call is small if its wait behind another group may exceed its own transfer time by more than this factor.
 const SMALL_CALL_FACTOR: u64 = 4;
-/// Longer round trips were measured behind a queue.
+/// Longest round trip of an empty path. Longer round trips were measured behind a queue.
 const MAX_ROUND_TRIP: Duration = Duration::from_micros(250);
 /// Smaller pieces cost more in bookkeeping than in bytes.
 const MIN_PIECE: u64 = 8 << 10;
 /// Smaller batches of datagrams cost more in bookkeeping than in bytes.
 const MIN_BATCH: u64 = 4;
-/// A longer piece blocks the last caller, which waits behind several pieces on each link. 64 KiB at 1 Gbit/s.
+/// A longer piece blocks the last caller, which waits behind several pieces on each link. At 1 Gbit/s this is 64 KiB.
 const MAX_PIECE_TIME: Duration = Duration::from_nanos(524_288);
 /// Most bytes of a long message's piece; it takes at most twice `MAX_PIECE_TIME`. 256 KiB slow 10 Gbit/s by a tenth.
 const LONG_PIECE: u64 = 128 << 10;
-/// A long message has at least this many long pieces, so that the delay by the first ones evens out.
+/// A long message has at least this many long pieces, so that the delay by the first pieces evens out.
 const LONG_PIECES: u64 = 8;
-/// Pieces that each of few links may queue; one acknowledgement covers several.
+/// Most pieces queued on each link if there are few links; one acknowledgement covers several pieces.
 const PIECES_PER_LINK: u64 = 4;
-/// Pieces that a single link may queue: in a ring an acknowledgement waits behind the bytes that its sender forwards.
+/// Most pieces queued on a single link: in a ring an acknowledgement waits behind the bytes that its sender forwards.
 const PIECES_ON_SINGLE_LINK: u64 = 8;
-/// Pieces that many links may queue together, since all may lead to one receiver.
+/// Most pieces queued on many links together, since all links may lead to one receiver.
 const PIECES_ON_ALL_LINKS: u64 = 32;
-/// Pieces that each link may queue, whatever the number of links.
+/// Every link may queue this many pieces, whatever the number of links.
 const PIECES_PER_LINK_OF_MANY: u64 = 3;
 
 /// Traffic of other groups in flight at a service process, beside one group (MC-13).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Contention {
     None,
-    /// Calls, none of them small: a wait for large pieces of others is not much longer than the call's own share.
+    /// Other groups have calls, but no small ones: a wait for large pieces of others is not much longer than a call's
+    /// own share.
     Large,
-    /// Some call is small, or was a moment ago: it must wait for small pieces only.
+    /// Some call is small, or was small a moment ago. This call must wait for small pieces only.
     Small,
 }
 
-/// Decides which calls are small. Behind all that another group may queue, a small call may wait for the link several
-/// times as long as its own bytes take (MC-13).
+/// Decides which calls are small. A small call may have to wait for the link behind all bytes that another group
+/// queues. This wait may be several times as long as the transfer of the call's own bytes (MC-13).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct SmallCalls {
-    /// Bytes that delay a call even with small pieces. A call with fewer bytes does not wait for less.
+    /// Bytes that delay a call even with small pieces. A call with fewer bytes is delayed no less.
     least: u64,
-    /// Bytes that others may have queued before the call, here or at their own end, while no small call counts.
+    /// Most bytes that others queue ahead of the call, at this end or the other end, while no small call counts.
     most: u64,
 }
 
@@ -180,10 +182,11 @@ impl SmallCalls {
 /// How much of a link one collective may use at once. Large pieces are cheap; small pieces let small calls in (MC-13).
 ///
 /// The first small call still waits behind the bytes queued before it, once for each of its sequential messages. At
-/// each service process these are [`UNCONTENDED_QUEUE`] and two round trips of bytes, all links together, or up to
-/// [`PIECES_PER_LINK`] pieces on each link, [`PIECES_ON_SINGLE_LINK`] on a single link. They never exceed the host
-/// link's own queue and a piece per link (`Uplink`). At the switch they are the requests of the receiving host's
-/// exchanges ([`under_way`](Quantum::under_way)). Bytes queued after the first small call come in small pieces.
+/// each service process these bytes are [`UNCONTENDED_QUEUE`] and two round trips of bytes, all links together, or up
+/// to [`PIECES_PER_LINK`] pieces on each link, [`PIECES_ON_SINGLE_LINK`] on a single link. These bytes never exceed the
+/// host link's own queue and a piece per link (`Uplink`). At the switch, the bytes before the call are those that
+/// exchanges of the receiving host have requested ([`under_way`](Quantum::under_way)). Bytes queued after the first
+/// small call come in small pieces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Quantum {
     /// Bytes of one fragment or repair.
@@ -194,18 +197,18 @@ pub(crate) struct Quantum {
     pub(crate) pulled: u64,
     /// Bytes of one request for a block; a long block is requested piece by piece.
     pull: u64,
-    /// The receiver requests more when the free room is this many times one request.
+    /// The receiver requests more when the room suffices for this many requests.
     pulls_together: u64,
     /// Most outstanding requested bytes of one block, when there may be other blocks.
     of_one_block: u64,
     /// Bytes queued on all links together, beyond the bytes of a round trip.
     queued: u64,
-    /// Most pieces that may be queued on each link, even if all of them exceed [`Self::queued`].
+    /// Most pieces that may be queued on each link, even if the pieces of all links exceed [`Self::queued`].
     on_each: u64,
 }
 
 impl Quantum {
-    /// For a group under this contention.
+    /// The quantum for a group under this contention.
     pub(crate) fn new(config: &Config, contention: Contention) -> Self {
         let longest = bytes_in(MAX_PIECE_TIME, config.link_rate).max(MIN_PIECE);
         let fragment = u64::from(config.fragment_bytes).min(longest);
@@ -228,7 +231,7 @@ impl Quantum {
             Contention::None | Contention::Large => {
                 let queued = bytes_in(UNCONTENDED_QUEUE, config.link_rate).max(fragment * 4);
                 let pulled = config.pull_bytes;
-                // Requests name whole pieces, small ones together: else requests would queue by the hundred.
+                // A request names a whole large piece, or several small pieces: otherwise hundreds of requests queue.
                 let pull = fragment.max(MIN_PIECE);
                 Quantum {
                     piece: fragment,
@@ -244,7 +247,7 @@ impl Quantum {
         }
     }
 
-    /// Most outstanding bytes. An all-to-all requests more, since only a part of a source's link arrives at a time.
+    /// Most outstanding bytes. An all-to-all requests more, since each source divides its link among several receivers.
     pub(crate) fn under_way(&self, all_to_all: bool) -> u64 {
         if all_to_all { self.pulled * 7 / 4 } else { self.pulled }
     }
@@ -254,7 +257,7 @@ impl Quantum {
         self.piece_of(self.share(self.under_way(true), links), bytes)
     }
 
-    /// Bytes of a fragment if `share` bytes may be outstanding. Two fit, so that one is requested while another comes.
+    /// Bytes of a fragment if `share` bytes may be outstanding: two fit, so that one is requested while one comes.
     fn piece_of(&self, share: u64, bytes: u64) -> u64 {
         let most = self.long_piece.min(share / 2).min(bytes / LONG_PIECES);
         let mut piece = self.piece;
@@ -264,13 +267,13 @@ impl Quantum {
         piece
     }
 
-    /// The part of one of `among` links or blocks in the outstanding bytes.
+    /// The share of outstanding bytes for each of `among` links or blocks.
     fn share(&self, under_way: u64, among: usize) -> u64 {
         (under_way / among.max(1) as u64).min(self.of_one_block)
     }
 
-    /// The requests for a block of `bytes` when `blocks` blocks share room for `most` bytes. `the_only` block that can
-    /// come gets all of the room.
+    /// The requests for a block of `bytes` when `blocks` blocks share room for `most` bytes. If the block is `the_only`
+    /// block that can come, it gets all of the room.
     pub(crate) fn pull_of(&self, most: u64, blocks: usize, the_only: bool, bytes: u64) -> Pull {
         let (share, of_one_block) = if the_only { (most, most) } else { (self.share(most, blocks), self.of_one_block) };
         let under_way = share.max(self.piece * 2).min(of_one_block);
@@ -281,14 +284,14 @@ impl Quantum {
         Pull { under_way, again, at_once, room: at_once * self.pulls_together }
     }
 
-    /// Bytes that each of `ranks` ranks requests before any news, in total and per block.
+    /// Bytes that each of `ranks` ranks requests before any news of the blocks: in total, and per block.
     pub(crate) fn ahead(&self, ranks: usize, blocks: usize) -> (u64, u64) {
         let all = self.pulled / 4 / ranks.max(1) as u64;
         (all, (all / blocks.max(1) as u64).max(MIN_PIECE))
     }
 
-    /// Bytes of bulk that may be queued and in flight to one of `links` peers with bulk, with this round trip, when the
-    /// next piece belongs to a message of `bytes`.
+    /// Most bytes of bulk that may be queued and in flight to one peer, when `links` peers have bulk. `round_trip` is
+    /// the round trip to the peer. The next piece belongs to a message of `bytes`.
     pub(crate) fn queued(&self, config: &Config, links: usize, round_trip: Option<Duration>, bytes: u64) -> u64 {
         let under_way = bytes_in(round_trip.unwrap_or_default().min(MAX_ROUND_TRIP) * 2, config.link_rate);
         let (piece, links) = (self.piece_on(links, bytes), links.max(1) as u64);
@@ -303,10 +306,10 @@ impl Quantum {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Pull {
-    /// Most outstanding bytes: two pieces at least, so that the next is requested while one comes.
+    /// Most outstanding bytes: two pieces at least, so that the next piece is requested while one piece comes.
     pub(crate) under_way: u64,
-    /// More is requested when at most this much is outstanding: half of it, or of a long message all but one piece, so
-    /// that the source always has something to send.
+    /// More is requested when at most this much is outstanding: half of `under_way`, or for a long message all but one
+    /// piece. So the source always has something to send.
     pub(crate) again: u64,
     pub(crate) at_once: u64,
     /// Free bytes needed, for all blocks together, before more is requested.

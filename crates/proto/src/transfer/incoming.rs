@@ -8,20 +8,20 @@
 //! | cleared early | its RTS, or its first bytes | coming |
 //! | unexpected, announced | its receive, or its rank gets a stand-in | wanted |
 //! | wanted | there is credit, and memory if it has no receive | coming |
-//! | coming | there is credit, and more of it to request | coming |
+//! | coming | there is credit, and more bytes to request | coming |
 //! | coming, expected | its last bytes | received; staged when it has no receive |
 //! | unexpected, staged | its receive | received |
 //!
 //! Credit counts requested bytes that have not come (SP-5). Large messages are requested piece by piece, first from the
-//! sources with the fewest requested bytes. If they were requested whole when announced, all receivers would use some
-//! sources first and others only at the end. No message of a collective has more than a part of the credit. Otherwise
-//! the first announced message would take all of it, and messages of a slightly late rank would come last and alone. In
-//! an all-to-all of two ranks only one message can come, so it may have all. Credit is used when there is enough of it
-//! for several pieces, so that one CTS requests them.
+//! sources with the fewest requested bytes. If messages were requested whole when announced, all receivers would use
+//! some sources first and others only at the end. No message of a collective has more than a part of the credit.
+//! Otherwise the first announced message would take all credit, and messages of a slightly late rank would come last
+//! and alone. In an all-to-all of two ranks only one message can come, so that message may have all credit. Credit is
+//! granted when it suffices for several pieces, so that one CTS requests several pieces.
 //!
-//! Invariants: every byte is requested once. Of each collective and of all tagged messages together at most
-//! [`Config::pull_bytes`](crate::Config) are under way, or one piece; an all-to-all may have 3/4 more. Bytes cleared
-//! early do not count. Never sees payload.
+//! Invariants: every byte is requested once. Each collective, and all tagged messages together, have at most
+//! [`Config::pull_bytes`](crate::Config) or one piece under way; an all-to-all may have 3/4 more. Bytes cleared early
+//! do not count. Never sees payload.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -55,11 +55,11 @@ pub(super) struct InboundKey {
 pub(super) enum Unexpected {
     /// A message of another local rank, in that rank's memory.
     Local(Outbound),
-    /// Its bytes are at the source.
+    /// The message's bytes are at the source.
     Announced { key: InboundKey, bytes: u64 },
     /// Wanted or coming, into staging.
     Inbound { key: InboundKey, bytes: u64 },
-    /// Its bytes are here; `None` if it has none.
+    /// The message's bytes are here; `None` for a message without bytes.
     Staged(Option<Staging>),
 }
 
@@ -85,7 +85,7 @@ pub(super) struct Inbound {
     bytes: u64,
     granted: u64,
     got: u64,
-    /// Its source has announced it: the granted bytes count against the credit of a collective.
+    /// The source has announced the message: the granted bytes count against the credit of a collective.
     announced: bool,
     pub(super) receive: Option<PostedReceive>,
     /// The destination of a message that had no receive when it was granted.
@@ -93,7 +93,7 @@ pub(super) struct Inbound {
 }
 
 impl Inbound {
-    /// The place of its next bytes. `None` when such bytes cannot come.
+    /// The place of the message's next bytes. `None` when such bytes cannot come.
     fn place(&self, offset: u64, len: u64) -> Option<MemRef> {
         if offset != self.got || len > self.granted - self.got {
             return None;
@@ -134,8 +134,8 @@ pub(super) fn distance(ranks: u32, name: &MessageName) -> u64 {
     u64::from((name.destination.0 + ranks - name.source.0) % ranks)
 }
 
-/// Whether bytes of a message come behind a gap: `got` bytes of it are here, up to `end` may come. Links lose nothing,
-/// so the source has given up the message with all bytes under way, and will report that.
+/// Whether bytes of a message come behind a gap: `got` bytes of the message are here, and bytes up to `end` may come.
+/// Links lose nothing, so the source has given up the message with all bytes under way, and will report that.
 fn is_behind_a_gap(got: u64, (offset, len): (u64, u64), end: u64) -> bool {
     offset > got && offset.checked_add(len).is_some_and(|until| until <= end)
 }
@@ -195,7 +195,7 @@ pub(super) struct IncomingMessages {
 }
 
 impl IncomingMessages {
-    /// Checks that `from` numbers `count` RTS from `first` on. False when it has used these numbers before.
+    /// Checks that `from` numbers `count` RTS from `first` on. False when `from` has used these numbers before.
     pub(super) fn accept_numbers(&mut self, from: SpId, first: u64, count: usize) -> bool {
         advance_number(self.last.entry(from).or_insert(0), first, count)
     }
@@ -234,7 +234,7 @@ impl IncomingMessages {
         sound.then(|| MemRef { offset: to.offset + offset, len, ..*to })
     }
 
-    /// A fragment of an expected message; it is dropped behind a gap. `None` when such a fragment cannot come now.
+    /// A fragment of an expected message, dropped behind a gap. `None` when such a fragment cannot come now.
     pub(super) fn handle_fragment(
         &mut self,
         site: &mut Site<'_>,
@@ -295,7 +295,7 @@ impl IncomingMessages {
         }
     }
 
-    /// Allows the message of this receive up to a byte before its RTS. Returns the number of the early CTS.
+    /// Clears the message of this receive up to byte `up_to`, before its RTS. Returns the number of the early CTS.
     pub(super) fn clear(&mut self, from: SpId, name: MessageName, receive: PostedReceive, up_to: u64) -> u64 {
         self.last_early += 1;
         let key = InboundKey { from, number: MessageNumber::Early(self.last_early) };
@@ -328,7 +328,7 @@ impl IncomingMessages {
         inbound.receive
     }
 
-    /// Wants an announced message, for its receive, or for the stand-in of its rank.
+    /// Queues the request of an announced message, for its receive, or for the stand-in of its rank.
     pub(super) fn queue_request(
         &mut self,
         site: &Site<'_>,
@@ -371,7 +371,7 @@ impl IncomingMessages {
             credit.queue.remove(&(granted, order, key));
             if granted == 0 && inbound.receive.is_none() {
                 let Some(staging) = site.out.stage(Quota::Late, site.members.handle, inbound.bytes) else {
-                    // Its rank may still call, or staging may be freed.
+                    // The message stays announced: its rank may still call, or staging may be freed.
                     let (name, bytes) = (inbound.name, inbound.bytes);
                     self.inbound.remove(&key);
                     credit.messages -= 1;
@@ -401,7 +401,8 @@ impl IncomingMessages {
         self.inbound.get(&InboundKey { from, number: piece.number })?.place(piece.offset, piece.bytes.into())
     }
 
-    /// Bytes of a message, at `at` of the payload; dropped behind a gap. Returns an ended step; `None` if invalid.
+    /// Handles bytes of a message, which lie at `at` of the payload. Bytes behind a gap are dropped. Returns the step
+    /// if it has ended; outer `None` if the bytes are invalid.
     pub(super) fn handle_bytes(
         &mut self,
         site: &mut Site<'_>,
@@ -470,8 +471,8 @@ impl IncomingMessages {
         Some(inbound)
     }
 
-    /// The RTS of this number is settled. Its source is notified only when the window has reached its collective. This
-    /// bounds how far the source gets ahead of local ranks that have not called.
+    /// The RTS of this number is settled. The source is notified only when the window has reached the collective. So
+    /// the window bounds how far the source gets ahead of local ranks that have not called.
     pub(super) fn finish_rts(&mut self, site: &Site<'_>, scope: Scope, key: InboundKey) {
         match (key.number, scope) {
             (MessageNumber::Rts(number), Scope::Instance(instance)) if instance.0 > site.members.window_end => {
@@ -527,7 +528,7 @@ impl IncomingMessages {
             .filter_map(|(_, message)| if let Unexpected::Staged(staging) = message { staging } else { None })
     }
 
-    /// Removes receives whose messages will not come behind a ready barrier, or cleared early.
+    /// Removes receives behind a ready barrier, and receives cleared early, if their messages will not come.
     pub(super) fn forget_expected(&mut self, gone: impl Fn(&MessageName) -> bool) {
         self.expected.retain(|name, _| !gone(name));
         self.queued_early_cts.retain(|_, wanted| {

@@ -7,8 +7,9 @@
 //! | messages | a receive | the receive takes the first message |
 //! | receives | a message | the first receive takes the message |
 //!
-//! Invariants: a name never has both. Messages of a name are taken in the order of arrival (non-overtaking), which is
-//! the order of sending. The names of a recorded group are used once. No wildcards: a receive names its source and tag.
+//! Invariants: a name never has both messages and receives. Messages of a name are taken in the order of arrival
+//! (non-overtaking), which is the order of sending. The names of a recorded group are used once. No wildcards: a
+//! receive names its source and tag.
 
 use std::ops::RangeInclusive;
 

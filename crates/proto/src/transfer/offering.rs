@@ -1,6 +1,6 @@
 //! The offers of a rank that calls a collective without a barrier (SP-5), and the offers of other service processes.
-//! A call's offers carry all its messages at once, in as few offers as possible, and clear the first bytes of its
-//! receives early.
+//! The offers of a call carry all its messages at once, in as few offers as possible, and clear the first bytes of the
+//! call's receives early.
 
 use std::collections::BTreeMap;
 
@@ -30,9 +30,9 @@ pub(super) struct Offerer {
 
 impl Transfer {
     /// A local rank calls a collective whose messages are offered as its ranks come (SP-5), with all its sends and
-    /// receives. The offers carry the signature, since they may be the first news of the call. They also carry early
-    /// CTS for the first bytes of unannounced messages: ranks are never quite together, and the last caller finds its
-    /// messages already requested.
+    /// receives. The offers carry the signature, since they may be the first news of the call. The offers also carry
+    /// early CTS for the first bytes of unannounced messages: ranks are never quite together, and the last caller finds
+    /// its messages already requested.
     pub(crate) fn exchange(
         &mut self,
         site: &mut Site<'_>,
@@ -118,7 +118,7 @@ impl Transfer {
         }
     }
 
-    /// RTS of one call of `rank`, the eager ones with their bytes.
+    /// Handles the RTS of one call of `rank`; eager RTS come with their bytes.
     pub(super) fn handle_ready(
         &mut self,
         site: &mut Site<'_>,
@@ -152,7 +152,7 @@ impl Transfer {
             let twice = scope != Scope::Single && self.incoming.matching.has_message(&name);
             Rejection::unless(!twice && (bytes > 0 || eager), "an RTS that came before, or without bytes")?;
             if tagged && self.lost.contains(&destination) {
-                // Its source learns of the loss by itself.
+                // The source learns of the loss by itself.
             } else if eager {
                 self.receive_eager_bytes(site, key, name, offset, bytes);
             } else if let Some(PostedReceive { step, to }) = self.incoming.note_announced(site, &name) {
@@ -234,7 +234,7 @@ impl Transfer {
         self.incoming.matching.keep_message(name, message);
     }
 
-    /// A message of a collective that `rank` sends or receives and that its other end, `gone`, does not know.
+    /// The error for a message of a collective that a local rank sends or expects, and that `gone` does not know.
     pub(crate) fn unanswered(&self, instance: InstanceId, gone: Rank) -> Option<CollectiveError> {
         let scope = Scope::Instance(instance);
         let offered = self.outgoing.offered(scope).find(|(name, _)| name.destination == gone);

@@ -3,7 +3,7 @@
 //! | a message is | event | next |
 //! |---|---|---|
 //! | - | it is sent behind a ready barrier | queued, whole |
-//! | - | it is sent, its early CTS has come | queued up to the CTS's limit, or to be offered if that is 0 |
+//! | - | it is sent, its early CTS has come | queued up to the CTS's limit, or to be offered if the limit is 0 |
 //! | - | it is sent, of a recording whose early CTS is awaited | held |
 //! | - | it is sent | to be offered |
 //! | held | its early CTS | queued, or to be offered |
@@ -14,8 +14,9 @@
 //! | waiting for a CTS | its CTS | queued |
 //! | sent | the frame with its last bytes is acknowledged | done |
 //!
-//! Invariants: a frame has bytes of calls of one owner, so that it can be voided with its memory. Messages of one owner
-//! to one peer share frames, and only the last frame requests acknowledgement without delay. Never sees payload.
+//! Invariants: a frame has bytes of calls of one owner, so that the frame can be voided with the owner's memory.
+//! Messages of one owner to one peer share frames, and only the last frame requests acknowledgement without delay.
+//! Never sees payload.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -38,16 +39,17 @@ use crate::wire::{
 
 /// Largest single message whose bytes travel with its RTS.
 pub(super) const EAGER: u64 = 8 << 10;
-/// Largest such message of a recording or a small call. All ranks make these calls alike, so receives already wait for
-/// most of the messages: their bytes need no staging, and a request would take longer than the bytes do.
+/// Largest message of a recording or a small call whose bytes travel with its RTS. All ranks make these calls alike, so
+/// receives already wait for most of the messages. Then the bytes need no staging, and a request would take longer than
+/// the bytes.
 const EAGER_KNOWN: u64 = 32 << 10;
 
-/// A message is much shorter than another with more than this many times its bytes.
+/// A message is much shorter than another message that has more than this many times its bytes.
 const MUCH_SHORTER: u64 = 4;
 
 /// A frame with payload, for a link.
 pub(crate) struct Bulk {
-    /// The collective whose end makes it void, or [`TAGGED`].
+    /// The collective whose end makes the frame void, or [`TAGGED`].
     pub(crate) instance: InstanceId,
     pub(crate) message: Message,
     pub(crate) payload: FramePayload,
@@ -89,9 +91,9 @@ impl MessageName {
 impl Outbound {
     /// Whether this message leaves before `other`, which goes to the same service process (SP-5).
     ///
-    /// Two calls that share a link both end late. One after the other, the first ends in half the time and the second
-    /// no later. So messages leave in the order of their calls, which is the order in which a program waits for them.
-    /// Only a much shorter message overtakes one of an earlier call.
+    /// If two calls share a link, both end late. If the calls go one after the other, the first ends in half the time
+    /// and the second no later. So messages leave in the order of their calls, which is the order in which a program
+    /// waits for them. Only a much shorter message overtakes a message of an earlier call.
     fn goes_before(&self, other: &Outbound) -> bool {
         let (Scope::Instance(call), Scope::Instance(others)) = (self.name.scope, other.name.scope) else {
             return false;
@@ -112,7 +114,7 @@ pub(crate) struct Target {
     pub(crate) to: SpId,
     /// Bytes of the next message.
     pub(crate) bytes: u64,
-    /// The receiver does not request it piece by piece: it travels behind a ready barrier.
+    /// The receiver does not request the message piece by piece, because it travels behind a ready barrier.
     pub(crate) is_whole: bool,
 }
 
@@ -139,7 +141,7 @@ struct MessageFlow {
     message: Outbound,
     /// `None` behind a ready barrier: the message travels by its name.
     number: Option<MessageNumber>,
-    /// Bytes in frames, and bytes that may be in frames.
+    /// `offset`: bytes that are in frames. `granted`: bytes that may be in frames.
     offset: u64,
     granted: u64,
     queued: bool,
@@ -192,8 +194,8 @@ impl OutgoingMessages {
         Ok(())
     }
 
-    /// Offers a message of a collective. Returns its number, which follows the previous one, and its RTS. A message
-    /// whose early CTS has come is offered, too, so that more is requested before its first bytes arrive.
+    /// Offers a message of a collective. Returns the message's number, which follows the previous number, and its RTS.
+    /// A message whose early CTS has come is offered, too, so that more is requested before its first bytes arrive.
     pub(super) fn offer(&mut self, to: SpId, message: Outbound) -> (u64, Rts) {
         let (MessageName { destination, tag, occurrence, .. }, bytes) = (message.name, message.from.len);
         let cleared = self.cleared.remove(&message.name);
@@ -232,7 +234,7 @@ impl OutgoingMessages {
         self.last_number
     }
 
-    /// Allows a flow to leave up to a byte, in the order of [`Outbound::goes_before`].
+    /// Lets a flow send up to byte `up_to`. Flows leave in the order of [`Outbound::goes_before`].
     fn grant(&mut self, id: u64, up_to: u64) {
         let Some(flow) = self.flows.get_mut(&id) else { return };
         flow.granted = up_to;
@@ -243,7 +245,7 @@ impl OutgoingMessages {
         }
     }
 
-    /// The message and its early CTS are both known: compares and queues them.
+    /// The message and its early CTS are both known: compares their bytes and queues the message.
     fn send_cleared(&mut self, message: Outbound, cleared: Cleared) -> Result<(), CollectiveError> {
         if message.from.len != cleared.bytes {
             return Err(message.name.mismatch(message.from.len, cleared.bytes));
@@ -257,7 +259,7 @@ impl OutgoingMessages {
         Ok(())
     }
 
-    /// Checks that `from` numbers `count` early CTS from `first` on. False when it has used these numbers before.
+    /// Checks that `from` numbers `count` early CTS from `first` on. False when `from` has used these numbers before.
     pub(super) fn accept_numbers(&mut self, from: SpId, first: u64, count: usize) -> bool {
         advance_number(self.last_early.entry(from).or_insert(0), first, count)
     }
@@ -342,7 +344,7 @@ impl OutgoingMessages {
         }))
     }
 
-    /// The next frame for `to`, one of `links` with bulk; and the step of a signal that is done with the frame.
+    /// The next frame for `to`, if `links` peers have bulk. Also the step of a signal that this frame completes.
     pub(super) fn next(
         &mut self,
         group: GroupHandle,

@@ -1,4 +1,4 @@
-//! Queues by key. Most of them have one entry and are removed with it.
+//! Queues by key. Most queues have one entry and are removed with this entry.
 //!
 //! Invariants: no queue is empty. The memory of a few emptied queues is reused, so that a message in steady state
 //! allocates none.
@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::RangeInclusive;
 
-/// Most emptied queues whose memory is kept, and the most entries that one of them has room for.
+/// Most emptied queues whose memory is kept, and the most entries that such a queue has room for.
 const MAX_SPARE: usize = 4;
 const MAX_SPARE_ENTRIES: usize = 64;
 /// Most entries that a new entry may pass, so that long queues do not make each entry more expensive.
@@ -49,7 +49,7 @@ impl<K: Copy + Ord, T> Queues<K, T> {
         self.insert(key, entry, |_| false);
     }
 
-    /// Like [`Self::push`], but before the last entries that are `later`, at most [`MAX_PASSED`] of them.
+    /// Like [`Self::push`], but before the last entries that are `later`, at most [`MAX_PASSED`] entries.
     pub(super) fn insert(&mut self, key: K, entry: T, later: impl Fn(&T) -> bool) {
         let queue = self.queues.entry(key).or_insert_with(|| self.spare.pop().unwrap_or_default());
         let passed = queue.iter().rev().take(MAX_PASSED).take_while(|other| later(other)).count();

@@ -1,10 +1,10 @@
 //! The 24-byte header of a multicast datagram (MC-1), with the proof that header and payload are its sender's.
 //!
-//! An 8-byte name (group, epoch, source), a 32-bit chunk number, and a tag. The tag is SipHash-2-4 of both, of the
-//! whole instance and of the payload's hash, which is the MAC of AEGIS-128L (RFC 10032). Both functions are keyed, and
-//! neither needs a unique nonce. A chunk may be sent twice, with different bytes if the program has written to them in
-//! between. The two halves run in two places: the holder of the payload hashes it, and the holder of the instance
-//! checks the tag.
+//! The header has an 8-byte name (group, epoch, source), a 32-bit chunk number, and a tag. The tag is SipHash-2-4 of
+//! the name, the chunk number, the whole instance number and the payload's hash, which is the MAC of AEGIS-128L (RFC
+//! 10032). Both functions are keyed, and neither needs a unique nonce. A chunk may be sent twice, with different bytes
+//! if the program has written to the bytes in between. The two functions run in two places: the holder of the payload
+//! hashes it, and the holder of the instance checks the tag.
 //!
 //! Invariant: the tags of two datagrams that differ in group, instance, source, chunk or payload differ, except with
 //! probability 2^-64.
@@ -46,7 +46,7 @@ pub struct MulticastKey {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PayloadHash([u8; 16]);
 
-/// Hashes the payloads of one group. Keeping a hasher is cheaper than making one.
+/// Hashes the payloads of one group. Keeping a hasher is cheaper than making a new one.
 #[derive(Debug, Clone)]
 pub struct PayloadHasher(Option<Aegis128LMac<16>>);
 

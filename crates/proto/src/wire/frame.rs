@@ -39,7 +39,7 @@ pub struct FrameHeader {
     pub clock: u32,
     /// Last clock received from the other end.
     pub echo: u32,
-    /// Microseconds from the receipt of that clock to this frame; `u32::MAX` when none was received.
+    /// Microseconds from the receipt of the echoed clock to this frame; `u32::MAX` when no clock was received.
     pub echo_age: u32,
 }
 

@@ -1,7 +1,7 @@
 //! The messages between service processes.
 //!
 //! Messages nest as their subjects do: a group, one of its collectives, the multicast blocks of the collective. Payload
-//! follows repairs and bytes of messages from rank to rank; all other messages are complete.
+//! follows repairs and messages with bytes from rank to rank. All other messages are complete.
 
 use std::sync::Arc;
 
@@ -46,9 +46,9 @@ pub enum GroupMessage {
     /// A rank takes part in nothing after instance `after`: it left or died.
     Lost {
         rank: Rank,
-        /// The last instance it completed.
+        /// The last instance that the rank completed.
         after: InstanceId,
-        /// The rank whose loss fails later instances: this rank, unless the loss of another was known.
+        /// The rank whose loss fails later instances: the lost rank itself, unless the loss of another rank was known.
         cause: Rank,
     },
     Abort {
@@ -60,34 +60,35 @@ pub enum GroupMessage {
     RequestStep {
         /// [`GroupSpec::fingerprint`](crate::GroupSpec::fingerprint) of the group that the sender makes.
         fingerprint: u64,
-        /// Address of the sender, for an answer before the group is known there; empty if longer than [`MAX_ADDRESS`].
+        /// Address of the sender, for an answer before the receiver knows the group; empty if longer than
+        /// [`MAX_ADDRESS`].
         address: Arc<[u8]>,
         /// Ranks that the receiver serves, with their offers; 1 to [`MAX_OFFERS`] entries.
         offers: Vec<(Rank, OfferId)>,
     },
     /// The answer to [`Self::RequestStep`] when a rank cannot request the group any more. The receiver notifies the
-    /// others.
+    /// other members.
     Refuse {
-        /// As in the request.
+        /// Fingerprint of the group in the request.
         fingerprint: u64,
         error: CollectiveError,
     },
     /// The sender waits long for instances, or for messages between ranks, and requests the receiver's failures.
     QueryFailures {
-        /// As in [`Self::Abort`].
+        /// Fingerprint of the group in flight, see [`crate::GroupSpec::fingerprint`].
         fingerprint: u64,
         /// The newest instance; 0 if only messages from rank to rank are in flight.
         newest: InstanceId,
-        /// The oldest instance, its signature, and a rank that called it so. The receiver compares its own signature.
+        /// The oldest instance, its signature, and a rank that called with it. The receiver compares its own signature.
         oldest: Option<(InstanceId, Signature, Rank)>,
     },
     /// The answer to [`Self::QueryFailures`] if instances fail at the sender, but the group is not broken there.
     Failures {
-        /// As in the request.
+        /// Fingerprint of the group in the query.
         fingerprint: u64,
-        /// The instances after this one fail.
+        /// The instances after this instance fail.
         after: InstanceId,
-        /// The rank whose loss failed them.
+        /// The rank whose loss failed these instances.
         cause: Rank,
     },
     Instance {
@@ -115,7 +116,7 @@ pub enum InstanceMessage {
         /// Bytes of block `first` and of those after it; 1 to [`MAX_BLOCKS`] entries.
         sizes: Vec<u64>,
     },
-    /// Requests the receiver's ranks that have not called the instance (SP-9).
+    /// Requests the list of the receiver's ranks that have not called the instance (SP-9).
     Inquire,
     /// The answer to `Inquire`: ranks of the sender that have not called.
     Absent(Absentees),
@@ -127,7 +128,7 @@ pub enum InstanceMessage {
 pub enum MulticastMessage {
     /// From right to left neighbour: chunks of `source`'s block that are missing (MC-6).
     Nak { source: Rank, ranges: Vec<(u32, u32)> },
-    /// To the root: these chunks are missing here and at the right neighbour, so multicasting again may be cheaper.
+    /// To the root: these chunks are missing here and at the right neighbour, so another multicast may be cheaper.
     NakRoot { source: Rank, ranges: Vec<(u32, u32)> },
     /// From left to right neighbour: chunks that a NAK named (MC-6). Payload follows, run after run.
     Repair { source: Rank, ranges: Vec<(u32, u32)> },
@@ -166,7 +167,7 @@ impl GroupMessage {
 }
 
 impl InstanceMessage {
-    /// Whether it reports missing chunks.
+    /// Whether the message reports missing chunks.
     pub(crate) fn is_nak(&self) -> bool {
         matches!(self, InstanceMessage::Multicast(MulticastMessage::Nak { .. } | MulticastMessage::NakRoot { .. }))
     }
@@ -190,8 +191,8 @@ impl Message {
         matches!(self, Message::Group { body, .. } if body.fingerprint().is_some())
     }
 
-    /// The rest of the message when its payload cannot be read any more: nothing, except for tagged messages. A later
-    /// message must not take their place among messages of the same name.
+    /// The rest of the message when its payload cannot be read any more. Nothing is left, except of tagged messages: a
+    /// later message must not take the place of a tagged message among messages of its name.
     pub fn without_payload(self) -> Message {
         match self {
             Message::Group { group, body: GroupMessage::Transfer(transfer) } => {
@@ -204,7 +205,7 @@ impl Message {
     /// Appends the message to `out`.
     ///
     /// # Panics
-    /// When a list is longer than one message takes: callers split.
+    /// When a list is longer than one message takes: callers split long lists.
     pub fn encode(&self, out: &mut Vec<u8>) {
         let mut w = Writer::new(out);
         let Message::Group { group, body } = self else {

@@ -1,8 +1,9 @@
 //! A rank's recording on its way to its service process: sent once, whole, in memory that is never changed afterwards
 //! (GP-5).
 //!
-//! It holds rank and ranks, the pieces of memory (address and bytes of each), and the steps (kind, peer or operator,
-//! tag, spans, preceding steps). The decoder's caller checks what depends on the group with [`Recording::check`].
+//! The encoding has the rank and the number of ranks, the pieces of memory (address and bytes of each), and the steps
+//! (kind, peer or operator, tag, spans, preceding steps). The caller of the decoder checks everything that depends on
+//! the group with [`Recording::check`].
 
 use std::sync::Arc;
 
@@ -83,7 +84,7 @@ impl RecordedMemory {
         if count > MAX_STEPS.min(bytes.len() / 13) {
             return Err(DecodeError::Value("number of steps (65,536 at most)"));
         }
-        // The memory of pieces is counted with the steps.
+        // The quota counts the memory of pieces with the steps, so the steps bound the number of pieces.
         if pieces.len() > 2 * count {
             return Err(DecodeError::Value("number of pieces (no more than its steps name, two each)"));
         }
@@ -169,7 +170,7 @@ mod tests {
         }
     }
 
-    /// The memory of pieces is counted with the steps, so every piece must be named by a step.
+    /// The quota counts the memory of pieces with the steps, so every piece must be named by a step.
     #[test]
     fn more_pieces_than_steps_are_rejected() {
         let mut builder = ProgramBuilder::new(Rank(1), 3);

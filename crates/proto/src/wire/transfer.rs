@@ -1,8 +1,8 @@
 //! Messages that move data from rank to rank, for collectives and tagged calls (GP-1, GP-2, SP-5).
 //!
-//! A message is named (scope, source, destination, tag, occurrence). Behind a ready barrier its receive is posted, so
-//! its bytes travel under that name ([`TransferMessage::Expected`]). All others travel by [`MessageNumber`], which
-//! the end assigns that sends first.
+//! A message is named (scope, source, destination, tag, occurrence). Behind a ready barrier the receive of a message is
+//! posted, so its bytes travel under that name ([`TransferMessage::Expected`]). All other messages travel by
+//! [`MessageNumber`]. The end that is first to send an RTS or an early CTS assigns the number.
 
 use outboard_call::codec::{DecodeError, Reader, Writer};
 use outboard_call::{CallKind, Rank, Signature};
@@ -25,7 +25,7 @@ pub const MAX_DONE: usize = 48;
 pub enum Scope {
     /// Single tagged messages, matched in the order of sending (GP-1).
     Single,
-    /// Calls of a recording (GP-2). Each end counts them from 1.
+    /// Calls of a recording (GP-2). Each end counts the calls from 1.
     Recorded {
         /// Number of the group's recording, from 1.
         recording: u32,
@@ -48,7 +48,8 @@ pub enum OfferOrigin {
     Instance {
         instance: InstanceId,
         signature: Signature,
-        /// A rank that called so. The offering rank itself may have a stand-in, which forwards the signature of others.
+        /// A rank that called with this signature. The offering rank may have a stand-in, which forwards the signature
+        /// of another rank.
         first_caller: Rank,
     },
 }
@@ -63,7 +64,7 @@ impl OfferOrigin {
         }
     }
 
-    /// Bytes of an entry of either list. Messages of collectives have no occurrence.
+    /// Bytes of an entry, in the list of RTS and in the list of early CTS. Messages of collectives have no occurrence.
     fn entry_bytes(self) -> (usize, usize) {
         match self {
             OfferOrigin::Single | OfferOrigin::Recorded { .. } => (21, 28),
@@ -84,10 +85,10 @@ pub struct Rts {
     pub destination: Rank,
     /// The tag at both ends.
     pub tag: u32,
-    /// How many messages of the same scope, pair and tag precede it; 0 for single messages.
+    /// How many messages of the same scope, pair and tag precede this message; 0 for single messages.
     pub occurrence: u32,
     pub bytes: u64,
-    /// The bytes follow in the payload, behind the bytes of the messages before it.
+    /// The bytes follow in the payload, behind the bytes of the earlier messages.
     pub eager: bool,
 }
 
@@ -97,7 +98,7 @@ pub struct EarlyCts {
     pub source: Rank,
     /// The tag at both ends.
     pub tag: u32,
-    /// How many messages of the same scope, pair and tag precede it.
+    /// How many messages of the same scope, pair and tag precede this message.
     pub occurrence: u32,
     /// The message's bytes, at least 1.
     pub bytes: u64,
@@ -125,7 +126,7 @@ pub struct Cts {
 pub struct DataPiece {
     pub number: MessageNumber,
     pub offset: u64,
-    /// Number of bytes, at least 1. They follow in the payload, behind the earlier pieces.
+    /// Number of bytes, at least 1. The bytes follow in the payload, behind the earlier pieces.
     pub bytes: u32,
 }
 
@@ -151,10 +152,10 @@ pub enum TransferMessage {
     Offer {
         origin: OfferOrigin,
         rank: Rank,
-        /// Number of the first entry of `ready`; the others follow.
+        /// Number of the first entry of `ready`; the other entries have the following numbers.
         first_ready: u64,
         ready: Few<Rts>,
-        /// Number of the first entry of `early`; the others follow.
+        /// Number of the first entry of `early`; the other entries have the following numbers.
         first_early: u64,
         early: Vec<EarlyCts>,
     },
@@ -164,7 +165,7 @@ pub enum TransferMessage {
     Data(Vec<DataPiece>),
     /// A fragment of a message behind a ready barrier. Payload follows.
     Expected(Fragment),
-    /// These RTS are settled: their bytes have come, or are not needed. 1 to [`MAX_DONE`] entries.
+    /// These RTS are settled: the messages' bytes have come, or are not needed. 1 to [`MAX_DONE`] entries.
     Done(Few<u64>),
 }
 
@@ -173,8 +174,8 @@ impl TransferMessage {
         !matches!(self, TransferMessage::Cts(_) | TransferMessage::Done(_))
     }
 
-    /// The rest of the message when its payload cannot be read any more. Offers remain, since single messages are
-    /// matched in their order; their bytes are not sent.
+    /// The rest of the message when its payload cannot be read any more. An offer remains, without the bytes of its
+    /// messages, since single messages are matched in their order.
     pub(super) fn without_payload(self) -> Option<TransferMessage> {
         let TransferMessage::Offer { origin, rank, first_ready, mut ready, first_early, early } = self else {
             return None;
@@ -184,7 +185,7 @@ impl TransferMessage {
         Some(TransferMessage::Offer { origin, rank, first_ready, ready, first_early, early })
     }
 
-    /// Appends everything behind the group.
+    /// Appends all fields behind the group.
     pub(super) fn encode<'w, 'out>(&self, w: &'w mut Writer<'out>) -> &'w mut Writer<'out> {
         match self {
             TransferMessage::Offer { origin, rank, first_ready, ready, first_early, early } => {
@@ -296,7 +297,7 @@ fn read_origin(r: &mut Reader<'_>) -> Result<OfferOrigin, DecodeError> {
     }
 }
 
-/// Checks the numbers of `entries` entries from `first` on; `first` is 0 if and only if there are none.
+/// Checks the numbers of `entries` entries from `first` on; `first` is 0 if and only if there are no entries.
 fn check_numbers(first: u64, entries: usize) -> Result<u64, DecodeError> {
     let sound = first.checked_add(entries as u64).is_some() && (first == 0) == (entries == 0);
     if sound { Ok(first) } else { Err(DecodeError::Value("number of messages")) }

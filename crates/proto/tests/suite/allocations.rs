@@ -17,16 +17,16 @@ thread_local! {
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
 }
 
-// SAFETY: all work is done by the system's allocator, with what the caller has promised.
+// SAFETY: the system's allocator does all work, under the contract that the caller upholds.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.with(|count| count.set(count.get() + 1));
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller upholds the contract of `alloc`.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promise; all memory is the system's.
+        // SAFETY: the caller upholds the contract of `dealloc`; all memory comes from the system's allocator.
         unsafe { System.dealloc(at, layout) }
     }
 }

@@ -16,7 +16,7 @@ const NOW: Instant = Instant(1);
 const LONG: u64 = 4 << 20;
 /// Late enough for a stand-in of an absent rank.
 const STOOD_IN: Instant = Instant(2_000_000);
-/// The announcement and the pieces of 100,000 bytes: more than two.
+/// 100,000 bytes take more messages than this: an announcement and more than two pieces.
 const LEAST_SENT: usize = 3;
 /// More rounds than any of these exchanges has.
 const MOST_ROUNDS: usize = 1000;
@@ -61,7 +61,7 @@ impl Pair {
         self.call_tagged(1, TaggedCall::Receive { from: Rank(0), tag: 5 }, bytes);
     }
 
-    /// Both record messages of these bytes from rank 0 to rank 1, and call them once.
+    /// Both ranks record messages of these bytes from rank 0 to rank 1, and call the recording once.
     fn record(&mut self, messages: u32, bytes: u64) {
         for rank in 0..2 {
             let mut builder = ProgramBuilder::new(Rank(rank), 2);
@@ -83,7 +83,7 @@ impl Pair {
         self.call_tagged(rank, TaggedCall::Recorded { recording: 1 }, bytes);
     }
 
-    /// Like [`Self::deliver`], but returns only messages about messages from rank to rank.
+    /// Like [`Self::deliver`], but returns only the transfer messages.
     fn transfers(&mut self, from: usize) -> Vec<TransferMessage> {
         let transfer = |message| match message {
             Message::Group { body: GroupMessage::Transfer(transfer), .. } => transfer,
@@ -123,7 +123,7 @@ fn is_data(message: &TransferMessage) -> bool {
     matches!(message, TransferMessage::Data(_))
 }
 
-/// Bytes of the messages that an offer announces without them.
+/// Bytes of each message that an offer announces without sending these bytes.
 fn offered(message: &TransferMessage) -> Vec<u64> {
     let TransferMessage::Offer { ready, .. } = message else { return Vec::new() };
     ready.iter().filter(|rts| !rts.eager).map(|rts| rts.bytes).collect()
@@ -135,7 +135,7 @@ fn cleared(message: &TransferMessage) -> Vec<u64> {
     early.iter().map(|cts| cts.up_to).collect()
 }
 
-/// The last caller has the request already, and sends without another one.
+/// The last caller has the request already, and sends without another request.
 #[test]
 fn sp_5_the_last_to_call_sends_at_once() {
     let mut pair = Pair::new();
@@ -159,14 +159,14 @@ fn sp_5_crossing_rts_and_early_cts_request_every_byte_once() {
     assert_eq!(pair.0.each_ref().map(|sp| sp.counters().violations), [0, 0]);
 }
 
-/// A block that one rank expects and the other does not have fails both calls, whichever is first.
+/// If one rank expects a block that the other does not have, both calls fail, whichever rank calls first.
 #[test]
 fn sp_5_unsent_block_fails_the_group_when_both_have_called() {
     let error = CollectiveError::Block { source_rank: Rank(1), sent: 0, destination: Rank(0), expected: 5000 };
     for first in [0, 1] {
         let mut pair = Pair::new();
         for rank in [first, 1 - first] {
-            // In the other direction both agree, so that neither is idle.
+            // In the other direction both ranks agree, so that neither rank is idle.
             let (sends, expects) = [(100, 5000), (0, 100)][rank];
             pair.call(rank, sends, expects);
             pair.deliver(rank);
@@ -176,7 +176,7 @@ fn sp_5_unsent_block_fails_the_group_when_both_have_called() {
 }
 
 /// Bytes of a block have come for a rank with a stand-in. The rank then calls without a receive for the block, so both
-/// calls fail, unless the whole block has left its source: then the source's call has ended.
+/// calls fail. If the whole block has left its source, the source's call has ended before and does not fail.
 #[test]
 fn sp_6_unreceived_block_fails_the_group_when_its_rank_calls() {
     let error = Err(CollectiveError::Block { source_rank: Rank(0), sent: LONG, destination: Rank(1), expected: 0 });

@@ -14,9 +14,9 @@ use outboard_proto::{
 use crate::support::{self, frame};
 
 const HERE: u64 = 10;
-/// Bytes of a frame with the number of the receiving end.
+/// The bytes of a frame that hold the number of the receiving end.
 const TO: std::ops::Range<usize> = 8..12;
-/// Bytes of a frame with the acknowledgement.
+/// The bytes of a frame that hold the acknowledgement.
 const ACK: std::ops::Range<usize> = 16..20;
 
 fn of(spec: &GroupSpec, body: GroupMessage) -> Message {
@@ -47,7 +47,7 @@ fn drive(here: &mut Endpoint, now: Instant) -> (Vec<(SpId, Message)>, Vec<Event>
     (frames.collect(), events)
 }
 
-/// Each job meets other service processes, and some peers send that no group here names.
+/// Each group has another service process, and each time a peer sends that is in no group here.
 #[test]
 fn idle_peers_beyond_the_limit_are_evicted() {
     let config = Config { idle_peers: 20, ..Config::default() };
@@ -67,7 +67,7 @@ fn idle_peers_beyond_the_limit_are_evicted() {
         here.handle_leave(now, spec.handle, Rank(0));
         let stranger = SpId(other + 1000);
         here.handle_frame(now, stranger, &frame(0, &Message::Void, 0), 0);
-        // Acknowledgements leave, then the time is over in which a peer may need an answer.
+        // First acknowledgements leave. Then the time ends in which a peer may need an answer.
         for after in [Duration::from_secs(1), config.dead_after] {
             now = now + after;
             let (_, events) = drive(&mut here, now);
@@ -120,8 +120,8 @@ fn a_member_that_acknowledges_nothing_is_lost() {
     assert!(lost.is_some(), "{:?}", here.load());
 }
 
-/// A peer was silent for too long for a group, and a newer group with it continues. Messages of the newer group use the
-/// same link, so that the peer receives none twice.
+/// A peer was silent for too long for an older group, but a newer group with the peer continues. Messages of the newer
+/// group use the same link, so that the peer receives none of them twice.
 #[test]
 fn link_is_kept_for_a_recently_requested_group() {
     let config = Config::default();
@@ -149,8 +149,8 @@ fn link_is_kept_for_a_recently_requested_group() {
     assert_eq!(said.iter().filter(|m| asks(m)).count(), 1, "what is still on its way is not asked again: {said:?}");
 }
 
-/// This end has given up a link, and the peer has not. The peer's `RequestStep` over it, for a rank that is gone,
-/// is answered.
+/// This end has given up a link, but the peer has not. The peer sends a `RequestStep` for a rank that is gone over this
+/// link, and gets an answer.
 #[test]
 fn step_request_over_a_stale_link_is_answered() {
     let mut here = Endpoint::new(SpId(HERE), Config::default(), 1);
@@ -269,7 +269,7 @@ fn spec_of_three(number: u32) -> GroupSpec {
     GroupSpec { handle: GroupHandle(number), ..support::spec(&[HERE, 11, 12]) }
 }
 
-/// Makes a group of three; the groups of `broken` break.
+/// Makes a group of three service processes. First the groups with the numbers in `broken` break.
 fn three_meet(here: &mut Endpoint, config: &Config, number: u32, seq: &mut RangeFrom<u32>, broken: &[u32]) {
     let (now, spec) = (Instant(1), spec_of_three(number));
     let aborts = broken.iter().map(|number| {
@@ -285,7 +285,7 @@ fn three_meet(here: &mut Endpoint, config: &Config, number: u32, seq: &mut Range
     drive(here, now);
 }
 
-/// A rank of such a group calls. Returns the error if the call failed.
+/// Rank 0 of a group of three calls. Returns the error if the call failed.
 fn call_of_three(
     here: &mut Endpoint,
     id: u64,
@@ -350,7 +350,7 @@ fn fails_after(spec: &GroupSpec, after: u64, cause: Rank) -> Message {
     of(spec, GroupMessage::Failures { fingerprint: spec.fingerprint(), after: InstanceId(after), cause })
 }
 
-/// A lost link loses the news of a loss, or of the group's end. A member that waits long queries the others.
+/// A lost link loses the news of a loss, or of the group's end. A member that waits long queries the other members.
 #[test]
 fn failure_query_is_answered_with_the_lost_rank() {
     let (mut here, spec, mut seq) = three_have_met();
@@ -377,7 +377,7 @@ fn failure_query_is_answered_with_the_lost_rank() {
     assert_eq!(told(ended.clone(), &[(ours, messages)]), [ended]);
 }
 
-/// A faulty member sends an invalid message. Its link does not send it again, and a call may wait for the missing one.
+/// A faulty member sends an invalid message. The link does not repeat the message, and a call may wait for a valid one.
 #[test]
 fn invalid_message_breaks_the_group_and_names_its_sender() {
     let lost = |after| GroupMessage::Lost { rank: Rank(1), after: InstanceId(after), cause: Rank(1) };
@@ -413,7 +413,8 @@ fn call_before_the_group_is_made_breaks_the_group() {
     assert!(told.contains(&(SpId(11), abort)), "{told:?}");
 }
 
-/// A call mismatches an ended one, whose rank had nothing for any other: only the waiting rank can detect it.
+/// A call mismatches an ended call, whose rank had nothing for any other rank. Only the waiting rank can detect the
+/// mismatch.
 #[test]
 fn failure_query_reports_a_mismatch_with_an_ended_call() {
     let (mut here, spec, _) = three_have_met();
@@ -434,7 +435,8 @@ fn failure_query_reports_a_mismatch_with_an_ended_call() {
     assert_eq!(aborts(drive(&mut here, Instant(1)).0), [SpId(11), SpId(12)]);
 }
 
-/// A member that waits long queries the others. A failed call fails here too, and a rank that leaves later reports it.
+/// A member that waits long queries the others. A call that failed there fails here, too, and a rank that leaves later
+/// reports the failure.
 #[test]
 fn long_wait_queries_failures_and_fails_with_the_others() {
     let (mut here, spec, _) = three_have_met();
@@ -460,7 +462,8 @@ fn long_wait_queries_failures_and_fails_with_the_others() {
     assert!(said.contains(&(SpId(12), of(&spec, left))), "{said:?}");
 }
 
-/// A group breaks here before it is made, by one member's report. The report to another was lost with its link.
+/// One member's report breaks a group here before the group is made. The report to another member was lost with its
+/// link.
 #[test]
 fn failure_query_for_an_unmade_group_is_answered_with_the_error() {
     let mut here = Endpoint::new(SpId(HERE), Config::default(), 1);
@@ -475,7 +478,7 @@ fn failure_query_for_an_unmade_group_is_answered_with_the_error() {
     assert!(drive(&mut here, now).0.contains(&(SpId(12), ended)));
 }
 
-/// Collectives continue between two members; a message does not come.
+/// Collectives continue between two members, but a message between ranks does not come.
 #[test]
 fn waiting_message_queries_failures_while_collectives_continue() {
     let (config, spec) = (Config::default(), support::spec(&[HERE, 11]));
@@ -505,7 +508,7 @@ fn waiting_message_queries_failures_while_collectives_continue() {
     assert!(asked.is_some_and(|number| number > 1), "{asked:?}");
 }
 
-/// The driver is full for one peer: it gets no frame or wake-up for that peer, and all frames for the others.
+/// The driver is full for one peer: it gets no frame or wake-up for this peer, but all frames for the others.
 #[test]
 fn no_frames_for_a_peer_whose_send_queue_is_full() {
     let (mut here, spec, mut seq) = three_have_met();
@@ -521,7 +524,8 @@ fn no_frames_for_a_peer_whose_send_queue_is_full() {
     assert_eq!(drive(&mut here, now).0, [(full_of, left)]);
 }
 
-/// A peer goes on sending. The peer is lost, by its name, if it acknowledges nothing, and not if it does so slowly.
+/// A peer goes on sending. If the peer acknowledges nothing, it is lost and is named. If it acknowledges slowly, it is
+/// not lost.
 #[test]
 fn a_peer_that_sends_and_acknowledges_nothing_is_lost() {
     let (config, spec, other) = (Config::default(), support::spec(&[HERE, 11]), SpId(11));

@@ -53,7 +53,7 @@ impl Victim {
         self.create_by(HOSTILE)
     }
 
-    /// The step of the barrier by which `sp` makes a group of rank 0 here and rank 1 there.
+    /// The step of the barrier by which `sp` makes a group of rank 0 here and rank 1 at `sp`.
     fn create_by(&self, sp: SpId) -> Message {
         let fingerprint = spec(&[sp]).fingerprint();
         of_group(GroupMessage::Create { step: 0, digest: self.sp.config().digest(), fingerprint })
@@ -65,7 +65,7 @@ impl Victim {
             .collect()
     }
 
-    /// Makes a group with both others.
+    /// Makes a group with both other service processes.
     fn group_of_three(&mut self) {
         let spec = spec(&[HOSTILE, HONEST]);
         let (fingerprint, digest) = (spec.fingerprint(), self.sp.config().digest());
@@ -111,14 +111,14 @@ fn group_requested_by_some_local_ranks_is_retired_when_these_leave() {
     victim.sp.handle_create_group(NOW, &spec, Rank(0));
     victim.sp.handle_leave(NOW, GROUP, Rank(0));
     assert_eq!(victim.sp.load().0, 0, "nobody is left to leave it");
-    // A later request gets the reason why there is no such group, and does not wait for it.
+    // A later request gets the reason why there is no such group, and does not wait for the group.
     victim.ready();
     victim.sp.handle_create_group(NOW, &spec, Rank(1));
     assert_eq!(victim.ready(), [Err(GroupError::Failed(CollectiveError::RankLost(Rank(0))))]);
     assert_eq!(victim.sp.load().0, 0);
 }
 
-/// The leaving of a rank whose calls have failed overtakes the news of the death that failed them.
+/// A death fails the calls of a rank, which leaves. The news of the leaving overtakes the news of the death.
 #[test]
 fn rank_that_leaves_after_a_death_reports_the_dead_rank() {
     let mut victim = Victim::new();
@@ -129,7 +129,7 @@ fn rank_that_leaves_after_a_death_reports_the_dead_rank() {
     assert_eq!(victim.ended(), Some(CollectiveError::RankLost(Rank(2))));
 }
 
-/// The handle of a group does not give access to it: a group of other members is refused.
+/// The handle of a group does not give access to the group: a group of other members with this handle is refused.
 #[test]
 fn a_group_is_made_by_its_own_members_alone() {
     let mut victim = Victim::new();
@@ -144,7 +144,7 @@ fn a_group_is_made_by_its_own_members_alone() {
     assert_eq!(victim.ready(), [Ok(())]);
 }
 
-/// Nothing waits for a peer that had not sent before its group was left. A later group with it is made.
+/// Nothing waits for a peer that had not sent before its group was left. A later group with the peer is made.
 #[test]
 fn peer_that_never_sent_is_evicted_after_its_group() {
     let mut victim = Victim::new();
@@ -167,8 +167,8 @@ fn peer_that_never_sent_is_evicted_after_its_group() {
     assert_eq!(victim.ready(), [Ok(())]);
 }
 
-/// Staging for late ranks must leave room for what their collective needs before it can begin. Otherwise the collective
-/// would wait for its own staging forever (SP-6).
+/// Staging for late ranks must leave room for the scratch that their collective needs before it can begin. Otherwise
+/// the collective would wait for its own staging forever (SP-6).
 #[test]
 fn a_collective_that_stood_in_for_its_ranks_does_not_wait_for_itself() {
     let bytes = 33_000;
@@ -198,9 +198,9 @@ fn a_collective_that_stood_in_for_its_ranks_does_not_wait_for_itself() {
     assert!(entered, "both ranks have called");
 }
 
-/// A group that is being made survives the loss of a link, and the steps of its making are sent again over the next
-/// one. So no other message may be sent before. A service process that entered the barrier of a call for late ranks did
-/// so once, over the lost link.
+/// A group that is being made survives the loss of a link: the steps of its making are sent again over the next link.
+/// Steps of a call's barrier are not sent again. So the barrier of a call may not be entered for late ranks before the
+/// group is made.
 #[test]
 fn no_barrier_is_entered_before_the_group_is_made() {
     let mut victim = Victim::new();
@@ -222,7 +222,7 @@ fn no_barrier_is_entered_before_the_group_is_made() {
     assert_eq!(victim.ready(), [Ok(())]);
 }
 
-/// A member that has left after a call that it took part in may owe us something for it, and is watched.
+/// A member that has left after its last call may owe us something for this call, and is watched.
 #[test]
 fn death_after_leaving_fails_ranks_that_still_call() {
     let mut victim = Victim::new();

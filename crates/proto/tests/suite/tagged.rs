@@ -35,7 +35,7 @@ enum Step {
     Leave { rank: u32 },
 }
 
-/// Sizes that travel with the announcement, and larger ones.
+/// Sizes of messages that travel with their announcement, and larger sizes.
 fn bytes() -> impl Strategy<Value = u64> {
     prop_oneof![Just(0u64), Just(100), Just(BYTES), Just(BYTES + 1)]
 }

@@ -229,8 +229,8 @@ fn messages_without_bytes_count_to_the_staging_quota() {
     assert_eq!(driver.ended.len(), 4 * ROOM as usize, "all are received");
 }
 
-/// An endpoint that makes 20,000 groups of two ranks, and the times for 10,000 withdrawn offers of no rank, without any
-/// group and with all of them.
+/// An endpoint that makes 20,000 groups of two ranks. Also the times to withdraw 10,000 offers that no rank has made:
+/// before the first group, and after the last group.
 fn endpoint_of_many_groups() -> (Endpoint, [std::time::Duration; 2]) {
     let mut here = Endpoint::new(SpId(10), Config::default(), 1);
     let withdrawals = |here: &mut Endpoint| {

@@ -220,7 +220,7 @@ fn of_transfers() -> impl Strategy<Value = TransferMessage> {
     ]
 }
 
-/// Offers with the most entries that fit, and with fewer, of either list.
+/// Offers with the most entries that fit, and with fewer entries, in either list.
 fn offer() -> impl Strategy<Value = TransferMessage> {
     let origin = prop_oneof![
         Just(OfferOrigin::Single),

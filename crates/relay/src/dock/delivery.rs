@@ -1,4 +1,4 @@
-//! Frames to the relay: output as it is written, and the rest with the completion of each ended call.
+//! Sends frames to the relay: output while it is written, then the rest of the output with the completion of each call.
 
 use std::collections::HashMap;
 use std::io;
@@ -13,7 +13,7 @@ use crate::output::Output;
 use crate::proxy_buffer::ProxyBuffers;
 use crate::wire::{Wire, lock};
 
-/// State that both threads of a session share.
+/// State that both threads of a rank's session share.
 #[derive(Debug)]
 pub(super) struct DockDelivery {
     pub(super) side: Arc<RankSide>,
@@ -25,7 +25,7 @@ pub(super) struct DockDelivery {
 
 #[derive(Debug)]
 pub(super) struct DockState {
-    /// Calls by completion word.
+    /// Posted calls by completion word.
     pub(super) posted: HashMap<u32, DockedCall>,
     pub(super) proxy_buffers: ProxyBuffers,
     pub(super) over: bool,
@@ -36,7 +36,7 @@ impl DockDelivery {
         lock(&self.state)
     }
 
-    /// Ends the session, so that the other thread ends.
+    /// Ends the session; the other thread then ends too.
     pub(super) fn finish(&self) {
         self.wire.end();
         self.state().over = true;
@@ -44,7 +44,8 @@ impl DockDelivery {
         self.side.nudge();
     }
 
-    /// Sends output as it is written, and the rest with the completion of every ended call, until the session ends.
+    /// Sends output while it is written, and the rest with the completion of every ended call. Returns when the session
+    /// ends.
     pub(super) fn deliver(&self) {
         let mut buffer = Vec::new();
         loop {
@@ -59,7 +60,7 @@ impl DockDelivery {
             }
             let ended: Vec<_> = state.posted.extract_if(|slot, _| self.side.result(*slot).is_some()).collect();
             drop(state);
-            // The reading thread notices a broken connection.
+            // If a send fails, this thread ends: the reading thread notices the broken connection.
             for (slot, call) in ended {
                 let status = self.side.result(slot).unwrap_or(Status::Internal);
                 if self.send_completion(slot, &call, status, &mut buffer).is_err() {
@@ -75,12 +76,12 @@ impl DockDelivery {
         }
     }
 
-    /// Sends output that was written between two addresses, for calls that have not ended.
+    /// Sends output that was written between two addresses, if it belongs to calls that have not ended.
     fn send_early(&self, (mut start, end): (u64, u64), buffer: &mut Vec<u8>) -> io::Result<()> {
         while start < end {
             let mut state = self.state();
             let holds = |call: &DockedCall| (call.addresses().0..call.addresses().1).contains(&start);
-            // Only calls in flight are written to; the output of calls that have ended meanwhile has been sent.
+            // Only calls in flight are written to. The output of calls that have ended meanwhile is already sent.
             let Some((&slot, call)) = state.posted.iter_mut().find(|(_, call)| holds(call)) else { return Ok(()) };
             let stop = call.addresses().1.min(end);
             let Some((offset, behind)) = call.first_between(start, stop) else {
@@ -98,7 +99,7 @@ impl DockDelivery {
         Ok(())
     }
 
-    /// Sends the rest of an ended call's output, and its completion.
+    /// Sends the rest of an ended call's output, then the call's completion.
     fn send_completion(&self, slot: u32, call: &DockedCall, status: Status, buffer: &mut Vec<u8>) -> io::Result<()> {
         let (start, end) = call.addresses();
         let rewritten = self.output.take_between(start, end);

@@ -1,4 +1,5 @@
-//! A listening socket of a dock. Each connection has a thread, and is unauthenticated until it has proven its key.
+//! A listening socket of a dock. Each connection has its own thread, and is unauthenticated until the peer has proven
+//! its key.
 //!
 //! Invariant: at most [`MAX_PENDING`] connections are unauthenticated; the oldest of them is closed for a new one.
 
@@ -16,7 +17,7 @@ use crate::wire::{Wire, WireError};
 
 /// Most unauthenticated connections.
 const MAX_PENDING: usize = 128;
-/// Pause without accepting when no descriptor is left.
+/// Pause in accepting connections when no descriptor is left.
 const PAUSE: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
 pub(super) struct Entrance {
@@ -41,7 +42,8 @@ impl Entrance {
         &self.listener
     }
 
-    /// Accepts a connection, for `serve` once its key is proven. Without descriptors pauses, at most until `stop`.
+    /// Accepts a connection, and calls `serve` once the peer has proven its key. Pauses if no descriptor is left, but
+    /// not after `stop` is readable.
     pub(super) fn accept(
         &mut self,
         context: &Arc<DockContext>,
@@ -53,7 +55,8 @@ impl Entrance {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             Err(error) => {
                 limited!(warn, %error, "a relay cannot connect");
-                // The connection may still wait for a descriptor: the listener stays readable.
+                // The connection still waits in the socket, so the listener stays readable and would wake the thread
+                // again at once.
                 let _ = poll(&mut [PollFd::new(stop, PollFlags::IN)], Some(&PAUSE));
             }
         }
@@ -74,7 +77,7 @@ impl Entrance {
         if self.pending.len() >= MAX_PENDING
             && let Some(oldest) = self.pending.pop_front().and_then(|oldest| oldest.upgrade())
         {
-            // Fails only on a connection that has ended already.
+            // The call fails only if the connection has already ended.
             let _ = oldest.shutdown(Shutdown::Both);
         }
         self.pending.push_back(Arc::downgrade(&pending_stream));

@@ -18,14 +18,14 @@ use crate::output::Output;
 use crate::proxy_buffer::{ProxyBuffers, START};
 use crate::wire::{ANSWER_LIMIT, GREETING_LIMIT, Wire, WireError};
 
-/// An address without a proxy buffer: reading it fails the call.
+/// An address at which there is no proxy buffer, so reading it fails the call.
 pub(super) const UNMAPPED_ADDRESS: u64 = 64;
 
 #[derive(Debug)]
 pub(super) enum SessionEnd {
-    /// The relay or the service process has ended the connection.
+    /// The relay or the service process has ended the connection, so there is no reason to report.
     Over,
-    /// The relay has caused the end, or must receive the reason.
+    /// The dock ends the connection, and the relay must receive the reason.
     Refused(String),
 }
 
@@ -42,7 +42,7 @@ impl From<WireError> for SessionEnd {
 
 impl From<io::Error> for SessionEnd {
     fn from(_: io::Error) -> Self {
-        // A failed write means a broken connection.
+        // A write fails only on a broken connection.
         SessionEnd::Over
     }
 }
@@ -63,7 +63,7 @@ pub(super) fn serve(wire: Wire, from: SocketAddr, relay: &ServedRelay) {
     let state = Mutex::new(DockState { posted: HashMap::new(), proxy_buffers, over: false });
     let shared = Arc::new(DockDelivery { side, output, wire, state, changed: Condvar::new() });
     let ended = session::attached(&channel, &shared, &mut decoder, &relay.over);
-    // The service process releases the proxy buffers first.
+    // The service process must release the proxy buffers before they are dropped.
     drop(channel);
     if let Err(SessionEnd::Refused(text)) = ended {
         refuse(&shared.wire, from, &text);
@@ -71,10 +71,10 @@ pub(super) fn serve(wire: Wire, from: SocketAddr, relay: &ServedRelay) {
     shared.finish();
 }
 
-/// A rank's connection to the service process, attached for the rank.
+/// A connection to the service process, which the dock has attached for a rank.
 type DockedConnection = (AttachChannel, Arc<RankSide>, Arc<Output>, ProxyBuffers);
 
-/// Reads the greeting within a time limit and attaches the rank.
+/// Reads the greeting, which must arrive within a time limit, and attaches the rank.
 fn greet(wire: &Wire, decoder: &mut Decoder, context: &DockContext) -> Result<DockedConnection, SessionEnd> {
     let output = Arc::<Output>::default();
     let greeting = wire.first(decoder, GREETING_LIMIT, |frame| match frame {
@@ -91,7 +91,7 @@ fn greet(wire: &Wire, decoder: &mut Decoder, context: &DockContext) -> Result<Do
     };
     context.docked.expect(nonce, docked_rank);
     let attached = attach(context, nonce);
-    // The service process has taken it already, unless it has refused the rank.
+    // The service process has already taken the announced rank, unless it has refused the rank.
     context.docked.take(&nonce);
     let (channel, side, welcome) = attached?;
     let proxy_buffers = ProxyBuffers::new(context.settings.relay_memory.0).or_else(refuse_with)?;
@@ -101,7 +101,7 @@ fn greet(wire: &Wire, decoder: &mut Decoder, context: &DockContext) -> Result<Do
     Ok((channel, Arc::new(side), output, proxy_buffers))
 }
 
-/// Attaches as a rank of this machine does; the nonce identifies the rank to the service process.
+/// Attaches like a rank of this machine; the nonce identifies the rank to the service process.
 fn attach(context: &DockContext, nonce: [u8; 16]) -> Result<(AttachChannel, RankSide, AttachReply), SessionEnd> {
     let failed =
         |error: &dyn std::fmt::Display| SessionEnd::Refused(format!("the service process does not attach: {error}"));
@@ -109,7 +109,7 @@ fn attach(context: &DockContext, nonce: [u8; 16]) -> Result<(AttachChannel, Rank
     let hello = Hello {
         layout_version: LAYOUT_VERSION,
         pid: std::process::id(),
-        // No memory of the dock may be accessed except the registered memory.
+        // No memory of the dock may be accessed except the registered memory, so the probe must fail.
         probe_address: UNMAPPED_ADDRESS,
         nonce,
         descriptor: false,
@@ -122,7 +122,7 @@ fn attach(context: &DockContext, nonce: [u8; 16]) -> Result<(AttachChannel, Rank
     Ok((channel, side, welcome.message))
 }
 
-/// Sends a request of the dock itself, before the rank's requests, and waits for the reply.
+/// Sends a request of the dock itself, which precedes the rank's requests, and waits for the reply.
 fn request(
     channel: &AttachChannel,
     request: &AttachRequest,

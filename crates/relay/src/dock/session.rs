@@ -1,4 +1,4 @@
-//! The reading side of an attached rank: frames of its relay go to the service process, replies go back.
+//! The reading thread of an attached rank: passes frames of the relay to the service process, and replies to the relay.
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
@@ -18,7 +18,7 @@ use crate::recording::{RecordingName, RelayedRecording, recording_of};
 use crate::wire::WireError;
 use outboard_service::MAX_RECORDING_BYTES;
 
-/// Serves an attached rank until its session ends, or `relay_over` is readable because its relay has ended.
+/// Serves an attached rank until its session ends, or until `relay_over` is readable because the relay has ended.
 pub(super) fn attached(
     channel: &AttachChannel,
     shared: &Arc<DockDelivery>,
@@ -64,7 +64,7 @@ pub(super) fn attached(
     }
 }
 
-/// A request whose descriptor content is still arriving.
+/// A request whose descriptor content has not arrived completely.
 #[derive(Debug)]
 struct PartialRequest {
     token: u64,
@@ -73,10 +73,10 @@ struct PartialRequest {
     bytes: Vec<u8>,
 }
 
-/// The request behind an outstanding reply.
+/// The request that an outstanding reply answers.
 #[derive(Debug)]
 enum PendingReply {
-    /// The recording becomes known once the service process has stored it.
+    /// A recording, which is usable once the service process has stored it.
     Record(RecordingName, Arc<RelayedRecording>),
     DestroyGroup(u64),
 }
@@ -86,7 +86,7 @@ struct DockSession<'a> {
     shared: &'a DockDelivery,
     filling: Option<DockedCall>,
     receive_content: Option<PartialRequest>,
-    /// Content bytes of unanswered requests, by token.
+    /// Content bytes of each unanswered request, by token.
     under_way: HashMap<u64, usize>,
     pending_replies: HashMap<u64, PendingReply>,
     /// Recordings that the service process has stored.
@@ -171,7 +171,7 @@ impl DockSession<'_> {
         }
     }
 
-    /// A request with a descriptor begins; its content follows.
+    /// Begins a request with a descriptor; the content of the descriptor follows in other frames.
     fn begin_request(&mut self, token: u64, request: AttachRequest, whole: usize) -> Result<(), SessionEnd> {
         if self.receive_content.is_some() || whole == 0 {
             return refuse_with("malformed relay frame: a request amid another");
@@ -209,7 +209,7 @@ impl DockSession<'_> {
         self.channel.send(token, &request, &[sealed.as_fd()]).map_err(|error| ended(&error))
     }
 
-    /// Layout of a call, and the bytes of its proxy buffer.
+    /// Layout of a call, and the length of its proxy buffer.
     fn layout(
         &self,
         entry: &SubmissionEntry,
@@ -244,7 +244,7 @@ impl DockSession<'_> {
         Ok(())
     }
 
-    /// The input is complete, or will never arrive: posts the call.
+    /// Posts a call whose input is complete, or will never arrive.
     fn post_call(&mut self, call: DockedCall) -> Result<(), SessionEnd> {
         let (mut state, slot) = (self.shared.state(), call.entry.slot);
         self.shared.side.arm(slot);

@@ -1,7 +1,8 @@
-//! The relay's control connection to the dock, which reports where and with which key its ranks connect.
+//! The relay's control connection to the dock, on which the dock reports the address and key for the connections of
+//! ranks.
 //!
-//! The first rank opens the connection, and after its end the next rank opens another. The connection is never closed
-//! while ranks are attached, since its end ends them.
+//! The first rank opens the connection. After the connection has ended, the next rank opens a new one. The relay never
+//! closes the connection while ranks are attached, since its end would end these ranks' connections.
 
 use std::error::Error;
 use std::net::{SocketAddr, TcpStream};
@@ -14,7 +15,7 @@ use crate::frame::{Decoder, RelayFrame};
 use crate::host::UNEXPECTED_ANSWER;
 use crate::wire::{ANSWER_LIMIT, Wire, lock};
 
-/// The dock's address, and the connection to it.
+/// The dock's address, and the current connection to the dock.
 #[derive(Debug)]
 pub(super) struct ControlConnection {
     service: SocketAddr,
@@ -34,19 +35,19 @@ impl ControlConnection {
         ControlConnection { service, key, opened: Mutex::default() }
     }
 
-    /// A connection for one more rank.
+    /// Opens a connection for one more rank.
     pub(super) fn dial(&self) -> Result<Wire, Box<dyn Error>> {
         let (at, key) = self.ranks()?;
         Ok(Wire::dial(TcpStream::connect_timeout(&at, ANSWER_LIMIT)?, &key)?)
     }
 
     fn ranks(&self) -> Result<(SocketAddr, SharedKey), Box<dyn Error>> {
-        // The lock is held meanwhile, since other ranks need the answer as well.
+        // The lock is held while the connection is opened, since other ranks wait for the answer as well.
         let mut opened = lock(&self.opened);
         if let Some(OpenControl { ranks, .. }) = opened.as_ref().filter(|opened| !opened.has_ended()) {
             return Ok(*ranks);
         }
-        // The dock serves no other control connection before the end of this one.
+        // The old connection is dropped first, because the dock serves only one control connection at a time.
         *opened = None;
         let now = self.open()?;
         Ok(opened.insert(now).ranks)
@@ -68,7 +69,7 @@ impl ControlConnection {
 }
 
 impl OpenControl {
-    /// The dock sends nothing more on this connection, so it becomes readable only at its end.
+    /// Whether the connection has ended. The dock sends nothing more on it, so it becomes readable only at its end.
     fn has_ended(&self) -> bool {
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
         poll(&mut [PollFd::new(self.wire.stream(), PollFlags::IN | PollFlags::RDHUP)], Some(&now)) != Ok(0)

@@ -1,7 +1,9 @@
-//! The thread that serves a rank's requests: takes its submissions, sends them, and reads the memory that they send.
+//! The thread that serves a rank's requests: takes the rank's submissions, reads the memory that they send, and sends
+//! both.
 //!
-//! Starts of one recording are sent one after another, each after the end of the start before it: the next start may
-//! read bytes that the last one has written, which arrive only then. Waiting starts do not delay other calls.
+//! Starts of one recording are sent one after another. Each start is sent after the start before has ended, because it
+//! may read bytes that the start before has written, and these bytes arrive only then. Waiting starts do not delay
+//! other calls.
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
@@ -38,12 +40,13 @@ pub(super) struct RelayedRank {
     pub(super) session: Arc<RelaySession>,
     side: ServiceSide,
     poller: Poller,
-    /// The tier that was announced to the rank.
+    /// The tier that was last announced to the rank.
     tier: Tier,
     calls_in_flight: Arc<CallsInFlight>,
-    /// The call whose input waits for the rank's own copy, and the bytes of it that have been sent.
+    /// Completion word of the call whose input waits for the rank's own copy, and the number of input bytes already
+    /// sent.
     pub(super) stalled: Option<(u32, u64)>,
-    /// Calls in flight behind the stalled call, at most one for each completion word of the rank.
+    /// Calls that wait behind the stalled call, at most one for each completion word of the rank.
     outgoing: VecDeque<OutgoingCall>,
     pub(super) lost: bool,
     buffer: Vec<u8>,
@@ -107,7 +110,7 @@ impl RelayedRank {
             RankEnd::Rank => tracing::info!(pid, "a rank is gone"),
             RankEnd::Kernel(errno) => limited!(error, %errno, pid, "a rank is given up"),
         }
-        // The service process then notices that the rank has left.
+        // From the end of the connection the service process notices that the rank has left.
         self.session.wire.end();
         if receiving.join().is_err() {
             tracing::error!(pid, "the thread that receives for a rank panicked");
@@ -146,7 +149,7 @@ impl RelayedRank {
         }
     }
 
-    /// Notifies the rank when the kernel has withdrawn a tier of its memory, so that the rank copies.
+    /// Notifies the rank if the kernel has withdrawn a tier of the rank's memory, so that the rank copies its buffers.
     fn announce(&mut self) {
         let now = self.session.memory.tier();
         if now != self.tier {
@@ -156,7 +159,7 @@ impl RelayedRank {
         }
     }
 
-    /// If the service process is lost, ends all calls and requests that wait for it.
+    /// Fails all calls and requests that wait for the service process, if the service process is lost.
     fn fail_if_service_lost(&mut self) {
         let mut state = self.session.state();
         let Some(why) = state.lost.clone() else { return };
@@ -215,7 +218,7 @@ impl RelayedRank {
                 let call = RelayedCall::new(entry, name, submission, self.calls_in_flight.count_call());
                 let mut state = session.state();
                 state.in_flight.insert(slot, call);
-                // It was there above, and only this thread removes it.
+                // The recording still exists, because only this thread removes recordings.
                 if let Some(stored) = name.and_then(|name| state.recordings.get_mut(&name)) {
                     if stored.busy.is_some() {
                         return stored.waiting_starts.push_back(outgoing);
@@ -233,7 +236,8 @@ impl RelayedRank {
         }
     }
 
-    /// Posts a call that the service process refuses instead, so that the other ranks do not wait for this rank.
+    /// Posts a call that the service process refuses, in place of the collective, so that the other ranks do not wait
+    /// for this rank.
     fn refuse_collective(&mut self, entry: &SubmissionEntry, refusal: &SubmissionError) {
         let submission = Submission::out_of_turn(entry);
         let outgoing = OutgoingCall { entry: submission.entry, input: 0, output: 0, table: Vec::new() };
@@ -246,7 +250,7 @@ impl RelayedRank {
         self.send_outgoing();
     }
 
-    /// Sends the next starts of recordings whose last start has ended.
+    /// Sends the next start of each recording whose last start has ended.
     fn send_next_starts(&mut self) {
         let mut state = self.session.state();
         for name in std::mem::take(&mut state.ended) {
@@ -259,7 +263,7 @@ impl RelayedRank {
         self.send_outgoing();
     }
 
-    /// Sends the calls whose turn has come, each with its input.
+    /// Sends the waiting calls, each with its input, until one stalls.
     pub(super) fn send_outgoing(&mut self) {
         while self.stalled.is_none() {
             let Some(call) = self.outgoing.pop_front() else { return };
@@ -268,7 +272,7 @@ impl RelayedRank {
         }
     }
 
-    /// Sends a call without its input.
+    /// Sends a call and its table, without the call's input.
     fn send(&self, OutgoingCall { entry, input, output, table }: &OutgoingCall) -> std::io::Result<()> {
         let (wire, slot, input, output) = (&self.session.wire, entry.slot, *input, *output);
         wire.send(&RelayFrame::Call { words: entry.encode(), input, table: table.len() as u64, output })?;
@@ -278,7 +282,7 @@ impl RelayedRank {
         Ok(())
     }
 
-    /// Sends the input of a call from `offset` on, as far as it can be read.
+    /// Sends the input of a call from `offset` on, until the input ends or cannot be read.
     pub(super) fn send_input(&mut self, slot: u32, mut offset: u64) -> std::io::Result<()> {
         let Some(pieces) = self.session.state().in_flight.get(&slot).map(RelayedCall::input) else { return Ok(()) };
         let session = Arc::clone(&self.session);
@@ -290,10 +294,10 @@ impl RelayedRank {
                     self.stalled = Some((slot, offset));
                     return Ok(());
                 }
-                // The process has ended or runs another program, so its buffer is not at fault.
+                // The process has ended or runs another program, so the buffer is not at fault.
                 Err(AccessError::Gone { .. }) => return Ok(()),
                 Err(error) => {
-                    // The service process fails the call as the rank's fault, on all ranks.
+                    // The service process fails the call on all ranks, as the fault of this rank.
                     limited!(warn, pid = session.pid, %error, "a rank's buffer cannot be read");
                     return session.wire.send(&RelayFrame::Unreadable { slot });
                 }

@@ -1,4 +1,5 @@
-//! Requests of a rank at its attach socket: answered here if they concern the rank's memory, else forwarded.
+//! Requests of a rank at its attach socket. Requests that concern the rank's memory are answered here, others are
+//! forwarded.
 
 use std::os::fd::OwnedFd;
 
@@ -70,7 +71,7 @@ impl RelayedRank {
             | AttachRequest::Detach
             | AttachRequest::CreateGroup { .. } => None,
             AttachRequest::Restage(restaged) => {
-                // The call may still lie in the ring, with the addresses from before the copy.
+                // The call may still lie in the ring, with the addresses of the original buffers.
                 while self.take_submissions() {}
                 let taken = self.session.restage(restaged);
                 if taken && let Some((slot, offset)) = self.stalled.take_if(|(slot, _)| *slot == restaged.slot) {
@@ -123,7 +124,7 @@ impl RelayedRank {
         self.forward_with_content(&RelayFrame::CreateGroup { token, ranks, rank }, &offers);
     }
 
-    /// Forwards a request, and after it the content of its descriptor.
+    /// Forwards a request, then the content of the request's descriptor.
     fn forward_with_content(&self, request: &RelayFrame<'_>, content: &[u8]) {
         let wire = &self.session.wire;
         let sent = wire.send(request);
@@ -131,7 +132,7 @@ impl RelayedRank {
         self.log_failed_send(sent.and_then(|()| handed()));
     }
 
-    /// A recording crosses once; both sides derive from it which bytes its starts move (GP-5).
+    /// Forwards a recording, which crosses only once: both sides derive from it which bytes its starts move (GP-5).
     fn record(&self, token: u64, name: RecordingName, bytes: u64, descriptors: Vec<OwnedFd>) {
         if !self.session.state().may_forward(usize::try_from(bytes).unwrap_or(MOST_HANDED)) {
             return self.session.send_reply(&self.channel, token, &too_much());
@@ -153,9 +154,10 @@ impl RelayedRank {
         }
     }
 
-    /// Removes a recording, unless it is in use. Returns `None` if the service process must remove it too.
+    /// Removes a recording, unless it is in use. Returns the reply, or `None` if the service process must remove the
+    /// recording too.
     fn free_recording(&mut self, name: RecordingName) -> Option<AttachReply> {
-        // Starts that were posted before the request count.
+        // Starts that were posted before the request must count as uses.
         while self.take_submissions() {}
         let mut state = self.session.state();
         if state.recordings.get(&name).is_some_and(|stored| stored.busy.is_some()) {
@@ -165,7 +167,7 @@ impl RelayedRank {
         None
     }
 
-    /// Logs a failed send. The rank gets its answer when the other thread reports the loss.
+    /// Logs a failed send. The rank gets its answer when the second thread reports the loss of the service process.
     pub(super) fn log_failed_send(&self, sent: std::io::Result<()>) {
         if let Err(error) = sent {
             tracing::debug!(pid = self.session.pid, %error, "a frame does not reach the service process");

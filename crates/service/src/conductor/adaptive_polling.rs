@@ -1,16 +1,16 @@
 //! Adaptive polling: the conductor takes another turn instead of sleeping, although the last turn found nothing.
 //!
 //! The last wait decides, as for ranks (`client`'s adaptive_polling): if an event came within [`POLL_LIMIT`] of the
-//! event before it, the conductor polls as long for the next. Between two polls the thread yields. Other polling
-//! threads yield too, after microseconds; a computing thread keeps the processor for longer than [`POLL_LIMIT`]. An
-//! event that arrives meanwhile is late: a loss. The kernel reports the loss as time that this thread was ready and did
-//! not run. Losses may exceed wins by [`ALLOWANCE`], and by one part in [`LOSS_DECAY`] of the time. With
+//! event before it, the conductor polls for up to [`POLL_LIMIT`]. Between two polls the thread yields. Other polling
+//! threads yield too, after microseconds. A computing thread keeps the processor for longer than [`POLL_LIMIT`], and an
+//! event that arrives meanwhile is handled late: a loss. The kernel reports the loss as time for which this thread was
+//! ready and did not run. Losses may exceed wins by [`ALLOWANCE`], and by one part in [`LOSS_DECAY`] of the time. With
 //! [`Polling::Auto`]:
 //!
 //! | state | on | goes to |
 //! |---|---|---|
 //! | resting | an event soon after the last one, and losses within bounds | spinning |
-//! | spinning | an event | spinning, as long from now |
+//! | spinning | an event | spinning, and the limit starts again |
 //! | spinning | losses out of bounds, or the kernel reports none | resting |
 //! | spinning | no event for [`POLL_LIMIT`] | resting |
 //!
@@ -22,21 +22,22 @@ use std::time::{Duration, Instant};
 use crate::settings::Polling;
 use crate::telemetry::statistics::PollCounters;
 
-/// Polling ends after this long without an event. Ranks poll as long for the result of a round trip of small messages.
+/// Polling ends after this long without an event. Ranks poll for as long for the result of a round trip of small
+/// messages.
 const POLL_LIMIT: Duration = Duration::from_micros(200);
 /// Interval at which the kernel's figure is read while polling; a read costs about as much as a poll.
 const DELAY_INTERVAL: Duration = Duration::from_micros(20);
-/// Gain of an event found by polling: no wake-up of this thread.
+/// Gain of an event found by polling: the wake-up of this thread is saved.
 const WIN: Duration = Duration::from_micros(25);
 /// Limit of losses beyond wins.
 const ALLOWANCE: Duration = Duration::from_millis(1);
-/// One part in this many of the time that passes is subtracted from the losses.
+/// The elapsed time divided by this number is subtracted from the losses.
 const LOSS_DECAY: u32 = 256;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum PollState {
     Resting,
-    /// Time of the last read of the kernel's figure, and the figure: how long this thread had waited for a processor.
+    /// `delay` is the time that this thread had waited for a processor, as the kernel reported it at `read_at`.
     Spinning {
         read_at: Instant,
         delay: Duration,
@@ -48,7 +49,7 @@ pub(crate) struct AdaptivePolling {
     polling: Polling,
     state: PollState,
     found_at: Instant,
-    /// Losses of polling beyond its wins, and the time of this balance.
+    /// Losses of polling in excess of its wins, and the time at which this balance was computed.
     loss_balance: (Duration, Instant),
     pub(crate) looks: PollCounters,
 }
@@ -64,8 +65,8 @@ impl AdaptivePolling {
         }
     }
 
-    /// Decides at the end of a turn whether the next turn follows without sleep. `found`: whether the turn found an
-    /// event; `delay` reads from the kernel how long this thread has waited for a processor.
+    /// Decides at the end of a turn whether the next turn follows without sleep. `found` says whether the turn found an
+    /// event. `delay` reads from the kernel how long this thread has waited for a processor.
     pub(crate) fn continues(
         &mut self,
         now: Instant,
@@ -114,7 +115,7 @@ impl AdaptivePolling {
         }
     }
 
-    /// Polls, if the losses are within bounds.
+    /// Starts or continues polling if the losses are within bounds.
     fn spin_if_affordable(&mut self, now: Instant, delay: Option<Duration>) -> PollState {
         let (loss_balance, since) = self.loss_balance;
         self.loss_balance = (loss_balance.saturating_sub(now.saturating_duration_since(since) / LOSS_DECAY), now);
@@ -134,7 +135,7 @@ mod tests {
 
     const SOON: Duration = Duration::from_micros(50);
 
-    /// The machine under injected times.
+    /// An [`AdaptivePolling`] with simulated time.
     struct Bench {
         adaptive_polling: AdaptivePolling,
         now: Instant,
@@ -148,13 +149,13 @@ mod tests {
             Bench { adaptive_polling: AdaptivePolling::new(polling, now), now, delay: Duration::from_micros(7) }
         }
 
-        /// A turn that ends `after` its predecessor.
+        /// Ends a turn `after` the previous one.
         fn turn(&mut self, after: Duration, found: bool) -> bool {
             self.now += after;
             self.adaptive_polling.continues(self.now, (found, true), || Some(self.delay))
         }
 
-        /// A turn that finds nothing after the thread has waited `loss` for a processor.
+        /// Ends a turn without an event, after the thread has waited `loss` for a processor.
         fn kept_waiting(&mut self, loss: Duration) -> bool {
             self.delay += loss;
             self.turn(DELAY_INTERVAL, false)

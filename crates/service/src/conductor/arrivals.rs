@@ -1,11 +1,11 @@
-//! Arrivals of the unicast fabric: frames go to the machine, payloads to the memory that the machine names.
+//! Arrivals of the unicast fabric: frames go to the protocol machine, payloads to the memory that the machine names.
 
 use outboard_fabric::{FabricEvent, MessageReceiver, PeerId, PeerLoss};
 use outboard_proto::SpId;
 use outboard_shm::memory::ScatterList;
 use serde_json::json;
 
-use crate::conductor::driver::EndpointDriver;
+use crate::driver::EndpointDriver;
 use crate::telemetry::statistics::Statistics;
 use crate::telemetry::trace::TimelineFile;
 

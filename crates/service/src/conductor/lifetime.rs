@@ -1,11 +1,11 @@
 //! Lifetime of a service process: until a stop is requested, or while ranks of its job are attached.
 //!
-//! A rank started a job's own service process (`client`'s job_daemon), and may be dead before the process is ready. So
-//! the process also ends if no rank attaches within [`FIRST_RANK`].
+//! A rank starts the service process of its job (`client`'s job_daemon), and that rank may die before the process is
+//! ready. So the process also ends if no rank attaches within [`FIRST_RANK`].
 //!
-//! Invariant: the files of a job's directory are removed under the lock that ranks hold while they look for a service
-//! process. So no rank loses a service process that it has just found. The next holder of the lock starts the next
-//! service process, which inherits the rest.
+//! Invariant: the files of a job's directory are removed under a lock, which ranks hold while they look for a service
+//! process. So no rank loses a service process that it has just found. If a rank holds the lock, the files stay for the
+//! service process that this rank starts.
 
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 /// Time within which the first rank must attach.
 const FIRST_RANK: Duration = Duration::from_secs(30);
 
-/// `None`: the process never ends of its own accord. Otherwise it ends with its last rank, or at this time if no rank
-/// has attached.
+/// With `None` the process never ends of its own accord. Otherwise the process ends with its last rank, or at this time
+/// if no rank has attached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Lifetime(Option<Instant>);
 
@@ -24,12 +24,13 @@ impl Lifetime {
         Lifetime(exit_when_idle.then(|| Instant::now() + FIRST_RANK))
     }
 
-    /// Whether the lifetime is over while no rank is connected. `attached`: whether a rank ever was.
+    /// Whether the lifetime is over, given that no rank is connected now. `attached` says whether a rank has ever
+    /// attached.
     pub(crate) fn over(self, attached: bool) -> bool {
         self.0.is_some_and(|first_until| attached || Instant::now() >= first_until)
     }
 
-    /// Time until the lifetime may end without any event.
+    /// Time until the lifetime may end without any event. `attached` says whether a rank has ever attached.
     pub(crate) fn limit(self, attached: bool) -> Option<Duration> {
         let first_until = self.0.filter(|_| !attached)?;
         Some(first_until.saturating_duration_since(Instant::now()))
@@ -40,7 +41,7 @@ impl Lifetime {
 #[derive(Debug)]
 pub(crate) struct LockedJobDirectory {
     directory: PathBuf,
-    /// Closing it releases the lock.
+    /// Closing this descriptor releases the lock.
     _lock: OwnedFd,
 }
 
@@ -58,7 +59,7 @@ impl LockedJobDirectory {
                 tracing::warn!(directory = %self.directory.display(), name, %error, "cannot remove a file of the job");
             }
         }
-        // Fails if the directory holds files of others.
+        // Fails if the directory holds files of other processes.
         let _ = std::fs::remove_dir(&self.directory);
     }
 }

@@ -2,30 +2,28 @@
 //!
 //! One turn polls each source once: the fabric if it is ready, mailbox, submissions, timers, then the machine's output.
 //! Each turn ends with one poll of all descriptors. The wake rule: before that poll the fabric is armed and the
-//! sleeping flags are raised, after which the queues are checked again. The poll lasts until the machine's next timer;
-//! with work left it does not wait. So descriptors wait one turn at most, and an idle conductor takes no processor
-//! time. Before it sleeps the conductor may poll for a moment ([`adaptive_polling`]). Meanwhile the flags stay down,
-//! since the conductor's own turns find what ranks and threads leave.
+//! sleeping flags are raised, and then the queues are checked again. The poll waits until the machine's next timer, or
+//! not at all while work is left. So descriptors wait one turn at most, and an idle conductor takes no processor time.
+//! Before sleeping the conductor may poll for a short time ([`adaptive_polling`]). Meanwhile the flags stay down, since
+//! the conductor's own turns find the work of ranks and threads.
 //!
 //! | state | on | goes to |
 //! |---|---|---|
 //! | serving | the caller's stop | draining |
-//! | serving | the last rank's leaving, if the settings ask for it | ended |
+//! | serving | the last rank leaves, if the settings end the process then | ended |
 //! | draining | no call in flight | ended: groups left, sockets removed |
-//! | draining | its limit is over, a second stop | parting: calls in flight fail, no rank's memory is touched |
+//! | draining | its limit is over, a second stop | parting: calls in flight fail, rank memory is not accessed |
 //! | parting | all ranks gone, [`PARTING_LIMIT`] over, another stop | ended |
 //!
 //! Every part of a turn is bounded: submissions, requests, reports, transmissions and their bytes. So attaching, the
 //! death of a rank, requests for statistics and stops wait for one turn at most, under any load.
 //!
-//! Invariant: a channel is joined before the machine may announce it (Join before `poll_transmit`).
+//! Invariant: a channel is joined before the machine may announce the channel (`Join` precedes `poll_transmit`).
 
 pub(crate) mod adaptive_polling;
 mod arrivals;
-pub(crate) mod driver;
 pub(crate) mod lifetime;
 pub(crate) mod offload;
-pub(crate) mod poller;
 pub(crate) mod processor;
 pub(crate) mod send_queue;
 
@@ -37,7 +35,7 @@ use outboard_fabric::multicast::Datagram;
 use outboard_fabric::{Armed, ConnectError};
 use outboard_proto::wire::PayloadHash;
 use outboard_proto::{Event, ReceivedDatagram};
-use outboard_shm::attach::{AttachChannel, AttachReply};
+use outboard_shm::attach::AttachChannel;
 use outboard_shm::closer::REFUSAL_CLOSER;
 use outboard_shm::status::Status;
 use rustix::io::Errno;
@@ -45,16 +43,17 @@ use serde_json::{Value, json};
 
 use crate::conductor::adaptive_polling::AdaptivePolling;
 use crate::conductor::arrivals::FabricArrivals;
-use crate::conductor::driver::EndpointDriver;
 use crate::conductor::lifetime::Lifetime;
 use crate::conductor::offload::OffloadEngine;
-use crate::conductor::poller::{Poller, Trigger, WakeToken};
 use crate::conductor::processor::{Processor, TimeSlice};
 use crate::conductor::send_queue::SendQueue;
 use crate::datapath::mailbox::Mailbox;
 use crate::datapath::{DatagramBatch, Datapath, DatapathReport, split};
+use crate::driver::EndpointDriver;
+use crate::poller::{Poller, Trigger, WakeToken};
 use crate::ranks::Ranks;
 use crate::ranks::attach::{HostProperties, MORE_DESCRIPTORS, RequestHandler};
+use crate::rejection::send_error;
 use crate::socket::NamedSocket;
 use crate::telemetry::overdue;
 use crate::telemetry::statistics::{Statistics, send_report};
@@ -67,9 +66,9 @@ const REPORTS: usize = 16;
 const ROUNDS: usize = 3;
 /// Connections accepted per wake-up.
 const CONNECTIONS: usize = 64;
-/// Time in which ranks may request why their calls failed at the end.
+/// Time in which ranks may request the reason why their calls failed at the end of the process.
 const PARTING_LIMIT: Duration = Duration::from_secs(1);
-/// Limit of the farewell to other service processes.
+/// Time limit for the farewell to other service processes.
 const FAREWELL_LIMIT: Duration = Duration::from_millis(200);
 
 pub(crate) struct Conductor {
@@ -83,7 +82,7 @@ pub(crate) struct Conductor {
     pub(crate) statistics_socket: Option<NamedSocket>,
     pub(crate) mailbox: Mailbox<DatapathReport>,
     pub(crate) datapath: Option<Datapath>,
-    /// Carries out the collectives that it supports.
+    /// Carries out the collectives that the engine supports.
     pub(crate) offload: Option<OffloadEngine>,
     pub(crate) statistics: Statistics,
     pub(crate) trace: Option<TimelineFile>,
@@ -129,14 +128,14 @@ impl Conductor {
         Ok(())
     }
 
-    /// Serves until `stopped` reports a stop; `stopped` reads the stop descriptor. Fails if the kernel refuses the
-    /// sleep.
+    /// Serves until `stopped`, which reads the stop descriptor, reports a stop. Fails if the kernel refuses to let the
+    /// thread sleep.
     pub(crate) fn run(&mut self, mut stopped: impl FnMut() -> bool) -> Result<(), Errno> {
         let mut phase = ServicePhase::Serving;
         self.stopwatch = Stopwatch::start(Instant::now());
         while phase != ServicePhase::Ended {
             let turn = self.turn();
-            // This follows a turn, so a call posted before the stop is in flight by now.
+            // The phase changes after a turn, so a call posted before the stop is in flight by now.
             phase = self.next_phase(phase);
             if phase == ServicePhase::Ended || (phase == ServicePhase::Serving && !turn.unfinished && self.is_unused())
             {
@@ -167,7 +166,7 @@ impl Conductor {
         }
     }
 
-    /// Gives up the calls in flight; their ranks may request the reason.
+    /// Fails the calls in flight; their ranks may request the reason.
     fn begin_parting(&mut self) -> ServicePhase {
         let failed = self.ranks.fail_calls_in_flight(&mut self.driver);
         tracing::warn!(failed, "calls in flight did not end in time");
@@ -201,7 +200,8 @@ impl Conductor {
         let requests = !self.ranks.request_queue.is_empty();
         self.request_handler().resume_requests();
         self.lap_if(requests, TurnPart::Requests);
-        // Stalls come before the timers, which would count a stall of this process as silence of its peers.
+        // The stall is noted before the timers run: the timers would take a stall of this process for silence of its
+        // peers.
         self.note_stall();
         let due = self.driver.timeout();
         self.lap_if(due, TurnPart::Timers);
@@ -234,8 +234,7 @@ impl Conductor {
         }
     }
 
-    /// Notes a turn as long as `dead_after`: peers count a service process as dead after that long without a sign of
-    /// life.
+    /// Notes a turn of at least `dead_after`, the silence after which peers count a service process as dead.
     fn note_stall(&mut self) {
         if let Some(turn) = self.stopwatch.stall(self.driver.machine().config().dead_after) {
             self.driver.report_stall(turn);
@@ -247,7 +246,7 @@ impl Conductor {
         RequestHandler { ranks, driver, poller, host, trace: trace.as_mut() }
     }
 
-    /// Time at which a list that the engine has given up is reported.
+    /// Time at which a failed list of the engine is to be reported.
     fn next_list_failure(&self) -> Option<Instant> {
         self.offload.as_ref().and_then(OffloadEngine::due)
     }
@@ -259,7 +258,7 @@ impl Conductor {
         }
     }
 
-    /// Returns whether the fabric had anything.
+    /// Handles events of the fabric; returns whether there were any.
     fn progress_fabric(&mut self) -> bool {
         let Conductor { driver, send_queue, statistics, trace, .. } = self;
         let mut arrivals = FabricArrivals { driver, statistics, trace, lost: Vec::new() };
@@ -271,7 +270,7 @@ impl Conductor {
         done > 0
     }
 
-    /// Releases memory that was withdrawn.
+    /// Releases memory that was withdrawn from incoming payloads.
     fn release_withdrawn_memory(&mut self) {
         if self.driver.take_withdrawn() {
             let Conductor { driver, send_queue, statistics, trace, .. } = self;
@@ -279,7 +278,7 @@ impl Conductor {
         }
     }
 
-    /// Returns whether the datapath had anything.
+    /// Handles reports of the datapath; returns whether there were any.
     fn take_reports(&mut self, now: Instant) -> bool {
         for taken in 0..REPORTS {
             let own = || self.datapath.as_mut()?.report(now);
@@ -394,20 +393,20 @@ impl Conductor {
         worked
     }
 
-    /// Applies the wake rule; returns the tokens of the wake-up. Does not wait if work is unfinished or polling pays
-    /// off.
+    /// Applies the wake rule; returns the tokens of the wake-up. Does not wait if work is unfinished or if polling is
+    /// worthwhile.
     fn sleep(&mut self, phase: ServicePhase, turn: TurnOutcome) -> Result<Vec<WakeToken>, Errno> {
         let attached = self.ranks.attached().next().is_some();
         let polls = self.adaptive_polling.continues(turn.at, (turn.found, attached), || self.processor.delay());
         self.processor.request_time_slice(if polls { TimeSlice::Usual } else { TimeSlice::Short });
         if polls && !turn.found {
-            // Another thread that is ready gets this processor before the next poll.
+            // Yields the processor to another ready thread before the next poll.
             std::thread::yield_now();
         }
         self.fabric_calls = self.send_queue.fabric().arm() == Armed::Busy;
         let busy = turn.unfinished || polls || self.fabric_calls;
         let sleeps = !busy && self.mailbox.prepare_sleep() && self.ranks.prepare_sleep();
-        // This check follows the raising of the flags.
+        // The check follows the raising of the flags, so no report is missed.
         let limit = match sleeps && !self.driver.deferred_ops().has_reports() {
             true => self.limit(phase, turn.at),
             false => Some(Duration::ZERO),
@@ -556,18 +555,6 @@ impl Conductor {
 fn reject_rank(channel: AttachChannel, errno: Errno) {
     let text = format!("the service process of this host cannot take another rank: {errno}{MORE_DESCRIPTORS}");
     send_error(&channel, Status::Resource, text);
-}
-
-pub fn send_error(channel: &AttachChannel, status: Status, text: String) {
-    if let Err(error) = channel.send(0, &AttachReply::Error { status, text }, &[]) {
-        tracing::debug!(%error, "a process does not hear why it is turned away");
-    }
-}
-
-/// Reports to a process of another user why it cannot attach. A thread beside this one sends the reply: before it, the
-/// kernel wakes all waiters at the other end, and there may be millions.
-pub fn reject_process(channel: AttachChannel, text: String) {
-    REFUSAL_CLOSER.submit(move || send_error(&channel, Status::NoService, text));
 }
 
 fn received((Datagram { from, bytes }, payload): (Datagram<'_>, PayloadHash)) -> ReceivedDatagram<'_> {

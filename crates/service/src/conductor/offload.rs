@@ -1,4 +1,4 @@
-//! The engine beside the service process: lists of the machine go to libfabric, and their ends come back.
+//! The engine beside the service process: lists of the machine go to libfabric, and libfabric reports their ends.
 //!
 //! Invariant: a list reads and writes memory of this process alone, which stays alive as long as the provider may touch
 //! it. The machine decides what is offloaded, never this module.
@@ -16,8 +16,8 @@ use outboard_shm::memory::MappedBytes;
 use crate::memory::MemoryFault;
 use crate::telemetry::statistics::OffloadCounters;
 
-/// The failure of a list is held back for this long. A message to a dead service process fails a moment before its
-/// death is known, and the call must fail by the death.
+/// Delay before the failure of a list is reported. A message to a dead service process fails shortly before the death
+/// is known, and the call must fail with the death as the reason.
 const FAILURE_DELAY: Duration = Duration::from_secs(1);
 
 /// The call that a list belongs to.
@@ -30,7 +30,7 @@ pub(crate) struct OffloadEngine {
     lists: BTreeMap<u64, ListOwner>,
     /// Lists that the engine has given up, and the time at which each is reported.
     given_up: VecDeque<(Instant, ListOwner)>,
-    /// After a sleep: whether lists were in flight during it, and how many lists had been handed over.
+    /// Set by a sleep: whether lists were in flight during the sleep, and how many lists had been handed over before.
     slept: Option<(bool, u64)>,
     pub(crate) counts: OffloadCounters,
 }
@@ -54,12 +54,12 @@ impl OffloadEngine {
         self.ofi.address()
     }
 
-    /// Readable when [`Self::take_ended`] has work.
+    /// Becomes readable when [`Self::take_ended`] has work.
     pub(crate) fn event_fd(&self) -> BorrowedFd<'_> {
         self.ofi.event_fd()
     }
 
-    /// Notes that the conductor goes to sleep.
+    /// Notes that the conductor is about to sleep.
     pub(crate) fn note_sleep(&mut self) {
         self.slept = Some((!self.lists.is_empty(), self.counts.calls));
     }
@@ -70,7 +70,8 @@ impl OffloadEngine {
         self.counts.wakeups += u64::from(counts);
     }
 
-    /// Hands a list over; `resident` finds the memory of its messages. Returns false if the list cannot be carried out.
+    /// Hands a list over; `resident` finds the memory of its messages. Returns false if the engine does not accept the
+    /// list.
     pub(crate) fn begin(
         &mut self,
         offload: outboard_proto::Offload,
@@ -81,7 +82,7 @@ impl OffloadEngine {
             Ok(DeferredMessage { peer, tag, bytes: memory.map(&mut resident).transpose()? })
         };
         let messages = messages.into_iter().map(|one| one.map(&mut message).transpose());
-        // If there was no memory, the group has failed already.
+        // If memory for a message was missing, the group has failed already.
         let Ok(messages) = messages.collect::<Result<Vec<_>, MemoryFault>>() else { return true };
         let token = self.next;
         self.next += 1;
@@ -98,7 +99,7 @@ impl OffloadEngine {
         }
     }
 
-    /// The call has failed: the result of its list is not needed any more.
+    /// Drops the list of a failed call, whose result is not needed any more.
     pub(crate) fn withdraw(&mut self, call: CallId) {
         self.given_up.retain(|(_, (.., listed))| *listed != call);
         let found = self.lists.iter().find(|(_, (.., listed))| *listed == call).map(|(token, _)| *token);
@@ -108,12 +109,12 @@ impl OffloadEngine {
         }
     }
 
-    /// Time at which [`Self::take_ended`] has work although no descriptor wakes the conductor.
+    /// Time at which [`Self::take_ended`] must be called although no descriptor wakes the conductor.
     pub(crate) fn due(&self) -> Option<Instant> {
         self.given_up.front().map(|(at, _)| *at)
     }
 
-    /// Calls whose lists have ended, and whether they were carried out.
+    /// Calls whose lists have ended, each with whether the list was carried out.
     pub(crate) fn take_ended(&mut self, now: Instant) -> Vec<(ListOwner, bool)> {
         let mut ended = Vec::new();
         for (token, result) in self.ofi.take_ended() {

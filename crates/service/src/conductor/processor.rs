@@ -1,9 +1,10 @@
-//! The processor of the conductor: the kernel's figure of waiting time, and requests for exact timers and short turns.
+//! The processor of the conductor: the kernel's figure of waiting time, and requests for exact timers and short time
+//! slices.
 //!
-//! The thread's `schedstat` holds how long the thread was ready and did not run. The figure rises too if the thread is
-//! bound to one processor, or its control group has used up its share.
+//! The thread's `schedstat` holds how long the thread was ready and did not run. The figure also rises if the thread is
+//! bound to one processor, or if its control group has used up its share.
 //!
-//! This module never guesses: without the kernel's figure it returns none.
+//! This module never guesses: without the kernel's figure it returns `None`.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -11,31 +12,31 @@ use std::time::Duration;
 
 /// Precision of this thread's timers in nanoseconds: paced batches are one to two milliseconds apart.
 const TIMER_SLACK: libc::c_ulong = 10_000;
-/// A short turn in nanoseconds: the least that the kernel grants.
+/// A short time slice in nanoseconds: the least that the kernel grants.
 const SHORT: u64 = 100_000;
-/// More bytes than the line of the file has.
+/// Size of the read buffer; the line of `schedstat` is shorter.
 const LINE: usize = 128;
 
-/// The kernel's figure for this thread, and the turns that this thread has requested.
+/// The kernel's figure for this thread, and the time slice that this thread has requested.
 #[derive(Debug)]
 pub(crate) struct Processor {
     schedstat: Option<File>,
     time_slice: TimeSlice,
 }
 
-/// Requested length of this thread's turns on the processor.
+/// Requested length of this thread's time slices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum TimeSlice {
-    /// The usual length: after a yield each of them runs about as often as this thread.
+    /// The usual length: after a yield every other ready thread runs about as often as this thread.
     Usual,
-    /// As short as the kernel grants. If all processors compute, Linux 6.12 and later runs a thread with a shorter turn
-    /// first, at the same share of time. Otherwise messages of ranks and peers wait some milliseconds for the end of
-    /// that turn. Earlier kernels ignore the request.
+    /// As short as the kernel grants. If all processors compute, Linux 6.12 and later lets a thread with a shorter
+    /// slice run first, at an unchanged share of time. With the usual length messages of ranks and peers would wait
+    /// some milliseconds for the end of another thread's slice. Earlier kernels ignore the request.
     Short,
 }
 
 impl Processor {
-    /// Requests exact timers and short turns for this thread.
+    /// Requests exact timers and short time slices for this thread.
     pub(crate) fn for_this_thread() -> Self {
         // SAFETY: changes the precision of this thread's timers and nothing else.
         unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, TIMER_SLACK) };
@@ -82,7 +83,7 @@ fn scheduling() -> Option<libc::sched_attr> {
 mod tests {
     use super::*;
 
-    /// On a kernel that is too old for short turns it reports a runtime of 0.
+    /// A kernel that is too old for short time slices reports a runtime of 0.
     #[test]
     fn requesting_a_short_time_slice_changes_only_the_slice() {
         let told = || scheduling().expect("Linux tells");

@@ -1,9 +1,10 @@
 //! The send queue of the machine: frames to the unicast fabric, batches to the multicast sender.
 //!
-//! Invariants: frames to one peer leave in the machine's order, and frames of one turn leave together. One frame to a
-//! peer waits for room in the fabric, and the machine gives no other until it has left. So a peer that accepts nothing
-//! delays no other peer. If [`MOST_WAITING`] frames wait, the next is dropped, and its link repairs the loss. A frame's
-//! payload is read before memory changes, so a frame that waits beyond a turn holds a copy.
+//! Invariants: frames to one peer leave in the machine's order, and frames of one turn leave together. At most one
+//! frame to a peer waits for room in the fabric, and the machine gives no other frame for that peer until the frame has
+//! left. So a peer that accepts nothing delays no other peer. If [`MOST_WAITING`] frames wait, the next frame is
+//! dropped, and its link repairs the loss. A frame's payload is read before memory changes, so a frame that waits
+//! beyond a turn holds a copy.
 
 use std::collections::BTreeMap;
 
@@ -12,14 +13,14 @@ use outboard_proto::{FrameBytes, MemRef, SpId, Transmit};
 use outboard_shm::memory::{MappedBytes, ScatterList};
 use serde_json::json;
 
-use crate::conductor::driver::EndpointDriver;
 use crate::datapath::{Datapath, SendJob};
+use crate::driver::EndpointDriver;
 use crate::memory::{MemoryFault, MemoryLocation};
 use crate::telemetry::trace::TimelineFile;
 
-/// Most frames that wait for room, one for each peer.
+/// Most frames that wait for room, at most one for each peer.
 const MOST_WAITING: usize = 256;
-/// Transmissions per turn, and their bytes, so that arrivals are polled in between.
+/// Limits per turn on transmissions and on their bytes, so that arrivals are polled in between.
 const TURN: usize = 256;
 const TURN_BYTES: u64 = 8 << 20;
 
@@ -29,10 +30,12 @@ struct WaitingFrame {
     payload: Vec<u8>,
 }
 
-/// The unicast fabric, with the frames and the batch that found no room in it or in the multicast sender's queue.
+/// The unicast fabric, the frames that found no room in the fabric, and the batch that found the multicast sender's
+/// queue full.
 pub(crate) struct SendQueue {
     fabric: Box<dyn Fabric>,
-    /// Peers without room: the frame that found none, if it was kept. The machine gives nothing for these peers.
+    /// Peers without room in the fabric, each with its waiting frame; `None` if that frame was dropped. The machine
+    /// gives no frames for these peers.
     waiting: BTreeMap<SpId, Option<WaitingFrame>>,
     /// A batch that found the sender's queue full.
     held: Option<SendJob>,
@@ -49,7 +52,7 @@ impl SendQueue {
         &mut *self.fabric
     }
 
-    /// Whether the machine may be polled for more.
+    /// Whether the machine may be polled for more transmissions.
     pub(crate) fn has_room(&self) -> bool {
         self.held.is_none()
     }
@@ -68,7 +71,7 @@ impl SendQueue {
         self.fabric.disconnect(PeerId(peer.0));
     }
 
-    /// The peer is gone; its waiting frame is dropped.
+    /// Forgets a peer that is gone, and drops its waiting frame.
     pub(crate) fn forget(&mut self, driver: &mut EndpointDriver, peer: SpId) {
         if self.waiting.remove(&peer).is_some() {
             driver.set_full(peer, false);
@@ -181,14 +184,14 @@ impl SendQueue {
         log_failed_send(to, self.fabric.send(peer, &header, payload));
     }
 
-    /// A fault may end calls and give their memory to others, so the frames before it leave first.
+    /// Reports a fault. The fault may end calls and give their memory to others, so the frames before it leave first.
     fn fault(&mut self, driver: &mut EndpointDriver, fault: MemoryFault) {
         self.fabric.flush();
         driver.report_fault(fault);
     }
 
-    /// Keeps a frame until the fabric has room; the machine gives no other for this peer meanwhile. The frame is
-    /// dropped if a frame of an earlier link waits, or too many frames wait.
+    /// Keeps a frame until the fabric has room; the machine gives no other frame for this peer meanwhile. The frame is
+    /// dropped if a frame of an earlier link waits, or if too many frames wait.
     fn wait(
         &mut self,
         driver: &mut EndpointDriver,
@@ -221,7 +224,7 @@ impl PayloadPiece {
         driver.locate(piece).map(|location| PayloadPiece { location, length })
     }
 
-    /// The piece in memory of this process, if it lies there.
+    /// The bytes of the piece, if the piece lies in memory of this process.
     fn resident(&self) -> Option<MappedBytes> {
         self.location.readable(self.length)
     }
@@ -242,8 +245,8 @@ fn send(fabric: &mut dyn Fabric, to: SpId, header: &[u8], payload: &[u8]) -> Res
     fabric.send(PeerId(to.0), header, payload)
 }
 
-/// Logs a frame that the fabric refuses for good. The machine repairs the loss, or the fabric soon reports the peer as
-/// lost.
+/// Logs a frame that the fabric refuses for good. Either the machine repairs the loss, or the fabric soon reports the
+/// peer as lost.
 fn log_failed_send(to: SpId, sent: Result<(), SendError>) {
     if let Err(error) = sent {
         tracing::debug!(peer = %to, %error, "a frame was not sent");
@@ -272,7 +275,7 @@ mod tests {
 
     use super::*;
 
-    /// Peers that accept no more frames while they hold four.
+    /// A fabric whose peers accept no more frames while they hold four.
     #[derive(Default, Clone)]
     struct Peers(Rc<RefCell<HashMap<PeerId, VecDeque<Vec<u8>>>>>);
 

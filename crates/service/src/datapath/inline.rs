@@ -1,12 +1,12 @@
 //! The inline datapath: a turn of the conductor sends the machine's batches and receives the waiting datagrams.
 //!
-//! On a link of 1 Gbit/s a batch of 32 datagrams takes 0.4 ms. Waking a thread for the batch, and the conductor after
-//! it, costs more than sending or receiving it.
+//! On a link of 1 Gbit/s a batch of 32 datagrams takes 0.4 ms. Waking a thread for the batch, and then the conductor,
+//! costs more than sending or receiving the batch.
 //!
 //! | a job is | on | goes to |
 //! |---|---|---|
-//! | - | `submit` | sent and reported, or under way where a queue is full |
-//! | under way | `report` after its pause | sent and reported, or under way |
+//! | - | `submit` | sent and reported, or under way if a queue is full |
+//! | under way | `report` after the job's pause | sent and reported, or under way |
 //!
 //! Invariants: one job is under way at most, and one batch is filled at a time. Nothing blocks: sockets are
 //! non-blocking, and pauses are timers of the conductor.
@@ -28,9 +28,10 @@ pub(super) struct InlineDatapath {
     sends_at: Option<Instant>,
     reports: VecDeque<DatapathReport>,
     intake: MulticastIntake,
-    /// `None` while the conductor holds it.
+    /// `None` while the conductor holds the batch.
     batch: Option<DatagramBatch>,
-    /// Datagrams may wait, to be read from this time on; the time is later after a refusal of the kernel.
+    /// Time from which waiting datagrams may be read; `None` if no datagram is known to wait. A refusal by the kernel
+    /// postpones the time.
     readable: Option<Instant>,
 }
 

@@ -1,9 +1,9 @@
 //! The bounded queue from the datapath threads to the conductor, which sleeps in epoll.
 //!
-//! Invariants: a post to a sleeping conductor makes the descriptor readable; posts to an awake one make no system call.
-//! No wake-up is lost: the conductor raises its flag before it checks the queue again. A poster checks the flag after
-//! it has queued its item. Both do so under the flag's lock. No item is dropped while the conductor lives: a full
-//! mailbox blocks the poster, and the kernel's socket buffer absorbs meanwhile.
+//! Invariants: a post to a sleeping conductor makes the descriptor readable; posts to an awake conductor make no system
+//! call. No wake-up is lost: the conductor raises its flag before it checks the queue again, and a poster checks the
+//! flag after it has queued its item. Both access the flag under the flag's lock. No item is dropped while the
+//! conductor lives: a full mailbox blocks the poster, and the kernel's socket buffer absorbs datagrams meanwhile.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -25,17 +25,17 @@ impl ConductorWaker {
     }
 }
 
-/// The conductor's end.
+/// The conductor's end of the mailbox.
 #[derive(Debug)]
 pub(crate) struct Mailbox<T> {
     queue: Receiver<T>,
-    /// An item found on the way to sleep.
+    /// An item found while the conductor was preparing to sleep.
     next: Option<T>,
     post: SyncSender<T>,
     waker: Arc<ConductorWaker>,
 }
 
-/// A datapath thread's end.
+/// A datapath thread's end of the mailbox.
 #[derive(Debug)]
 pub(crate) struct Poster<T> {
     post: SyncSender<T>,
@@ -43,7 +43,7 @@ pub(crate) struct Poster<T> {
 }
 
 impl<T> Mailbox<T> {
-    /// An empty mailbox for at most `capacity` items; fails when no descriptor is left for the bell.
+    /// Makes an empty mailbox for at most `capacity` items. Fails if no descriptor is left for the bell.
     pub(crate) fn new(capacity: usize) -> std::io::Result<Self> {
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let (post, queue) = sync_channel(capacity);
@@ -58,7 +58,8 @@ impl<T> Mailbox<T> {
         self.next.take().or_else(|| self.queue.try_recv().ok())
     }
 
-    /// Returns `true` if the mailbox is empty and the next post rings. `false`: call [`take`](Self::take) again.
+    /// Prepares a sleep. Returns true if the mailbox is empty and the next post rings the bell. Otherwise call
+    /// [`take`](Self::take) again.
     #[must_use]
     pub(crate) fn prepare_sleep(&mut self) -> bool {
         let mut asleep = self.waker.asleep();
@@ -78,7 +79,7 @@ impl<T> Mailbox<T> {
         let _ = rustix::io::read(&self.waker.bell, &mut [0; 8]);
     }
 
-    /// Readable when a post found the conductor asleep.
+    /// Becomes readable when a post finds the conductor asleep.
     pub(crate) fn bell(&self) -> BorrowedFd<'_> {
         self.waker.bell.as_fd()
     }

@@ -1,5 +1,5 @@
 //! The datapath: one thread that sends multicast and several that receive it, apart from the conductor (MC-9, MC-10).
-//! On slow links, where a wake-up costs more than the datagrams, the conductor does both itself ([`inline`]).
+//! On slow links, where a wake-up costs more than the datagrams, the conductor itself sends and receives ([`inline`]).
 //!
 //! ```text
 //! conductor -- SendJob, bounded --> sender     conductor -- Command, bounded --> receiver
@@ -8,8 +8,8 @@
 //!
 //! Invariants: the mailbox has room for all reports that can be under way (send jobs and batches are counted). So a
 //! datapath thread never waits for a conductor that waits for that thread. Each address is received by one thread only,
-//! as long as one group needs the address. No header is trusted: a receiver hashes a payload by the key that the header
-//! names, and the machine checks the tag.
+//! for as long as a group needs the address. No header is trusted: a receiver hashes a payload by the key of the group
+//! that the header names, and the machine checks the tag.
 
 mod inline;
 pub(crate) mod mailbox;
@@ -41,7 +41,7 @@ const BATCHES: usize = 8;
 /// Bursts of one batch, 64 KiB each: a batch fits the second-level cache.
 const BURSTS: usize = 4;
 
-/// A batch to be sent and where its memory lies.
+/// A batch to be sent, and the location of its memory.
 #[derive(Debug)]
 pub(crate) struct SendJob {
     pub(crate) batch: MulticastBatch,
@@ -51,14 +51,14 @@ pub(crate) struct SendJob {
 /// Outcome of sending or receiving.
 #[derive(Debug)]
 pub(crate) enum DatapathReport {
-    /// The job of this batch is done: its memory is not read any more. `read` is the result of reading the memory. The
-    /// kernel accepted this many datagrams and bytes; recovery repairs the `failures`, datagrams that it did not
-    /// accept.
+    /// The job of this batch is done, and its memory is not read any more. `read` is the result of reading the memory.
+    /// The kernel accepted `datagrams` datagrams with `bytes` bytes. It refused `failures` datagrams, which recovery
+    /// repairs.
     Sent { token: u64, read: Result<(), MemoryFault>, datagrams: u64, bytes: u64, failures: u64 },
-    /// Datagrams have arrived in a batch that goes back to this receiver. Its socket buffer had no room for
+    /// Datagrams have arrived in `batch`, which must be given back to this receiver. The socket buffer had no room for
     /// `overflowed` bursts.
     Received { receiver: usize, batch: DatagramBatch, overflowed: u64 },
-    /// The kernel refuses to receive; the receiver tries again. The batch goes back.
+    /// The kernel refuses to receive, and the receiver will try again. `batch` must be given back.
     Failed { receiver: usize, batch: DatagramBatch, error: io::Error },
     /// The receiver has panicked and receives nothing any more.
     Gone { receiver: usize },
@@ -68,7 +68,7 @@ pub(crate) enum DatapathReport {
 enum DatapathMode {
     /// Separate threads (MC-9), for links whose datagrams keep more than one processor busy.
     Threads { jobs: SyncSender<SendJob>, sender: JoinHandle<()>, receivers: Vec<ReceiverThread> },
-    /// The conductor, which sends and receives without waking another thread.
+    /// The conductor sends and receives without waking another thread.
     Conductor(Box<InlineDatapath>),
 }
 
@@ -82,14 +82,14 @@ pub(crate) struct Datapath {
 }
 
 impl Datapath {
-    /// A mailbox with room for every report that the threads can have under way.
+    /// A mailbox with room for every report of the threads that can be under way.
     pub(crate) fn mailbox(receivers: usize) -> io::Result<Mailbox<DatapathReport>> {
         // The sender holds one job beyond the queue, and each receiver may report its panic.
         Mailbox::new(SEND_JOBS + 1 + receivers * (BATCHES + 1))
     }
 
-    /// Starts a thread that sends and `receivers` that receive; without receivers the conductor does both. Fails if a
-    /// socket option is refused or threads are exhausted.
+    /// Starts one thread that sends and `receivers` threads that receive; without receivers the conductor sends and
+    /// receives. Fails if a socket option is refused or no thread can be started.
     pub(crate) fn start(
         settings: &MulticastSettings,
         receivers: usize,
@@ -119,14 +119,14 @@ impl Datapath {
         }
     }
 
-    /// The descriptor has become readable.
+    /// Notes that the descriptor has become readable.
     pub(crate) fn note_readable(&mut self) {
         if let DatapathMode::Conductor(inline) = self.mode() {
             inline.note_readable();
         }
     }
 
-    /// Does the conductor's part of the work and returns its outcome. `None`: no work, or its time has not come.
+    /// Does the conductor's part of the work and returns its outcome, or `None` if no work is due.
     pub(crate) fn report(&mut self, now: Instant) -> Option<DatapathReport> {
         match self.mode() {
             DatapathMode::Conductor(inline) => inline.report(now),
@@ -142,7 +142,7 @@ impl Datapath {
         }
     }
 
-    /// Submits a job, or returns it if there is no room. A sending thread ends early only by its own panic.
+    /// Submits a job, or returns the job if there is no room. A sending thread ends early only by its own panic.
     pub(crate) fn submit(&mut self, job: SendJob) -> Option<SendJob> {
         match self.mode() {
             DatapathMode::Conductor(inline) => inline.submit(job),
@@ -154,8 +154,8 @@ impl Datapath {
         }
     }
 
-    /// Receives a channel for a group with this key, effective on return. Fails if the kernel refuses, for instance
-    /// because of too many memberships.
+    /// Starts receiving a channel for a group with this key; the channel is received on return. Fails if the kernel
+    /// refuses, for instance because of too many memberships.
     pub(crate) fn join(&mut self, channel: MulticastChannel, group: GroupHandle, key: MulticastKey) -> io::Result<()> {
         let address = channel_address(channel.0);
         let first = self.joined.get(&address).is_none_or(Vec::is_empty);
@@ -184,7 +184,8 @@ impl Datapath {
         }
     }
 
-    /// Addresses are spread over the receivers by their lowest bits, which are mixed already.
+    /// Applies `interest` at the address's receiver. The lowest bits of an address select the receiver, since these
+    /// bits are mixed already.
     fn apply_interest(&mut self, address: Ipv4Addr, interest: Interest) -> io::Result<()> {
         match self.mode() {
             DatapathMode::Conductor(inline) => inline.apply_interest(interest),

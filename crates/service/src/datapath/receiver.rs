@@ -1,12 +1,12 @@
-//! Receiving multicast, by threads or by the conductor, in whole batches (MC-2, MC-11). The conductor gets the batches
-//! of a thread and returns them empty.
+//! Receiving multicast, by threads or by the conductor, in whole batches (MC-2, MC-11). A thread passes filled batches
+//! to the conductor, which returns them empty.
 //!
-//! The receiver hashes each payload by the key of the group that its header names. So a conductor with threads, which
-//! checks the tag, pays for a few bytes only. A thread without a batch waits for one, and the kernel's socket buffer
-//! absorbs meanwhile.
+//! The receiver hashes each payload by the key of the group that the payload's header names. So a conductor with
+//! threads only checks the tag, at the cost of a few bytes. A thread without a batch waits for one, and the kernel's
+//! socket buffer absorbs datagrams meanwhile.
 //!
-//! Socket errors are reported to the conductor and end nothing: the thread tries again after a pause. The thread ends
-//! by the conductor's command, or by its own panic, which it reports too.
+//! Socket errors are reported to the conductor and do not end the thread, which tries again after a pause. The thread
+//! ends by the conductor's command, or by its own panic, which it also reports.
 
 use std::collections::HashMap;
 use std::io;
@@ -24,9 +24,9 @@ use outboard_proto::wire::{DatagramHeader, MulticastKey, PayloadHash, PayloadHas
 use super::{DatapathReport, split};
 use crate::datapath::mailbox::Poster;
 
-/// Room for commands beside batches on their way back.
+/// Room for commands in the queue, in addition to returned batches.
 const COMMANDS: usize = 16;
-/// Time that the conductor waits for a membership; a working thread answers within a batch.
+/// Time that the conductor waits for a membership change; a working thread answers within a batch.
 const MEMBERSHIP_LIMIT: Duration = Duration::from_secs(5);
 /// Pause after a socket error, doubled with each further error.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
@@ -54,9 +54,10 @@ impl DatagramBatch {
 /// Request of a group to a receiver.
 #[derive(Debug)]
 pub(super) enum Interest {
-    /// The group's payloads are hashed by this key, and this address is joined.
+    /// The receiver hashes the group's payloads by this key, and joins the address `join`.
     Begins { group: GroupHandle, key: MulticastKey, join: Option<Ipv4Addr> },
-    /// Ends one `Begins` of the group; after the last one the key is forgotten. This address is left.
+    /// Ends one `Begins` of the group; after the last one the receiver drops the key. The receiver leaves the address
+    /// `leave`.
     Ends { group: GroupHandle, leave: Option<Ipv4Addr> },
 }
 
@@ -89,7 +90,7 @@ impl ReceiverThread {
         let free = (0..batches).map(|_| DatagramBatch::new(bursts)).collect();
         let worker = ReceiveWorker { intake, number, free, queue, poster };
         let run = move || {
-            // Unwind-safe: the worker's state is dropped with the worker.
+            // The closure is unwind-safe: a panic drops the worker with all its state.
             let panicked = std::panic::catch_unwind(AssertUnwindSafe(|| worker.run())).is_err();
             if panicked {
                 // At shutdown the conductor does not read the report.
@@ -101,11 +102,11 @@ impl ReceiverThread {
     }
 
     pub(super) fn give_back(&self, batch: DatagramBatch) {
-        // Fails only if the thread has ended, and then no batch is needed.
+        // The send fails only if the thread has ended, and an ended thread needs no batch.
         let _ = self.commands.send(ReceiverCommand::Return(batch));
     }
 
-    /// Applies a request of a group, effective on return.
+    /// Applies a request of a group; the request has taken effect on return.
     pub(super) fn apply_interest(&self, interest: Interest) -> io::Result<()> {
         let ended = || io::Error::other("the receiving thread has ended");
         let (answer, answered) = sync_channel(1);
@@ -117,11 +118,11 @@ impl ReceiverThread {
 
 impl Drop for ReceiverThread {
     fn drop(&mut self) {
-        // Fails only if the thread has ended.
+        // The send fails only if the thread has ended.
         let _ = self.commands.send(ReceiverCommand::Stop);
         self.waker.wake();
         if let Some(thread) = self.thread.take() {
-            // A panicked thread has reported its panic itself.
+            // A panicked thread has already reported its panic.
             let _ = thread.join();
         }
     }
@@ -137,7 +138,7 @@ enum WorkerFlow {
 #[derive(Debug)]
 pub(super) struct MulticastIntake {
     socket: MulticastReceiver,
-    /// The hasher of each group, and how many `Begins` it has.
+    /// The hasher of each group, and the number of the group's `Begins` that have not ended.
     keys: HashMap<GroupHandle, (PayloadHasher, u32)>,
     /// Pause after the next error.
     pause: Duration,
@@ -150,7 +151,7 @@ impl MulticastIntake {
         Ok(MulticastIntake { socket, keys: HashMap::new(), pause: FIRST_PAUSE })
     }
 
-    /// Readable when datagrams wait.
+    /// Becomes readable when datagrams wait.
     pub(super) fn event_fd(&self) -> BorrowedFd<'_> {
         self.socket.event_fd()
     }
@@ -175,7 +176,7 @@ impl MulticastIntake {
     }
 
     /// Replaces the content of `batch` by the waiting datagrams. Returns how many bursts the socket had no room for, or
-    /// none if no datagram waits.
+    /// `None` if no datagram waits.
     ///
     /// # Errors
     /// The kernel's error, and the pause before the next try.
@@ -188,7 +189,7 @@ impl MulticastIntake {
         let hash = |datagram: Datagram<'_>| {
             let (header, payload) = split(datagram.bytes);
             let hasher = DatagramHeader::parse(header).ok().and_then(|header| self.keys.get(&header.group));
-            // A payload that names no group of this host is refused whatever its hash is.
+            // If the header names no group of this host, the payload is refused whatever its hash is.
             hasher.map_or(PayloadHash::default(), |(hasher, _)| hasher.hash(payload))
         };
         batch.hashes.clear();
@@ -214,7 +215,7 @@ impl ReceiveWorker {
     fn run(mut self) {
         loop {
             let command = match self.free.is_empty() {
-                // The conductor is behind: nothing can be received until it gives a batch back.
+                // The conductor holds all batches, so the thread waits until the conductor gives one back.
                 true => self.queue.recv().ok(),
                 false => self.queue.try_recv().ok(),
             };
@@ -261,8 +262,8 @@ impl ReceiveWorker {
         WorkerFlow::GoOn
     }
 
-    /// The kernel refuses to receive. The report carries a batch, so the number of reports under way is bounded. Then
-    /// the thread pauses.
+    /// Reports that the kernel refuses to receive, then pauses the thread. The report carries a batch, so the number of
+    /// reports under way is bounded.
     fn pause(&mut self, batch: DatagramBatch, error: io::Error, pause: Duration) -> WorkerFlow {
         if !self.poster.post(DatapathReport::Failed { receiver: self.number, batch, error }) {
             return WorkerFlow::End;

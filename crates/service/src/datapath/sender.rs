@@ -1,5 +1,5 @@
-//! Sending multicast, by a thread or by the conductor: reads rank memory, puts headers with their tags before chunks,
-//! hands bursts to the kernel (MC-1). After [`MOST_CONGESTED`] full queues the rest of a batch is left to recovery.
+//! Sending multicast, by a thread or by the conductor: reads rank memory, puts a header with a tag before each chunk,
+//! and hands bursts to the kernel (MC-1). After [`MOST_CONGESTED`] full queues the rest of a batch is left to recovery.
 
 use std::io;
 use std::sync::mpsc::{SyncSender, sync_channel};
@@ -47,7 +47,7 @@ struct CurrentJob {
     job: SendJob,
     read: Result<(), MemoryFault>,
     length: usize,
-    /// Datagrams sent, and full queues met.
+    /// Number of datagrams sent; `congested` is the number of full queues met.
     sent: usize,
     congested: u32,
 }
@@ -58,7 +58,7 @@ struct CurrentJob {
 pub(super) struct SendWorker {
     socket: MulticastSender,
     current: Option<CurrentJob>,
-    /// Reused from job to job.
+    /// The buffers are reused for every job.
     payload: Vec<u8>,
     headers: Vec<[u8; DATAGRAM_HEADER_BYTES]>,
 }
@@ -69,11 +69,11 @@ impl SendWorker {
         Ok(SendWorker { socket, current: None, payload: Vec::new(), headers: Vec::new() })
     }
 
-    /// Reads the payload of a job; no other job may be under way.
+    /// Begins a job and reads its payload; no other job may be under way.
     pub(super) fn begin(&mut self, job: SendJob) {
         let SendJob { batch, location } = &job;
         let length = usize::try_from(batch.memory.len).expect("a batch lies in memory");
-        // Grows to the largest batch once.
+        // The buffer grows only once, to the size of the largest batch.
         if self.payload.len() < length {
             self.payload.resize(length, 0);
         }

@@ -1,8 +1,10 @@
 //! Reductions on memory of any tier, in pieces that fit the second-level cache.
 //!
-//! Memory of a rank is never computed on in place, mapped or not, because the rank may write to it meanwhile. Its bytes
-//! are copied, combined and written back. If both operands are staging memory, which no other process writes, they are
-//! used in place. Invariant: an element is combined once, whatever fails: a failure names the work that is left.
+//! The memory of a rank is never the operand of a computation, mapped or not, because the rank may write to it
+//! meanwhile. The bytes are copied, combined and written back. If both operands are staging memory, which no other
+//! process writes, they are combined in place.
+//!
+//! Invariant: each element is combined exactly once, even if an access fails: the failure names the work that is left.
 
 use outboard_plan::Reduction;
 use outboard_proto::MemRef;
@@ -11,13 +13,13 @@ use outboard_shm::memory::RankMemory;
 use crate::memory::deferred_ops::MemoryWork;
 use crate::memory::{MemoryFault, MemoryLocation};
 
-/// Bytes combined at a time: whole elements of any kind.
+/// Bytes combined at a time: a whole number of elements of any kind.
 pub(super) const PIECE_BYTES: u64 = 64 << 10;
 
 /// A reduction as the machine ordered it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct OrderedReduction {
-    /// The operand that stays.
+    /// The operand that stays unchanged.
     pub(crate) from: MemRef,
     /// The operand that becomes the result.
     pub(crate) into: MemRef,
@@ -26,7 +28,7 @@ pub(crate) struct OrderedReduction {
     pub(crate) from_left: bool,
 }
 
-/// Buffers for a piece of each operand. They grow once.
+/// Buffers for a piece of each operand. The buffers grow only once, to the size of a piece.
 #[derive(Debug, Default)]
 pub(crate) struct BounceBuffers {
     from: Vec<u8>,
@@ -41,19 +43,19 @@ pub(crate) struct UnfinishedWork {
 }
 
 impl OrderedReduction {
-    /// `len` bytes of the combination from `start` on, whole elements.
+    /// The reduction of `len` bytes from `start` on, which must be whole elements.
     pub(super) fn piece(&self, start: u64, len: u64) -> OrderedReduction {
         let piece = |whole: MemRef| MemRef { offset: whole.offset + start, len, ..whole };
         OrderedReduction { from: piece(self.from), into: piece(self.into), ..*self }
     }
 
-    /// The work behind the first `done` bytes.
+    /// The reduction of the bytes after the first `done` bytes, if any are left.
     fn behind(&self, done: u64) -> Option<MemoryWork> {
         let left = self.into.len - done;
         (left > 0).then(|| MemoryWork::Reduce(self.piece(done, left)))
     }
 
-    /// Carries the combination out on operands at these places.
+    /// Carries the reduction out on operands at these locations.
     pub(crate) fn perform(
         &self,
         from: &MemoryLocation,
@@ -66,7 +68,8 @@ impl OrderedReduction {
             let operands = (&from.behind(done), &into.behind(done));
             self.combine_piece(operands, bytes, bounce_buffers).map_err(|(fault, result)| {
                 let to = MemRef { offset: self.into.offset + done, len: bytes, ..self.into };
-                // A result that could not be written back, or only in part, is not computed a second time.
+                // A result that was not written, or was written only in part, is delivered later, not computed a second
+                // time.
                 let put = result.map(|bytes| MemoryWork::Deliver { bytes, to });
                 let rest = if put.is_some() { done + bytes } else { done };
                 UnfinishedWork { fault, left: put.into_iter().chain(self.behind(rest)).collect() }
@@ -76,7 +79,7 @@ impl OrderedReduction {
         Ok(())
     }
 
-    /// Combines a piece. A failed write returns the bytes that were to be written.
+    /// Combines a piece. If the write fails, returns the fault and the bytes that were to be written.
     fn combine_piece(
         &self,
         (from, into): (&MemoryLocation, &MemoryLocation),
@@ -95,7 +98,7 @@ impl OrderedReduction {
         self.combine(copy, into, result)
     }
 
-    /// Combines as many bytes as `operand` has.
+    /// Combines a piece of the length of `operand`.
     fn combine(
         &self,
         operand: &[u8],
@@ -150,7 +153,7 @@ mod tests {
         (buffer.clone(), MemoryLocation::Staging { buffer, offset: 0 })
     }
 
-    /// A rank's memory of which this many bytes can be reached.
+    /// Memory of a rank; only this many bytes can be accessed.
     fn rank(bytes: u64) -> Arc<TieredMemory> {
         let memory = TieredMemory::default();
         let region = Shared::create("test", bytes as usize).expect("memory");

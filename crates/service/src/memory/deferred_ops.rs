@@ -1,28 +1,32 @@
-//! Deferred work on memory, in the order in which the machine ordered it. This module alone knows which work must
-//! precede which.
+//! Deferred work on memory, in the machine's order. Only this module knows which work must precede other work.
 //!
-//! Work is done at once or deferred. It waits for a rank's copy of memory that the kernel has withdrawn (GP-9), or for
-//! work before it. Or it is a rank copy of a rank ([`crate::memory::rank_copies`]), or planned for a later turn
-//! ([`crate::memory::turn_budget`]). Two pieces of work keep their order if they share bytes that one of them writes.
-//! Bytes are identified by the address that the rank posted, whatever call names them and wherever the rank has copied
-//! them since: the starts of a recording share memory, and so do input and output of a call in place.
+//! Work is done at once or deferred for one of four reasons:
+//! - it waits until a rank has copied memory that the kernel has withdrawn (GP-9),
+//! - it waits for earlier work,
+//! - it is a copy that a rank does itself ([`crate::memory::rank_copies`]),
+//! - it is planned for a later turn ([`crate::memory::turn_budget`]).
+//!
+//! Two pieces of work keep their order if they share bytes that one of them writes. Bytes are identified by the address
+//! that the rank posted, whichever call names them, and even after the rank has copied them. The address identifies
+//! them because the starts of a recording share memory, and so do input and output of a call in place.
 //!
 //! | work is | on | goes to |
 //! |---|---|---|
 //! | waiting | no copy of its calls is awaited, no conflicting work is before it | done, planned, or waiting again |
-//! | planned, a rank copy | see these modules | done, or waiting |
-//! | any | the end of a call that it names | gone |
+//! | planned, rank copy | see these modules | done, or waiting |
+//! | any | the end of a call that the work names | gone |
 //!
 //! | a call is | on | goes to |
 //! |---|---|---|
 //! | reached | an access to memory that was withdrawn | awaited |
 //! | awaited | `Restage` of its rank | reached, in shared memory; waiting work is tried again |
-//! | any | its failure, the end of its rank | gone; calls that were to receive its bytes are cut off |
+//! | any | the call's failure, the end of its rank | gone; calls that were to receive its bytes are cut off |
 //!
 //! Only local work waits here. A transmission from withdrawn memory counts as lost on the way. The protocol repairs the
-//! loss once the memory can be read; until then the link to that peer does not get past it. Invariants: deferred work
-//! keeps its place; a call that work here names has not completed for its rank; at most [`MAX_HELD_BYTES`] of payload
-//! are held.
+//! loss once the memory can be read; until then the link to that peer makes no progress beyond the lost transmission.
+//!
+//! Invariants: deferred work keeps its place. A call that deferred work names has not completed for its rank. At most
+//! [`MAX_HELD_BYTES`] of payload are held.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Instant;
@@ -35,22 +39,22 @@ use crate::memory::rank_copies::WorkState;
 #[cfg(test)]
 mod tests;
 
-/// Most payload held for ranks that are not in a call of this library.
+/// Most payload held for ranks that are not in a call of this library and so do not copy.
 const MAX_HELD_BYTES: usize = 256 << 20;
 
 #[derive(Debug)]
 pub(crate) enum MemoryWork {
     /// A copy as the machine ordered it.
     Copy { from: MemRef, to: MemRef },
-    /// A reduction as the machine ordered it, or its rest.
+    /// A reduction as the machine ordered it, or the rest of such a reduction.
     Reduce(OrderedReduction),
-    /// Received payload, or a result.
+    /// Writes received payload or a result.
     Deliver { bytes: Vec<u8>, to: MemRef },
-    /// The staging memory is not needed once the work before it is done.
+    /// Releases staging memory, which is not needed once the work before this is done.
     Unstage { id: StagingId },
 }
 
-/// A piece of work's read piece, then its written piece.
+/// First the entry for the piece that work reads, then the entry for the piece that work writes.
 pub(super) type ReadAndWritten<T> = [Option<T>; 2];
 
 impl MemoryWork {
@@ -84,7 +88,7 @@ impl MemoryWork {
         }
     }
 
-    /// This work on a part of its bytes: a copy, or a combination of whole elements.
+    /// The part of this work on `len` bytes from `start` on; a part of a reduction must be whole elements.
     pub(super) fn piece(&self, start: u64, len: u64) -> MemoryWork {
         let piece = |whole: MemRef| MemRef { offset: whole.offset + start, len, ..whole };
         match self {
@@ -109,15 +113,15 @@ pub(super) fn call_of(region: MemRegion) -> Option<CallId> {
     }
 }
 
-/// Owner of bytes.
+/// The process that owns bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum MemoryOwner {
-    /// The address of the rank's `TieredMemory` here, which stays while the rank has calls in flight.
+    /// A rank, by the address of its `TieredMemory` in this process, which stays while the rank has calls in flight.
     Rank(usize),
     Staging(StagingId),
 }
 
-/// Bytes of a holder, wherever they lie now.
+/// Bytes of an owner, wherever they lie now.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Extent {
     pub(super) owner: MemoryOwner,
@@ -134,7 +138,7 @@ impl Extent {
     }
 }
 
-/// Whether two pieces of work keep their order, because they share bytes that one of them writes.
+/// Whether two pieces of work must keep their order, because they share bytes that one of them writes.
 fn keep_order([read, written]: &ReadAndWritten<Extent>, [reads, writes]: &ReadAndWritten<Extent>) -> bool {
     let meet = |one: &Option<Extent>, other: &Option<Extent>| {
         one.as_ref().zip(other.as_ref()).is_some_and(|(one, other)| one.overlaps(other))
@@ -142,7 +146,7 @@ fn keep_order([read, written]: &ReadAndWritten<Extent>, [reads, writes]: &ReadAn
     meet(written, writes) || meet(written, reads) || meet(read, writes)
 }
 
-/// A piece of work that is not done.
+/// A piece of unfinished work.
 #[derive(Debug)]
 pub(super) struct DeferredEntry {
     pub(super) work: MemoryWork,
@@ -151,7 +155,7 @@ pub(super) struct DeferredEntry {
 }
 
 impl DeferredEntry {
-    /// Whether the entry must precede work on these extents.
+    /// Whether this entry must precede work on these extents.
     pub(super) fn precedes(&self, extents: &ReadAndWritten<Extent>) -> bool {
         keep_order(&self.extents, extents)
     }
@@ -164,7 +168,7 @@ impl DeferredEntry {
         self.work.calls().contains(&Some(call))
     }
 
-    /// Whether the entry reads bytes of this call for another.
+    /// Whether this entry reads bytes of `call` for another call.
     pub(super) fn is_for_another_than(&self, call: CallId) -> bool {
         let [read, written] = self.work.calls();
         read == Some(call) && written != Some(call)
@@ -175,15 +179,15 @@ impl DeferredEntry {
 pub(crate) struct DeferredOps {
     awaited: HashSet<CallId>,
     entries: Vec<DeferredEntry>,
-    /// Number of entries that touch each memory; most work touches none of them.
+    /// Number of entries that touch the memory of each owner. Most new work touches memory without entries.
     touching: HashMap<MemoryOwner, u32>,
     bytes: usize,
 }
 
 impl DeferredOps {
-    /// Whether no work has to wait.
+    /// Whether no work is deferred and no rank's copy is awaited.
     pub(super) fn is_empty(&self) -> bool {
-        // Nearly always true where ranks copy nothing themselves.
+        // Nearly always true if no rank copies for itself.
         self.entries.is_empty() && self.awaited.is_empty()
     }
 
@@ -199,18 +203,18 @@ impl DeferredOps {
         &mut self.entries[at].state
     }
 
-    /// Whether the rank must still copy this call's buffers.
+    /// Whether the rank of this call must still copy the call's buffers.
     pub(super) fn awaits(&self, call: CallId) -> bool {
         self.awaited.contains(&call)
     }
 
-    /// Whether any work names the call.
+    /// Whether any deferred work names the call.
     pub(crate) fn names_call(&self, call: CallId) -> bool {
         self.entries.iter().any(|entry| entry.names_call(call))
     }
 
-    /// Whether the call cannot end yet, because work names it. A call that has `failed` is held back only while calls
-    /// that have not failed can still get its bytes.
+    /// Whether the call cannot end yet, because deferred work names it. A failed call is held back only while calls
+    /// that have not failed can still get its bytes. `failed` says whether a call has failed.
     pub(crate) fn holds_back(&self, call: CallId, failed: impl Fn(CallId) -> bool) -> bool {
         if self.entries.is_empty() || !failed(call) {
             return self.names_call(call);
@@ -220,7 +224,7 @@ impl DeferredOps {
         self.entries.iter().any(|entry| needs(entry) && self.proceeds_unaided(entry))
     }
 
-    /// Whether the entry and all work before it proceed without help.
+    /// Whether the entry and all work before it can be done without a further action of a rank.
     fn proceeds_unaided(&self, entry: &DeferredEntry) -> bool {
         let stuck = |entry: &DeferredEntry| {
             let awaited = entry.work.calls().into_iter().flatten().any(|call| self.awaits(call));
@@ -242,7 +246,7 @@ impl DeferredOps {
         self.before(extents).next().is_some()
     }
 
-    /// Whether the entry must wait for another.
+    /// Whether the entry at `at` must wait for an earlier entry.
     pub(super) fn is_behind(&self, at: usize) -> bool {
         self.entries[..at].iter().any(|entry| entry.precedes(&self.entries[at].extents))
     }
@@ -259,7 +263,7 @@ impl DeferredOps {
         needed
     }
 
-    /// Work on these extents waits, and other work behind it. So the time limit starts for ranks that keep it waiting.
+    /// Starts the time limits of ranks that delay work on these extents, because other work waits for that work.
     pub(super) fn start_time_limits(&mut self, extents: &ReadAndWritten<Extent>) {
         for at in self.needed(|entry| entry.precedes(extents)) {
             if let WorkState::HeldCopy(held) = self.state(at) {
@@ -268,17 +272,17 @@ impl DeferredOps {
         }
     }
 
-    /// The buffers of a call cannot be reached until its rank copies them.
+    /// Notes that the buffers of a call cannot be accessed until the call's rank copies them.
     pub(super) fn await_copy(&mut self, call: CallId) {
         self.awaited.insert(call);
     }
 
-    /// The call's buffers are within reach, or the call has ended. Returns whether a copy was awaited.
+    /// Notes that the call's buffers can be accessed, or that the call has ended. Returns whether a copy was awaited.
     pub(super) fn end_await(&mut self, call: CallId) -> bool {
         self.awaited.remove(&call)
     }
 
-    /// Whether there is room for the payload of the work.
+    /// Whether the payload of the work fits the limit on held bytes.
     pub(super) fn has_room(&self, work: &MemoryWork) -> bool {
         self.bytes + work.payload() <= MAX_HELD_BYTES
     }
@@ -315,8 +319,8 @@ impl DeferredOps {
         std::mem::take(&mut self.entries)
     }
 
-    /// This call has failed or its rank has ended, and others wait for its bytes. Returns the dropped entries, which
-    /// name the call or depend on its bytes, and the calls that will never receive theirs.
+    /// Drops the work that depends on a call, which has failed or whose rank has ended. Returns the dropped entries,
+    /// which name the call or depend on its bytes, and the other calls that will never receive their bytes.
     pub(super) fn drop_call_work(&mut self, call: CallId) -> (Vec<DeferredEntry>, Vec<CallId>) {
         self.end_await(call);
         let mut lost = HashSet::from([MemRegion::Input(call), MemRegion::Output(call)]);

@@ -1,10 +1,12 @@
 //! The memory that the machine names: buffers of calls (by tiers, SP-4) and staging.
 //!
-//! Deliveries are gathered and written with as few system calls as their destinations allow (MC-11). Invariants: memory
-//! of a rank that is gone is never accessed again ([`EndpointMemory::drop_call_work`]); a reference beyond its region
-//! is a broken invariant of the machine. An access that fails by the rank's own fault fails its call, nothing more. If
-//! the kernel has withdrawn the memory, the access is done once the rank has copied. [`deferred_ops`] keeps deferred
+//! Deliveries are gathered and written with as few system calls as their destinations allow (MC-11). If the kernel has
+//! withdrawn a rank's memory, an access is done once the rank has copied its buffers. [`deferred_ops`] keeps deferred
 //! work in order.
+//!
+//! Invariants: memory of a rank that is gone is never accessed again ([`EndpointMemory::drop_call_work`]). An access
+//! that fails by the rank's own fault fails the rank's call, nothing more. A reference beyond its region is a bug of
+//! the machine, and panics.
 
 pub(crate) mod combine;
 pub(crate) mod deferred_ops;
@@ -31,7 +33,7 @@ use crate::memory::rank_copies::{CopyAgent, CopyOffers, WorkState};
 use crate::memory::staging::{StagingBuffer, StagingBufferPool};
 use crate::memory::turn_budget::TurnBudget;
 
-/// Received payloads that orders deliver from, by their index in the machine's input.
+/// Received payloads, which orders name by their index in the machine's input.
 pub(crate) type ReceivedPayloads<'a> = &'a [&'a [u8]];
 
 /// The buffers that a rank passed with a call.
@@ -43,14 +45,14 @@ pub(crate) struct PostedBuffers {
     output: (u64, u64),
     /// Pieces of the output, if it is not contiguous.
     pieces: Option<Arc<MemoryPieces>>,
-    /// Addresses of input and output, each contiguous, once the rank has copied them.
+    /// Addresses of the copies of input and output, once the rank has made them. Each copy is contiguous.
     copied: Option<(u64, u64)>,
-    /// The rank, if it can copy for itself.
+    /// The rank, if it can do copies itself.
     copy_agent: Option<Arc<CopyAgent>>,
 }
 
 impl PostedBuffers {
-    /// `input` and `output` are address and length in the rank's memory.
+    /// `input` and `output` are each an address and a length in the rank's memory.
     pub(crate) fn new(memory: Arc<TieredMemory>, input: (u64, u64), output: (u64, u64)) -> Self {
         PostedBuffers { memory: Some(memory), input, output, pieces: None, copied: None, copy_agent: None }
     }
@@ -62,7 +64,7 @@ impl PostedBuffers {
         PostedBuffers { pieces: Some(pieces), copied, ..PostedBuffers::new(memory, (0, 0), output) }
     }
 
-    /// Sets the rank that may copy into these buffers, if it can.
+    /// Sets the rank that may copy into these buffers, if the rank can do copies itself.
     pub(crate) fn with_copy_agent(self, copy_agent: Option<Arc<CopyAgent>>) -> Self {
         PostedBuffers { copy_agent, ..self }
     }
@@ -73,7 +75,7 @@ impl PostedBuffers {
         self.copied.is_some_and(|(input, output)| lies_in((input, self.input.1)) || lies_in((output, self.output.1)))
     }
 
-    /// Address of a byte of the input or the output when the rank posted the call.
+    /// Address of a byte of the input or the output at the time when the rank posted the call.
     fn posted(&self, region: MemRegion, offset: u64) -> u64 {
         match (region, &self.pieces) {
             (MemRegion::Input(_), _) => self.input.0 + offset,
@@ -83,7 +85,7 @@ impl PostedBuffers {
         }
     }
 
-    /// Current address of a byte of the input or the output.
+    /// Current address of a byte of the input or the output: in the rank's copy, if there is one.
     fn address(&self, region: MemRegion, offset: u64) -> u64 {
         match (self.copied, region) {
             (Some((input, _)), MemRegion::Input(_)) => input + offset,
@@ -92,7 +94,7 @@ impl PostedBuffers {
         }
     }
 
-    /// Bytes of the input or the output.
+    /// Length of the input or the output in bytes.
     fn length(&self, region: MemRegion) -> u64 {
         match region {
             MemRegion::Input(_) => self.input.1,
@@ -101,7 +103,7 @@ impl PostedBuffers {
         }
     }
 
-    /// Bytes of the receive buffer.
+    /// Length of the receive buffer in bytes.
     pub(crate) fn received_bytes(&self) -> u64 {
         self.output.1
     }
@@ -123,16 +125,16 @@ pub(crate) enum MemoryFault {
 pub(crate) enum FaultCause {
     /// The rank passed a bad buffer.
     Buffer,
-    /// The rank has died, and the access has noticed before the pidfd.
+    /// The rank has died; the access failed before the pidfd reported the death.
     RankGone,
 }
 
-/// A piece of memory, held so that any thread may read it.
+/// Location of a piece of memory, which keeps the memory alive so that any thread may read it.
 #[derive(Debug, Clone)]
 pub(crate) enum MemoryLocation {
-    /// Memory of a rank from an address on, in the buffers of this call.
+    /// Memory of a rank from `address` on, in the buffers of this call.
     Rank { call: CallId, memory: Arc<TieredMemory>, address: u64 },
-    /// Memory of this process from an offset on.
+    /// Memory of this process from `offset` on.
     Staging { buffer: Arc<StagingBuffer>, offset: u64 },
 }
 
@@ -149,7 +151,7 @@ impl MemoryLocation {
         }
     }
 
-    /// The place without its first bytes.
+    /// This location without its first `bytes` bytes.
     pub(crate) fn behind(&self, bytes: u64) -> MemoryLocation {
         match self.clone() {
             MemoryLocation::Rank { call, memory, address } => {
@@ -159,7 +161,7 @@ impl MemoryLocation {
         }
     }
 
-    /// Whether the first `bytes` bytes of both places overlap. Memory of ranks is not compared.
+    /// Whether the first `bytes` bytes of both locations overlap. Always false for the memory of a rank.
     pub(crate) fn overlaps(&self, other: &MemoryLocation, bytes: u64) -> bool {
         match (self, other) {
             (MemoryLocation::Staging { buffer, offset }, MemoryLocation::Staging { buffer: other, offset: start }) => {
@@ -169,7 +171,7 @@ impl MemoryLocation {
         }
     }
 
-    /// The bytes in this process, for the kernel to write to; none if the memory is not mapped here.
+    /// The bytes in this process, for the kernel to write to; `None` if the memory is not mapped here.
     pub(crate) fn resident(&self, bytes: u64) -> Option<MappedBytes> {
         match self {
             MemoryLocation::Rank { memory, address, .. } => memory.placement(*address, bytes),
@@ -177,7 +179,7 @@ impl MemoryLocation {
         }
     }
 
-    /// The bytes in this process, for the kernel to read; none if the memory is not mapped here.
+    /// The bytes in this process, for the kernel to read; `None` if the memory is not mapped here.
     pub(crate) fn readable(&self, bytes: usize) -> Option<MappedBytes> {
         match self {
             MemoryLocation::Rank { memory, address, .. } => memory.resident(*address, bytes as u64),
@@ -237,14 +239,14 @@ impl PendingDelivery {
 #[derive(Debug, Default)]
 pub(crate) struct EndpointMemory {
     calls: HashMap<CallId, PostedBuffers>,
-    /// `None` if memory ran out: the group has failed, and work on that memory is skipped.
+    /// A buffer is `None` if memory ran out: its group has failed, and work on the buffer is skipped.
     staging: HashMap<StagingId, Option<Arc<StagingBuffer>>>,
     pool: StagingBufferPool,
     gathered: Vec<PendingDelivery>,
     /// Pieces that already hold the payload of the current input.
     placed: FramePayload,
     pub(crate) bytes_landed: u64,
-    /// Memory that payload may be read into was withdrawn since the last check.
+    /// Whether memory for incoming payloads was withdrawn since the last check.
     withdrawn: bool,
     faults: Vec<(CallId, FaultCause)>,
     /// Groups whose memory could not be allocated, and the bytes that they needed.
@@ -261,15 +263,15 @@ impl EndpointMemory {
         self.calls.insert(call, buffers);
     }
 
-    /// The call has ended, and no work on its memory is left.
+    /// Removes a call that has ended, and on whose memory no work is left.
     pub(crate) fn remove(&mut self, call: CallId) {
         debug_assert!(!self.deferred_ops.names_call(call), "{call:?} has ended before its work");
         self.deferred_ops.end_await(call);
         self.calls.remove(&call);
     }
 
-    /// The rank has copied the buffers of this call to other addresses (GP-9). Does the work that waited for them.
-    /// Returns false if the buffers would not fit there.
+    /// Notes that the rank has copied the buffers of this call to other addresses (GP-9). Does the work that waited for
+    /// the copies. Returns false if the buffers would exceed the address space there.
     #[must_use]
     pub(crate) fn restage(&mut self, call: CallId, send: u64, receive: u64) -> bool {
         let Some(buffers) = self.calls.get_mut(&call) else { return false };
@@ -305,7 +307,7 @@ impl EndpointMemory {
                 if let AccessError::Withdrawn { address, .. } = error
                     && !buffers.lies_in_copy(address)
                 {
-                    // An access that was under way when the rank copied is out of date.
+                    // If the rank has copied, the access began before the copy, and its fault is out of date.
                     if buffers.copied.is_none() {
                         self.deferred_ops.await_copy(call);
                     }
@@ -319,7 +321,8 @@ impl EndpointMemory {
         }
     }
 
-    /// The memory of a piece. The machine names no memory that it was never given, and no byte beyond its end.
+    /// Location of a piece. The machine never names memory that was not passed to it, nor a byte beyond the end of a
+    /// region.
     pub(crate) fn locate(&self, piece: MemRef) -> Result<MemoryLocation, MemoryFault> {
         let within = |length: u64| {
             let end = piece.offset.checked_add(piece.len);
@@ -380,8 +383,8 @@ impl EndpointMemory {
         self.advance_planned_work();
     }
 
-    /// Memory to read an arriving payload into. All of these pieces must be mapped here, and no unfinished work may
-    /// precede the payload.
+    /// Locations into which an arriving payload can be read. All of these pieces must be mapped here, and no unfinished
+    /// work may have to precede the payload.
     pub(crate) fn direct_placement(&self, pieces: &[MemRef]) -> Option<ScatterList> {
         let place = |piece: &MemRef| {
             let waits =
@@ -391,7 +394,7 @@ impl EndpointMemory {
         pieces.iter().map(place).collect()
     }
 
-    /// Declares that the next payload is already placed at `pieces`; empty means it was not placed.
+    /// Declares that the next payload is already placed at `pieces`; empty means that it was not placed.
     pub(crate) fn set_placed(&mut self, pieces: FramePayload) {
         self.placed = pieces;
     }
@@ -409,7 +412,7 @@ impl EndpointMemory {
         std::mem::take(&mut self.withdrawn)
     }
 
-    /// Holder and posted address of each piece. Memory of ranks that are gone has no holder.
+    /// Owner and posted address of each piece. Memory of ranks that are gone has no owner.
     fn extents(&self, read_and_written: ReadAndWritten<MemRef>) -> ReadAndWritten<Extent> {
         let extent = |MemRef { region, offset, len }| {
             let (owner, start) = match region {
@@ -424,7 +427,7 @@ impl EndpointMemory {
         read_and_written.map(|piece| piece.and_then(extent))
     }
 
-    /// Does a piece of work, plans it, or keeps it behind unfinished work.
+    /// Does a piece of work now, plans it, or defers it behind unfinished work.
     fn do_or_defer(&mut self, work: MemoryWork) {
         if self.plan(&work) {
             return;
@@ -460,8 +463,8 @@ impl EndpointMemory {
         calls.any(|call| self.deferred_ops.awaits(call))
     }
 
-    /// Whether work on these pieces must wait, because a rank's copy is awaited or work before it cannot be done. Does
-    /// the work before it, rank copies too, as far as possible.
+    /// Whether work on these pieces must wait, because a rank's copy is awaited or because work before it cannot be
+    /// done. As far as possible, first does the work before it, including rank copies.
     fn must_wait(&mut self, read_and_written: ReadAndWritten<MemRef>) -> bool {
         if self.deferred_ops.is_empty() {
             return false;
@@ -475,14 +478,14 @@ impl EndpointMemory {
         }
         self.do_needed(|entry| entry.precedes(&extents));
         let waits = self.deferred_ops.precedes(&extents);
-        // A waiting reader delays its own call, perhaps that of another rank.
+        // A waiting reader delays its own call, perhaps a call of another rank.
         if waits && extents[0].is_some() {
             self.deferred_ops.start_time_limits(&extents);
         }
         waits
     }
 
-    /// Does work whose turn has come.
+    /// Does work that no other work must precede.
     fn attempt(&mut self, work: MemoryWork) -> Result<(), UnfinishedWork> {
         self.turn_budget.note_done(&work);
         let done = match &work {
@@ -499,7 +502,7 @@ impl EndpointMemory {
         done.map_err(|fault| UnfinishedWork { fault, left: vec![work] })
     }
 
-    /// Whether a noted fault can still be mended by the rank's copy, or by work before it.
+    /// Whether the fault can still be resolved by the rank's copy, or by earlier work.
     fn is_mendable(&self, fault: MemoryFault) -> bool {
         match fault {
             MemoryFault::Awaited => true,
@@ -508,7 +511,7 @@ impl EndpointMemory {
         }
     }
 
-    /// Keeps work behind all unfinished work, if its fault can be mended.
+    /// Defers work behind all unfinished work, if its fault can be resolved.
     fn defer(&mut self, fault: MemoryFault, work: MemoryWork) {
         if self.is_mendable(fault) {
             self.defer_at(self.deferred_ops.entries().len(), work, WorkState::Waiting);
@@ -525,7 +528,7 @@ impl EndpointMemory {
         self.deferred_ops.insert(at, DeferredEntry { work, extents, state });
     }
 
-    /// Combines as far as memory is within reach.
+    /// Combines as far as the memory can be accessed.
     fn reduce(&mut self, combination: OrderedReduction) -> Result<(), UnfinishedWork> {
         let operands = self.locate(combination.from).and_then(|from| Ok((from, self.locate(combination.into)?)));
         let unfinished = |fault| UnfinishedWork { fault, left: vec![MemoryWork::Reduce(combination)] };
@@ -555,8 +558,8 @@ impl EndpointMemory {
         }
     }
 
-    /// Carries the gathered deliveries out, one batch per region: if a host has several ranks, each datagram goes to
-    /// all of them in turn. The order within a region stays.
+    /// Carries out the gathered deliveries, one batch per region. Deliveries of different regions alternate, because
+    /// each datagram goes to all ranks of the host in turn. The order within a region is kept.
     fn flush(&mut self, payloads: ReceivedPayloads<'_>) {
         let mut gathered = std::mem::take(&mut self.gathered);
         gathered.sort_by_key(|delivery| delivery.to.region);
@@ -599,7 +602,7 @@ impl EndpointMemory {
     }
 }
 
-/// The holder of this memory.
+/// The owner of this memory.
 fn owner(memory: &Arc<TieredMemory>) -> MemoryOwner {
     MemoryOwner::Rank(Arc::as_ptr(memory).addr())
 }

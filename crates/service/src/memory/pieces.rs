@@ -3,13 +3,13 @@
 /// Pieces of memory, addressed by the offset in the buffer that they form.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct MemoryPieces {
-    /// Offset in the buffer, address and bytes of each piece that is not empty.
+    /// For each piece that is not empty: its offset in the buffer, its address and its bytes.
     pieces: Vec<(u64, u64, u64)>,
     total: u64,
 }
 
 impl MemoryPieces {
-    /// `pieces` are address and bytes of each piece; the sum of the bytes fits 64 bits.
+    /// `pieces` holds address and bytes of each piece. The sum of the bytes must fit 64 bits.
     pub fn new(pieces: impl IntoIterator<Item = (u64, u64)>) -> MemoryPieces {
         let mut placed = MemoryPieces::default();
         for (address, bytes) in pieces.into_iter().filter(|(_, bytes)| *bytes > 0) {
@@ -30,7 +30,7 @@ impl MemoryPieces {
         self.pieces.iter().map(|(_, address, bytes)| (*address, *bytes))
     }
 
-    /// Address and bytes of each part of the buffer within `bytes` bytes from `offset` on.
+    /// Address and bytes of each contiguous part of the buffer within `bytes` bytes from `offset` on.
     pub fn places(&self, offset: u64, bytes: u64) -> impl Iterator<Item = (u64, u64)> {
         let end = offset.saturating_add(bytes);
         let first = self.pieces.partition_point(|(start, _, length)| start + length <= offset);
@@ -41,7 +41,8 @@ impl MemoryPieces {
         })
     }
 
-    /// Offset ranges (start and end) of the bytes between two addresses. The addresses of the pieces must ascend.
+    /// Ranges of offsets (start and end) in the buffer whose bytes lie between two addresses. The addresses of the
+    /// pieces must ascend.
     pub fn offsets(&self, start: u64, end: u64) -> impl Iterator<Item = (u64, u64)> {
         let first = self.pieces.partition_point(|(_, address, length)| address + length <= start);
         let within = self.pieces[first..].iter().take_while(move |(_, address, _)| *address < end);
@@ -54,7 +55,7 @@ impl MemoryPieces {
     /// Address of the byte at `offset`.
     ///
     /// # Panics
-    /// If no piece has the byte.
+    /// If no piece contains `offset`.
     #[must_use]
     pub fn address(&self, offset: u64) -> u64 {
         self.places(offset, 1).next().expect("a byte of one of the pieces").0
@@ -67,7 +68,7 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// Places and offsets are inverse to each other, byte by byte.
+        /// `places` and `offsets` are inverse to each other, byte by byte.
         #[test]
         fn ordered_pieces_are_found_by_offset_and_by_address(gaps in proptest::collection::vec((0u64..5, 0u64..9), 0..9), cut in 0u64..80) {
             let mut end = 0;

@@ -1,20 +1,20 @@
-//! Copies between ranks of this host that the receiving rank does itself while it waits in the library (SP-6).
+//! Copies between ranks of this host that the receiving rank itself does while it waits in the library (SP-6).
 //!
 //! | a copy is | on | goes to |
 //! |---|---|---|
-//! | planned | its turn, its rank waits and has a free slot | offered |
-//! | planned | its turn otherwise | done by the conductor ([`crate::memory::turn_budget`]) |
+//! | planned | its turn; its rank waits and has a free slot | offered |
+//! | planned | its turn; no waiting rank, or no slot | done by the conductor ([`crate::memory::turn_budget`]) |
 //! | offered | the rank's report | done; after a failure planned, for the conductor |
-//! | offered | the rank stops waiting, or does not take it within [`OFFER_LIMIT`] | withdrawn: planned |
-//! | planned, or offered | a rank has copied memory that it names (GP-9) | planned, for the conductor |
+//! | offered | the rank stops waiting, or does not take the copy within [`OFFER_LIMIT`] | withdrawn: planned |
+//! | planned, or offered | a rank has copied memory that the copy names (GP-9) | planned, for the conductor |
 //! | offered, and taken | no report within [`COPY_LIMIT`] | held: its bytes are copied here, its source is free |
 //! | held | the rank's report | done: its bytes are delivered again from here, with all work that waited for it |
 //! | held | other work needs its bytes for [`HELD_LIMIT`] | the rank's call fails by name |
 //! | any | the end of its call | forgotten; a slot that is taken becomes free with its report |
 //!
-//! The machine counts an ordered copy as done. So a copy stands in the [`deferred_ops`](crate::memory::deferred_ops)
-//! until its bytes are in place, where later work on its bytes finds it. A rank's report matters for its own buffers
-//! only. A false report, or a missing one, harms the rank's call alone.
+//! The machine counts an ordered copy as done. So a copy stays in the [`deferred_ops`](crate::memory::deferred_ops)
+//! until its bytes are in place, where later work on these bytes finds it. A rank's report affects only the rank's own
+//! buffers. A false or missing report harms only the rank's own call.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -27,24 +27,25 @@ use outboard_shm::memory::{Tier, TieredMemory};
 use outboard_shm::rank_copy::{CopyOutcome, RANK_COPIES, RankCopy};
 use rustix::process::Pid;
 
+use crate::ConnectionId;
 use crate::memory::deferred_ops::{DeferredEntry, DeferredOps, MemoryOwner, MemoryWork};
 use crate::memory::{EndpointMemory, FaultCause, MemoryFault, MemoryLocation, PostedBuffers};
-use crate::ranks::ConnectionId;
 use crate::telemetry::statistics::CopyCounters;
 
 #[cfg(test)]
 mod tests;
 
-/// A waiting rank may leave a rank copy for this long: the rank may have no processor.
+/// Time for which a waiting rank may leave a rank copy untouched: the rank may have no processor.
 const OFFER_LIMIT: Duration = Duration::from_millis(if cfg!(test) { 60_000 } else { 5 });
-/// Time limit of a rank copy, plus a nanosecond for each byte of this rank copy and of the rank copies before it.
+/// Time limit of a rank copy, to which one nanosecond is added for each byte of this rank copy and of the rank copies
+/// before it.
 const COPY_LIMIT: Duration = Duration::from_millis(100);
-/// Time that the conductor waits for a rank copy whose bytes it needs; most rank copies take less.
+/// Time for which the conductor waits for a rank copy whose bytes it needs; most rank copies take less.
 const REPORT_WAIT: Duration = Duration::from_millis(1);
 /// Time for which a rank that was stopped in the middle of a rank copy may delay others.
 const HELD_LIMIT: Duration = Duration::from_secs(10);
 
-/// A rank that can copy for itself.
+/// A rank that can do copies itself.
 #[derive(Debug)]
 pub(crate) struct CopyAgent {
     pub(crate) id: ConnectionId,
@@ -55,7 +56,7 @@ pub(crate) struct CopyAgent {
 /// A copy that the receiving rank may do itself.
 #[derive(Debug, Clone)]
 pub(super) struct CopyTask {
-    /// The rank that would copy, and the rank whose memory it would read.
+    /// The rank that would copy; `reads` is the rank whose memory it would read.
     copy_agent: Arc<CopyAgent>,
     reads: ConnectionId,
     errand: RankCopy,
@@ -64,13 +65,13 @@ pub(super) struct CopyTask {
 /// State of work that is not done.
 #[derive(Debug)]
 pub(super) enum WorkState {
-    /// Work that waits for a rank's copy, or for work before it.
+    /// Work that waits for a rank to copy its buffers, or for earlier work.
     Waiting,
-    /// Work whose turn has not come. A copy with a task may be offered to its rank.
+    /// Work whose turn has not come. A copy with a task may be offered to the receiving rank.
     Planned(Option<CopyTask>),
-    /// A copy that is offered to its rank.
+    /// A copy that is offered to the receiving rank.
     OfferedCopy(OfferedCopy),
-    /// The bytes of a copy, kept until the rank releases its own buffer.
+    /// The bytes of a rank copy, held until the rank's report shows that it no longer writes to its buffer.
     HeldCopy(HeldCopy),
 }
 
@@ -86,23 +87,23 @@ pub(super) struct OfferedCopy {
 pub(super) struct HeldCopy {
     copy_agent: Arc<CopyAgent>,
     slot: u32,
-    /// Time since when other work needs the bytes of the rank copy.
+    /// Time from which on other work has needed the bytes of the rank copy.
     pub(super) needed_since: Option<Instant>,
 }
 
-/// Slots that were written and must be offered, one bit each.
+/// Slots that were written and must be offered to each rank, one bit each.
 pub(super) type NewOffers = HashMap<ConnectionId, (Arc<CopyAgent>, u64)>;
 
-/// State of the rank copies, beside the [`DeferredOps`].
+/// State of the rank copies, in addition to the [`DeferredOps`].
 #[derive(Debug, Default)]
 pub(crate) struct CopyOffers {
     /// Smallest copy that is left to a rank; 0 disables such copies.
     pub(crate) min_bytes: u64,
-    /// Rank copies that were taken for calls which have ended.
+    /// Agent and slot of rank copies that were taken for calls which have ended since.
     forgotten: Vec<(Arc<CopyAgent>, u32)>,
-    /// Slots that are not free, one bit each.
+    /// Slots that are in use, one bit each.
     used: HashMap<ConnectionId, u64>,
-    /// Pairs of source and reader whose copies failed.
+    /// Pairs of the rank that is read and the rank that copies, whose copies have failed.
     refused: HashSet<(ConnectionId, ConnectionId)>,
     pub(crate) copies: CopyCounters,
 }
@@ -116,7 +117,7 @@ impl WorkState {
         }
     }
 
-    /// The rank that may have the rank copy, and its slot.
+    /// The rank to which the rank copy is offered or was given, and its slot.
     fn agent_and_slot(&self) -> Option<(Arc<CopyAgent>, u32)> {
         match self {
             WorkState::Waiting | WorkState::Planned(_) => None,
@@ -125,7 +126,7 @@ impl WorkState {
         }
     }
 
-    /// The rank's report on the rank copy.
+    /// The rank's report on the rank copy, if there is one.
     fn report(&self) -> Option<CopyOutcome> {
         let (copy_agent, slot) = self.agent_and_slot()?;
         copy_agent.copies.table().outcome(slot)
@@ -133,7 +134,7 @@ impl WorkState {
 }
 
 impl CopyTask {
-    /// The task for a part of its bytes.
+    /// The task for `bytes` bytes of this copy from `start` on.
     pub(super) fn piece(&self, start: u64, bytes: u64) -> CopyTask {
         let RankCopy { source, target, .. } = self.errand;
         CopyTask {
@@ -169,7 +170,7 @@ impl CopyOffers {
         *state = WorkState::OfferedCopy(OfferedCopy { task: task.clone(), slot, since: Instant::now(), taken: false });
     }
 
-    /// Withdraws an offer, so that it is planned as before. Returns false if the rank has taken the rank copy.
+    /// Withdraws an offer, so that its copy is planned again. Returns false if the rank has already taken the copy.
     fn withdraw(&mut self, state: &mut WorkState) -> bool {
         let WorkState::OfferedCopy(OfferedCopy { task, slot, taken, .. }) = state else { return true };
         *taken |= !task.copy_agent.copies.table().withdraw(*slot);
@@ -182,14 +183,15 @@ impl CopyOffers {
         true
     }
 
-    /// The work is not needed any more. If a rank has taken it as a rank copy, its slot stays in use until the report.
+    /// Drops work that is not needed any more. If a rank has taken the work as a rank copy, the slot stays in use until
+    /// the report.
     pub(super) fn forget(&mut self, mut state: WorkState) {
         if !self.withdraw(&mut state) || matches!(state, WorkState::HeldCopy(_)) {
             self.forgotten.extend(state.agent_and_slot());
         }
     }
 
-    /// The rank is gone.
+    /// Forgets a rank that is gone.
     pub(crate) fn forget_copy_agent(&mut self, id: ConnectionId) {
         self.used.remove(&id);
         self.refused.retain(|(reads, runs)| *reads != id && *runs != id);
@@ -198,7 +200,7 @@ impl CopyOffers {
 }
 
 impl OfferedCopy {
-    /// Time from the offer to the conductor's reaction.
+    /// Time after the offer at which the conductor reacts if there is no report.
     fn due(&self) -> Duration {
         if !self.taken {
             return OFFER_LIMIT;
@@ -208,8 +210,8 @@ impl OfferedCopy {
 }
 
 impl DeferredOps {
-    /// Whether a rank has left news for [`EndpointMemory::poll_rank_copies`]. A conductor that is about to sleep checks
-    /// this behind a fence.
+    /// Whether a rank has left a report for [`EndpointMemory::poll_rank_copies`], or has stopped waiting. A conductor
+    /// that is about to sleep calls this behind a fence.
     pub(crate) fn has_reports(&self) -> bool {
         self.entries().iter().any(|entry| {
             let left = match &entry.state {
@@ -222,7 +224,7 @@ impl DeferredOps {
         })
     }
 
-    /// Time until planned work or a rank copy is due; none if neither is.
+    /// Time until planned work or a rank copy is due; `None` if there is neither.
     pub(crate) fn timer(&self) -> Option<Duration> {
         let due = |state: &WorkState| match state {
             WorkState::Waiting => None,
@@ -235,7 +237,8 @@ impl DeferredOps {
 }
 
 impl EndpointMemory {
-    /// The task of a copy between ranks of this host, if not all of the memory is mapped.
+    /// The task of a copy between ranks of this host, if the copy may be left to the receiving rank and not all of its
+    /// memory is mapped here.
     pub(super) fn task(&self, from: MemRef, to: MemRef) -> Option<CopyTask> {
         let bytes = from.len;
         if self.copy_offers.min_bytes == 0 || bytes < self.copy_offers.min_bytes {
@@ -262,18 +265,18 @@ impl EndpointMemory {
         Some(CopyTask { reads: reads.id, copy_agent, errand })
     }
 
-    /// Memory of a piece that is read for others.
+    /// Location of a piece that is read for other ranks.
     pub(crate) fn locate_to_read(&mut self, piece: MemRef) -> Result<MemoryLocation, MemoryFault> {
         if self.must_wait([Some(piece), None]) {
             return Err(MemoryFault::Awaited);
         }
         let location = self.locate(piece)?;
-        // A piece with a fault is not sent: the fault is reported to the machine first.
+        // While a fault is noted no piece is sent: the fault is reported to the machine first.
         if self.faults.is_empty() { Ok(location) } else { Err(MemoryFault::Awaited) }
     }
 
-    /// This memory has moved: rank copies that name its old place are not offered any more. A rank copy that is taken
-    /// stays valid if it reads the old place, and is done again if it writes there.
+    /// Handles a rank's copy of its memory: rank copies that name the old addresses are not offered any more. A rank
+    /// copy that is already taken stays valid if it reads the old memory, and is done again if it writes there.
     pub(super) fn recall(&mut self, owner: MemoryOwner) {
         for at in 0..self.deferred_ops.entries().len() {
             if self.deferred_ops.entries()[at].touches(owner)
@@ -299,13 +302,14 @@ impl EndpointMemory {
         }
     }
 
-    /// Handles the rank's report on a rank copy. Returns false if the conductor must copy; the copy is planned then.
+    /// Handles the rank's report on a rank copy. Returns false if the conductor must do the copy, which is planned
+    /// then.
     fn finish(&mut self, at: usize, report: CopyOutcome) -> bool {
         let DeferredEntry { work, state, .. } = &self.deferred_ops.entries()[at];
         let WorkState::OfferedCopy(OfferedCopy { task, slot, .. }) = state else { unreachable!("it was reported") };
         self.copy_offers.free_slot(&task.copy_agent, *slot);
         match report {
-            // The rank copy wrote to memory that the rank replaces by its copy (GP-9).
+            // The rank copy wrote to the old buffer, which the rank has replaced by a copy (GP-9).
             CopyOutcome::Done if work.calls()[1].is_some_and(|call| self.moved(call)) => {}
             CopyOutcome::Done => {
                 self.copy_offers.copies.by_ranks += 1;
@@ -323,7 +327,7 @@ impl EndpointMemory {
         false
     }
 
-    /// Whether the buffers of the call are, or will be, in the rank's copy.
+    /// Whether the call uses the rank's copy of its buffers, or will use it.
     fn moved(&self, call: CallId) -> bool {
         let staged =
             |buffers: &PostedBuffers| buffers.memory.as_ref().is_some_and(|memory| memory.tier() == Tier::Staging);
@@ -331,7 +335,7 @@ impl EndpointMemory {
             || self.calls.get(&call).is_some_and(|buffers| buffers.copied.is_some() || staged(buffers))
     }
 
-    /// Copies the bytes of a rank copy to this process, because the rank has begun it and does not end it.
+    /// Copies the bytes of a rank copy to this process, because the rank has begun the copy and does not end it.
     fn hold_copy(&mut self, at: usize) {
         let DeferredEntry { work, state, .. } = self.deferred_ops.remove(at);
         let MemoryWork::Copy { from, to } = work else { unreachable!("errands are copies") };
@@ -339,7 +343,7 @@ impl EndpointMemory {
         tracing::debug!(pid = ?copy_agent.pid, "a rank does not end an errand");
         let held = WorkState::HeldCopy(HeldCopy { copy_agent, slot, needed_since: None });
         let mut bytes = vec![0; usize::try_from(from.len).expect("a piece")];
-        // The source may have moved since.
+        // The source may have moved since the offer.
         match self.locate(from).and_then(|source| source.read(&mut bytes)) {
             Ok(()) => self.defer_at(at, MemoryWork::Deliver { bytes, to }, held),
             Err(fault) => {
@@ -349,8 +353,8 @@ impl EndpointMemory {
         }
     }
 
-    /// Begins a turn: polls the rank copies, does withdrawn ones, and continues planned work. Returns whether
-    /// anything was done.
+    /// Begins a turn: polls the rank copies, does copies whose offer was withdrawn, and continues planned work. Returns
+    /// whether anything was done.
     pub(crate) fn poll_rank_copies(&mut self) -> bool {
         let mut found = false;
         for at in (0..self.deferred_ops.entries().len()).rev() {
@@ -370,7 +374,7 @@ impl EndpointMemory {
         found
     }
 
-    /// Polls one rank copy; returns whether anything was done.
+    /// Polls the rank copy at `at`; returns whether anything was done.
     fn poll_rank_copy(&mut self, at: usize) -> bool {
         let state = self.deferred_ops.state(at);
         let report = state.report();
@@ -389,7 +393,7 @@ impl EndpointMemory {
                 {
                     return false;
                 } else {
-                    // It is not offered again: a stopped rank waits for ever.
+                    // The copy is not offered again: a stopped rank would count as waiting for ever.
                     *self.deferred_ops.state(at) = WorkState::Planned(None);
                 }
             }
@@ -411,8 +415,8 @@ impl EndpointMemory {
         true
     }
 
-    /// The call has failed. With `gone` its rank is gone, and its buffers are not accessed any more. Returns the calls
-    /// of others that will never receive its bytes.
+    /// Drops the work that depends on a failed call. With `gone` the call's rank is gone, and its buffers are not
+    /// accessed any more. Returns the calls of other ranks that will never receive the bytes of this call.
     pub(crate) fn drop_call_work(&mut self, call: CallId, gone: bool) -> Vec<CallId> {
         if let Some(buffers) = self.calls.get_mut(&call).filter(|_| gone) {
             buffers.memory = None;
@@ -435,14 +439,14 @@ impl EndpointMemory {
     }
 }
 
-/// Offers rank copies. The next turn notices a rank that has stopped waiting meanwhile.
+/// Offers rank copies to their ranks. The next turn notices a rank that has stopped waiting meanwhile.
 pub(super) fn offer(new_offers: NewOffers) {
     for (copy_agent, slots) in new_offers.into_values() {
         copy_agent.copies.offer(slots);
     }
 }
 
-/// Waits at most `REPORT_WAIT` for the report on a rank copy.
+/// Waits for the report on a rank copy, at most `REPORT_WAIT`.
 fn await_report(state: &WorkState) -> Option<CopyOutcome> {
     let until = Instant::now() + REPORT_WAIT;
     loop {

@@ -1,13 +1,13 @@
-//! Memory of the service process itself: for ranks that have not called yet (SP-6) and ranks whose memory cannot be
-//! accessed (GP-9).
+//! Memory of the service process itself, which stands in for ranks that have not called yet (SP-6) and for ranks whose
+//! memory cannot be accessed (GP-9).
 //!
 //! Invariants: a [`StagingBuffer`] is accessed through raw copies only, so the conductor and a datapath thread may
-//! access different parts of it at once. No access of the machine goes beyond the length of a buffer. Allocations have
-//! the size that the machine counts ([`staging_size`]). Freed buffers are kept for reuse up to [`KEPT_BYTES`], so a
-//! repeated collective does not fault its pages in again.
+//! access different parts of a buffer at once. No access of the machine goes beyond the length of a buffer. Allocations
+//! have the size that the machine counts ([`staging_size`]). Freed buffers are kept for reuse up to [`KEPT_BYTES`], so
+//! a repeated collective causes no new page faults.
 //!
-//! Large memory causes no wait: the kernel zeroes a page of a mapping when the page is touched, and another thread
-//! releases the pages.
+//! Large buffers do not delay the conductor: the kernel zeroes a page of a mapping only when the page is touched, and
+//! another thread releases the pages.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ptr::NonNull;
@@ -22,8 +22,8 @@ use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 const KEPT_BYTES: usize = 64 << 20;
 /// Buffers start on cache lines.
 const ALIGN: usize = 64;
-/// From this size on a buffer is a separate mapping. The allocator clears an aligned buffer at once, which takes 10 us
-/// for this size; a mapping takes a system call and a fault for each page.
+/// From this size on a buffer is a separate mapping. The allocator would clear an aligned buffer at once, which takes
+/// 10 us for this size. A mapping takes a system call, and a page fault for each page.
 const MAPPED_BYTES: usize = 256 << 10;
 
 /// A buffer that threads share.
@@ -33,9 +33,10 @@ pub(crate) struct StagingBuffer {
     size: usize,
 }
 
-// SAFETY: the allocation belongs to no thread, and it is accessed through raw copies only.
+// SAFETY: the allocation is bound to no thread and is accessed through raw copies only.
 unsafe impl Send for StagingBuffer {}
-// SAFETY: as above; the protocol orders reads and writes (a batch is done before its memory changes).
+// SAFETY: the allocation is accessed through raw copies only, and the protocol orders reads and writes (a batch is done
+// before its memory changes).
 unsafe impl Sync for StagingBuffer {}
 
 fn layout(size: usize) -> Option<Layout> {
@@ -70,13 +71,13 @@ impl StagingBuffer {
     }
 
     pub(crate) fn copy_out(&self, offset: u64, into: &mut [u8]) {
-        // SAFETY: `at` checked the source; `into` is a unique borrow, which no raw allocation of ours is.
+        // SAFETY: `at` checked the source. `into` is a unique borrow, so it does not overlap our raw allocations.
         unsafe { std::ptr::copy_nonoverlapping(self.at(offset, into.len()), into.as_mut_ptr(), into.len()) }
     }
 
-    /// Copies in. `from` may lie in this buffer.
+    /// Copies `from` into the buffer at `offset`. `from` may lie in this buffer.
     pub(crate) fn copy_in(&self, offset: u64, from: &[u8]) {
-        // SAFETY: `at` checked the destination, which no other work of the machine names now; `copy` allows overlaps.
+        // SAFETY: `at` checked the destination, which no other work of the machine names now. `copy` allows overlaps.
         unsafe { std::ptr::copy(from.as_ptr(), self.at(offset, from.len()), from.len()) }
     }
 
@@ -89,14 +90,15 @@ impl StagingBuffer {
 
     /// Lets `write` fill `len` bytes at `offset`.
     pub(crate) fn fill<T>(&self, offset: u64, len: usize, write: impl FnOnce(&mut [u8]) -> T) -> T {
-        // SAFETY: `at` checked the range, initialised since its allocation; no other work of the machine names it now.
+        // SAFETY: `at` checked the range, which is initialised since its allocation. No other work of the machine names
+        // the range now.
         write(unsafe { std::slice::from_raw_parts_mut(self.at(offset, len), len) })
     }
 
     /// Passes `len` bytes at `offset` to `read`.
     pub(crate) fn lend<T>(&self, offset: u64, len: usize, read: impl FnOnce(&[u8]) -> T) -> T {
-        // SAFETY: `at` checked the range, initialised since its allocation; nothing writes there while a copy is
-        // ordered.
+        // SAFETY: `at` checked the range, which is initialised since its allocation. Nothing writes to the range while
+        // a copy is ordered.
         read(unsafe { std::slice::from_raw_parts(self.at(offset, len), len) })
     }
 }
@@ -104,7 +106,7 @@ impl StagingBuffer {
 impl Drop for StagingBuffer {
     fn drop(&mut self) {
         match layout(self.size).filter(|_| self.size < MAPPED_BYTES) {
-            // SAFETY: allocated with this layout and freed once; borrowers hold the `Arc`.
+            // SAFETY: the memory was allocated with this layout and is freed once; borrowers hold the `Arc`.
             Some(layout) => unsafe { dealloc(self.start.as_ptr(), layout) },
             None => {
                 let mapping = Mapping { start: self.start, size: self.size };
@@ -114,18 +116,18 @@ impl Drop for StagingBuffer {
     }
 }
 
-/// A mapping without borrowers.
+/// A mapping that nobody borrows.
 struct Mapping {
     start: NonNull<u8>,
     size: usize,
 }
 
-// SAFETY: the mapping belongs to no thread.
+// SAFETY: the mapping is bound to no thread.
 unsafe impl Send for Mapping {}
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: this unmaps a whole mapping of ours without borrowers.
+        // SAFETY: this unmaps a whole mapping of ours, which nobody borrows.
         let unmapped = unsafe { munmap(self.start.as_ptr().cast(), self.size) };
         debug_assert_eq!(unmapped, Ok(()), "{} bytes at {:?}", self.size, self.start);
     }
@@ -139,7 +141,7 @@ pub(crate) struct StagingBufferPool {
 }
 
 impl StagingBufferPool {
-    /// A buffer of at least `bytes` bytes with arbitrary content; none if memory is exhausted.
+    /// A buffer of at least `bytes` bytes with arbitrary content; `None` if memory is exhausted.
     pub(crate) fn take(&mut self, bytes: u64) -> Option<Arc<StagingBuffer>> {
         let size = usize::try_from(staging_size(bytes)?).ok()?;
         if let Some(at) = self.free.iter().position(|buffer| buffer.size == size) {
@@ -149,8 +151,8 @@ impl StagingBufferPool {
         StagingBuffer::allocate(size).map(Arc::new)
     }
 
-    /// Takes a buffer back. A buffer that a datapath thread still reads, or that a payload is on its way to, is not
-    /// reused. It is freed when that access ends.
+    /// Takes a buffer back. The buffer is not reused while a datapath thread reads it or a payload is being received
+    /// into it. Such a buffer is freed when the access ends.
     pub(crate) fn give_back(&mut self, buffer: Arc<StagingBuffer>) {
         let size = buffer.size;
         if Arc::strong_count(&buffer) == 1 && self.kept + size <= KEPT_BYTES {
@@ -184,7 +186,7 @@ mod tests {
         assert_ne!(pool.take(970).expect("memory").start, reader.start, "a buffer that is read is not reused");
         assert!(pool.take(u64::MAX).is_none());
     }
-    /// Pages of this process that are backed by memory.
+    /// Number of pages of this process that are backed by memory.
     fn resident_pages() -> u64 {
         let text = std::fs::read_to_string("/proc/self/statm").expect("Linux counts them");
         text.split(' ').nth(1).and_then(|pages| pages.parse().ok()).expect("a count")

@@ -1,14 +1,14 @@
-//! Long work on memory, done in pieces over several turns. So attaching, the death of a rank, requests and stops wait
-//! for no more than a turn's bytes.
+//! Long work on memory, which is split into pieces and done over several turns. So attaching, the death of a rank,
+//! requests and stops wait for one turn's bytes at most.
 //!
-//! Planned work stands in the [`deferred_ops`](crate::memory::deferred_ops) in its order, and calls that it names end
-//! after it. Copies that the receiving rank may do itself ([`rank_copies`](crate::memory::rank_copies)) are planned
-//! whatever their length. At the end of the orders all are offered at once. Receivers take turns, so the gigabytes of
-//! one receiver do not delay another.
+//! Planned work stays in the [`deferred_ops`](crate::memory::deferred_ops) in its order, and calls that it names end
+//! only after it. Copies that the receiving rank may do itself ([`rank_copies`](crate::memory::rank_copies)) are
+//! planned whatever their length. They are all offered at once, after the machine's orders have been polled. Receivers
+//! take turns, so gigabytes for one receiver do not delay other receivers.
 //!
 //! | planned work | on | goes to |
 //! |---|---|---|
-//! | is a copy of a rank that waits and has a free slot | its turn | offered |
+//! | a copy of a rank that waits and has a free slot | its turn | offered |
 //! | other | its turn | done |
 //! | any | [`TURN_BYTES`] bytes of this turn are done | planned, for the next turn |
 //! | must follow work that waits for a rank | its turn | waiting |
@@ -29,21 +29,21 @@ use crate::memory::rank_copies::{NewOffers, WorkState, offer};
 #[cfg(test)]
 mod tests;
 
-/// Bytes of one piece, unless that makes more pieces than a rank has slots for rank copies.
+/// Bytes of one piece, unless there would be more pieces than a rank has slots for rank copies.
 const PIECE_BYTES: u64 = 4 << 20;
-/// From this many unfinished pieces on work is not cut, because each piece is compared with all others.
+/// If this many pieces are unfinished, new work is not split, because each piece is compared with all others.
 const MAX_PIECES: usize = 1024;
-/// Bytes of a turn: some milliseconds.
+/// Bytes that one turn copies and combines: some milliseconds of work.
 const TURN_BYTES: u64 = 8 << 20;
-/// Shorter work is done even in a full turn, because ranks can request only so much in a turn.
+/// Work up to this length is done even in a full turn, because ranks can request only a limited amount in a turn.
 const SHORT_BYTES: u64 = 64 << 10;
 
-/// Progress of this turn.
+/// Amount of work done in this turn.
 #[derive(Debug, Default)]
 pub(super) struct TurnBudget {
-    /// Bytes that were copied and combined.
+    /// Bytes that were copied and combined in this turn.
     done: u64,
-    /// Receiver of the last of these bytes.
+    /// Receiver of the most recent bytes.
     served: Option<MemoryOwner>,
 }
 
@@ -58,12 +58,12 @@ impl TurnBudget {
 }
 
 impl EndpointMemory {
-    /// Plans a copy that the receiving rank may do. Plans work, too, that exceeds the rest of this turn together with
-    /// the planned work before it. Returns false if the work must be done now, or waits.
+    /// Plans a copy that the receiving rank may do. Also plans work whose bytes, together with the planned work before
+    /// it, exceed the rest of this turn. Returns false if the work must be done now, or must wait.
     pub(super) fn plan(&mut self, work: &MemoryWork) -> bool {
         let bytes = match work {
             MemoryWork::Copy { .. } | MemoryWork::Reduce(_) | MemoryWork::Unstage { .. } => work.bytes(),
-            // A deferred delivery would have to keep its payload.
+            // A deferred delivery would have to keep its payload, so deliveries are never planned.
             MemoryWork::Deliver { .. } => return false,
         };
         let Some(before) = self.planned_before(work) else { return false };
@@ -76,7 +76,7 @@ impl EndpointMemory {
         if task.is_none() && !long {
             return false;
         }
-        // As many pieces as a rank has slots at most, of whole elements.
+        // The pieces hold whole elements, and there are at most as many pieces as a rank has slots.
         let most = PIECE_BYTES.max(bytes.div_ceil(RANK_COPIES as u64)).next_multiple_of(combine::PIECE_BYTES);
         let most = if full { bytes } else { most };
         let end = self.deferred_ops.entries().len();
@@ -91,8 +91,8 @@ impl EndpointMemory {
         true
     }
 
-    /// Bytes of the planned work and rank copies that must precede the work; at least one if there are any. None if the
-    /// work waits for other work.
+    /// Sum of the bytes of the planned work and rank copies that must precede the work, counting at least one byte for
+    /// each. `None` if the work must follow other deferred work.
     fn planned_before(&self, work: &MemoryWork) -> Option<u64> {
         if self.deferred_ops.is_empty() {
             return Some(0);
@@ -107,14 +107,14 @@ impl EndpointMemory {
         })
     }
 
-    /// Begins a turn; returns whether anything was done.
+    /// Begins a turn with a new budget; returns whether anything was done.
     pub(super) fn begin_turn(&mut self) -> bool {
         self.turn_budget.done = 0;
         self.advance_planned_work()
     }
 
-    /// Offers planned copies to waiting ranks, all at once, and does other planned work as far as this turn goes. Ranks
-    /// that begin to wait meanwhile are offered theirs. Returns whether anything was done.
+    /// Offers planned copies to waiting ranks, all at once, and does other planned work within the turn's budget. Ranks
+    /// that begin to wait meanwhile are also offered their copies. Returns whether anything was done.
     pub(super) fn advance_planned_work(&mut self) -> bool {
         if self.deferred_ops.entries().is_empty() || self.turn_budget.left() == 0 {
             return false;
@@ -131,7 +131,7 @@ impl EndpointMemory {
         let mut moved = false;
         while self.turn_budget.left() > 0 {
             let Some(at) = self.next_planned() else {
-                // The rest must follow work that waits for ranks.
+                // All remaining planned work must follow work that waits for ranks.
                 let planned = self.deferred_ops.states().filter(|state| matches!(state, WorkState::Planned(_)));
                 planned.for_each(|state| *state = WorkState::Waiting);
                 return moved;
@@ -147,7 +147,7 @@ impl EndpointMemory {
         moved
     }
 
-    /// The first planned work of the receiver whose turn it is.
+    /// Index of the first planned work of the receiver whose turn it is.
     fn next_planned(&mut self) -> Option<usize> {
         let mut firsts = BTreeMap::new();
         for (at, entry) in self.deferred_ops.entries().iter().enumerate() {
@@ -163,7 +163,7 @@ impl EndpointMemory {
         Some(*at)
     }
 
-    /// Does work that no other work must precede. If it has to wait, it keeps its place.
+    /// Does work that no other work must precede. Work that has to wait keeps its place.
     pub(super) fn attempt_at(&mut self, at: usize) {
         let work = self.deferred_ops.remove(at).work;
         if let Err(UnfinishedWork { fault, left }) = self.attempt(work) {
@@ -174,8 +174,9 @@ impl EndpointMemory {
         }
     }
 
-    /// Does this work now, rank copies too, after all work that must precede it. If a rank is copying, the bytes are
-    /// copied to this process instead. Work behind work that waits for a rank is left.
+    /// Does this work now, including rank copies, after all work that must precede it. If a rank is in the middle of a
+    /// copy, the bytes are copied to this process instead. Work is left undone if it must follow work that waits for a
+    /// rank.
     pub(super) fn do_needed(&mut self, which: impl Fn(&DeferredEntry) -> bool) {
         let count = self.deferred_ops.entries().len();
         for at in self.deferred_ops.needed(which) {

@@ -5,7 +5,7 @@
 
 use std::sync::OnceLock;
 
-/// Default number that the kernel reports for users that a user namespace does not know.
+/// Default number that the kernel reports for users whom a user namespace does not know.
 const OVERFLOW_USER: u32 = 65_534;
 
 /// Whether a process of `user` may attach to a service process that runs as user `own`.
@@ -27,14 +27,14 @@ fn allow(own: u32, user: u32, unknown: Option<u32>) -> Result<(), String> {
     ))
 }
 
-/// The number that stands for users from outside of this process's user namespace; none if all users are known.
+/// The number that stands for users from outside of this process's user namespace; `None` if all users are known.
 fn unknown_user() -> Option<u32> {
     let known = std::fs::read_to_string("/proc/self/uid_map").is_ok_and(|map| knows_all(&map));
     let number = || std::fs::read_to_string("/proc/sys/kernel/overflowuid").ok()?.trim().parse().ok();
     (!known).then(|| number().unwrap_or(OVERFLOW_USER))
 }
 
-/// Whether a namespace with this map knows all users: all numbers but the one that means none.
+/// Whether a namespace with this map knows all users: all numbers except the one that means "no user".
 fn knows_all(map: &str) -> bool {
     map.lines().filter_map(|line| line.split_whitespace().last()?.parse::<u64>().ok()).sum::<u64>()
         >= u64::from(u32::MAX)

@@ -1,8 +1,8 @@
 //! Requests at the attach socket: identity of a rank, its groups, its memory (SP-3).
 //!
-//! A rank may have a bug. So its identity comes from the kernel (socket credentials, pidfd), and every number is
-//! checked. A real read and write prove access to its memory. A rank that breaks the protocol loses its connection, and
-//! no other rank does.
+//! A rank may have a bug. So a rank's identity comes from the kernel (socket credentials, pidfd), and every number is
+//! checked. A real read and a real write prove that the rank's memory can be accessed. A rank that breaks the protocol
+//! loses its connection, and no other rank does.
 
 use std::net::Ipv4Addr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -20,12 +20,13 @@ use outboard_shm::status::Status;
 use rustix::io::Errno;
 use rustix::process::Pid;
 
-use crate::conductor::driver::EndpointDriver;
-use crate::conductor::poller::{Poller, Trigger, WakeToken};
+use crate::ConnectionId;
+use crate::driver::EndpointDriver;
 use crate::memory::rank_copies::CopyAgent;
+use crate::poller::{Poller, Trigger, WakeToken};
 use crate::ranks::docked::{DockedRank, DockedRanks};
 use crate::ranks::offers::Offer;
-use crate::ranks::{AttachedRank, ConnectionId, Membership, MembershipStage, RankConnection, Ranks};
+use crate::ranks::{AttachedRank, Membership, MembershipStage, RankConnection, Ranks};
 use crate::settings::Settings;
 use crate::telemetry::trace::TimelineFile;
 use crate::topology::{CpuTopology, Seat};
@@ -37,10 +38,10 @@ pub const MAX_RECORDING_BYTES: u64 = 8 << 20;
 /// Most unused offers of a rank; the oldest is dropped first.
 const MOST_OFFERS: usize = 256;
 
-/// Remedy for a service process that is out of descriptors, to be appended to the kernel's error.
+/// Remedy when a service process is out of descriptors, to be appended to the kernel's error.
 pub(crate) const MORE_DESCRIPTORS: &str = "; raise its limit on descriptors (`ulimit -n`, LimitNOFILE in its unit)";
 
-/// Properties of this host that its ranks receive.
+/// Properties of this host that the handling of requests needs.
 #[derive(Debug)]
 pub(crate) struct HostProperties {
     pub(crate) id: SpId,
@@ -49,9 +50,9 @@ pub(crate) struct HostProperties {
     pub(crate) topology: CpuTopology,
     pub(crate) settings: Settings,
     pub(crate) digest: u64,
-    /// Address of the unicast fabric.
+    /// Address of this host in the unicast fabric.
     pub(crate) address: Arc<[u8]>,
-    /// Address of the engine beside the service process; empty without one.
+    /// Address of the engine beside the service process; empty if there is no engine.
     pub(crate) engine: Arc<[u8]>,
     /// Source address of this host's multicast, if the interface has an address.
     pub(crate) sends_from: Option<Ipv4Addr>,
@@ -131,7 +132,7 @@ impl RequestHandler<'_> {
                         ChannelError::Closed | ChannelError::Backlogged | ChannelError::Kernel(_) => None,
                     };
                     if let Some(refused) = farewell {
-                        // The connection is dropped in either case.
+                        // The connection is dropped whether the reply is sent or not.
                         let _ = self.ranks.reply(id, 0, &refused.reply());
                     }
                     return self.drop_connection(id, &error);
@@ -140,7 +141,7 @@ impl RequestHandler<'_> {
         }
     }
 
-    /// Answers a request, and closes the connection if it has ended.
+    /// Answers a request, and removes the connection if the request ended it.
     pub(crate) fn handle_request(&mut self, id: ConnectionId, received: ReceivedMessage<AttachRequest>) {
         match self.dispatch(id, received) {
             Ok(AfterRequest::Stay) => {}
@@ -224,7 +225,8 @@ impl RequestHandler<'_> {
             unreachable!("it was greeting a moment ago")
         };
         let sent = channel.send(token, &AttachReply::Welcome(welcome), &side.descriptors());
-        // Ranks of another host or process namespace have no number here by which others could read them.
+        // A rank of another host or process namespace has no process number here by which other ranks could read its
+        // memory.
         let pid = rank.visible_pid.filter(|_| rank.seat.is_none());
         let copy_agent = pid.map(|pid| Arc::new(CopyAgent { id, pid, copies: side.rank_copies() }));
         let rank = AttachedRank::new(channel, rank, side, copy_agent);
@@ -234,7 +236,7 @@ impl RequestHandler<'_> {
         sent.map(|()| AfterRequest::Stay)
     }
 
-    /// Checks the greeting process, pins it and finds out how its memory is accessed.
+    /// Checks the greeting process, pins it, and finds out how its memory can be accessed.
     fn attach(
         &self,
         id: ConnectionId,
@@ -248,7 +250,7 @@ impl RequestHandler<'_> {
         let mut process = pin_process(self.ranks.connections[&id].channel(), hello, descriptors)?;
         process.memory = process.memory.with_alarm(self.ranks.alarm());
         if let Some(DockedRank { pid, seat, watch }) = self.host.docked.take(&hello.nonce) {
-            // The process that connects here is the dock's; only the connection reports the end of the rank.
+            // The connecting process is the dock, so only the connection reports the end of the rank.
             (process.pid, process.visible_pid, process.pidfd, process.seat) = (pid, None, None, Some(seat));
             process.memory = process.memory.with_observer(watch);
         }
@@ -273,7 +275,7 @@ impl RequestHandler<'_> {
         Ok((side, welcome, process))
     }
 
-    /// Refuses if the interface has lost its address, since others would contact this host at the old one.
+    /// Refuses the request if the interface's address has changed, since other hosts would use the old address.
     fn check_address(&self) -> Result<(), RefusedRequest> {
         let (Some(before), Some(name)) = (self.host.sends_from, &self.host.settings.interface) else { return Ok(()) };
         let now = Interface::named(name).and_then(|interface| interface.address());
@@ -371,7 +373,7 @@ pub(crate) fn no_group(group: u64) -> RefusedRequest {
     RefusedRequest::argument(format!("group {group} is not one of this rank's"))
 }
 
-/// The one descriptor that the codec passes with a request.
+/// The descriptor that the codec requires with this request.
 fn descriptor(descriptors: Vec<OwnedFd>) -> Result<OwnedFd, RefusedRequest> {
     descriptors.into_iter().next().ok_or_else(|| RefusedRequest::argument("the request has no descriptor"))
 }
@@ -379,15 +381,15 @@ fn descriptor(descriptors: Vec<OwnedFd>) -> Result<OwnedFd, RefusedRequest> {
 /// The `bytes` bytes of the sealed memory that a request passes.
 ///
 /// # Errors
-/// The reply to a rank that has not sealed the memory, or that gives another length.
+/// Fails with the reply to the rank if the memory is not sealed or its length is not `bytes`.
 pub fn read_sealed(descriptors: Vec<OwnedFd>, bytes: usize) -> Result<Vec<u8>, RefusedRequest> {
     unseal(descriptor(descriptors)?, bytes).map_err(RefusedRequest::argument)
 }
 
-/// Reads an encoded recording by [`read_sealed`], after a check of its size.
+/// Reads an encoded recording with [`read_sealed`], after a check of its size.
 ///
 /// # Errors
-/// The reply.
+/// The reply to the rank.
 pub fn read_sealed_recording(descriptors: Vec<OwnedFd>, bytes: u64) -> Result<Vec<u8>, RefusedRequest> {
     if bytes > MAX_RECORDING_BYTES {
         let text =
@@ -397,7 +399,7 @@ pub fn read_sealed_recording(descriptors: Vec<OwnedFd>, bytes: u64) -> Result<Ve
     read_sealed(descriptors, bytes as usize)
 }
 
-/// Registers a range of a rank's memory, which its request passes.
+/// Registers a range of a rank's memory, which a request passes.
 ///
 /// # Errors
 /// The reply to a rank whose range cannot be registered.
@@ -416,11 +418,11 @@ pub fn register_memory(
 
 #[derive(Debug)]
 pub struct PinnedProcess {
-    /// Process number in this namespace; none if the process is in a process namespace that is not visible here.
+    /// Process number in this namespace; `None` if the process namespace of the process is not visible here.
     pub visible_pid: Option<Pid>,
-    /// Process number for messages: `visible_pid`, or else the number that the process claims.
+    /// Process number for log messages: `visible_pid`, or else the number that the process claims.
     pub pid: u32,
-    /// Reports the end of the process; none if the kernel cannot give one ([`AttachChannel::peer_pidfd`]).
+    /// Reports the end of the process; `None` if the kernel cannot provide a pidfd ([`AttachChannel::peer_pidfd`]).
     pub pidfd: Option<OwnedFd>,
     pub memory: TieredMemory,
     /// Seat of the rank, if it runs on another machine.
@@ -445,7 +447,7 @@ pub fn pin_process(
     }
     let visible_pid = channel.peer().map_err(|errno| kernel("ask for the peer of the socket", errno))?.pid;
     let pidfd = match channel.peer_pidfd() {
-        // The kernel returns one of these errors for a process that has been reaped.
+        // The kernel returns one of these errors if the process has been reaped.
         Err(Errno::SRCH | Errno::INVAL | Errno::NODATA) => return refuse(Status::NoService, "the process has ended"),
         pinned => pinned.map_err(|errno| kernel("pin the process", errno))?,
     };
@@ -470,7 +472,7 @@ pub fn random_words<const N: usize>() -> Result<[u64; N], Errno> {
     let mut words = [0; N];
     for word in &mut words {
         let mut bytes = [0; 8];
-        // The kernel's generator returns eight bytes at once when it is seeded, and the call waits for that.
+        // After it is seeded the kernel's generator returns eight bytes at once, and the call waits for the seed.
         rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
         *word = u64::from_ne_bytes(bytes);
     }

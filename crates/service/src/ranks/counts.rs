@@ -1,6 +1,6 @@
 //! Counts over all ranks, made on request.
 //!
-//! This module reads ranks only: it never changes a rank and never sends to one.
+//! This module only reads ranks: it never changes a rank and never sends to one.
 
 use super::{AttachedRank, Ranks};
 use crate::telemetry::statistics::{PlacedRank, RankCounts};
@@ -33,7 +33,7 @@ impl Ranks {
     }
 }
 
-/// Seat of a rank now, named by the first group of the rank.
+/// Current place of a rank, with its first group and its number in that group.
 fn seated(rank: &AttachedRank, topology: &CpuTopology) -> PlacedRank {
     let first = rank.groups.values().next();
     let place = rank.place(topology);

@@ -1,4 +1,5 @@
-//! Ranks of another machine that a dock attaches: properties that the socket, which only shows the dock, cannot report.
+//! Ranks of another machine that a dock attaches, with properties that the attach socket cannot report: the socket only
+//! shows the dock.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,7 +17,7 @@ pub struct DockedRank {
     pub watch: Arc<dyn WriteObserver>,
 }
 
-/// Ranks that the dock is about to attach, by the nonce in their greeting, which identifies them to the conductor.
+/// Ranks that the dock is about to attach, by a nonce. The nonce in the greeting identifies the rank to the conductor.
 #[derive(Debug, Default)]
 pub struct DockedRanks(Mutex<HashMap<[u8; 16], DockedRank>>);
 
@@ -25,7 +26,7 @@ impl DockedRanks {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Announces that a rank will attach with this nonce.
+    /// Announces that a rank will attach with this nonce in its greeting.
     pub fn expect(&self, nonce: [u8; 16], docked_rank: DockedRank) {
         self.lock().insert(nonce, docked_rank);
     }

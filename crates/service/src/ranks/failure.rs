@@ -5,12 +5,13 @@ use outboard_shm::status::Status;
 
 use crate::ranks::offers::OfferError;
 
-/// The code of a collective's error.
+/// The status code of a collective's error.
 pub(crate) fn collective(error: &CollectiveError) -> Status {
     match error {
         CollectiveError::RankLost(_) => Status::RankLost,
         CollectiveError::PeerLost { .. } | CollectiveError::Stalled { .. } => Status::PeerLost,
-        // The handle comes from a member's own offer, so two groups use the handle for different members.
+        // `HandleTaken`: the handle comes from a member's own offer, so two groups use one handle for different
+        // members.
         CollectiveError::Mismatch { .. }
         | CollectiveError::Block { .. }
         | CollectiveError::Message { .. }
@@ -25,7 +26,7 @@ pub(crate) fn collective(error: &CollectiveError) -> Status {
     }
 }
 
-/// The code of a group that could not be made.
+/// The status code of a failure to make a group.
 pub(crate) fn group(error: &GroupError) -> Status {
     match error {
         GroupError::Invalid(_) => Status::Argument,
@@ -33,7 +34,7 @@ pub(crate) fn group(error: &GroupError) -> Status {
     }
 }
 
-/// The code of a recording that is refused.
+/// The status code of a refused recording.
 pub(crate) fn recording(error: &RecordError) -> Status {
     match error {
         RecordError::Limit { .. } | RecordError::Size { .. } | RecordError::Quota => Status::Resource,
@@ -43,7 +44,7 @@ pub(crate) fn recording(error: &RecordError) -> Status {
     }
 }
 
-/// The code of offers that do not form a group.
+/// The status code of offers that do not form a group.
 pub(crate) fn offer(error: &OfferError) -> Status {
     match error {
         OfferError::Damaged { .. } | OfferError::Stale { .. } | OfferError::NotOurs { .. } => Status::Argument,

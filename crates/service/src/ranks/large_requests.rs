@@ -1,8 +1,8 @@
 //! Requests whose work grows with the memory that they pass: groups and recordings.
 //!
-//! A turn of the conductor does [`TURN_BYTES`] bytes of the large requests of all connections together, or one larger
-//! request. The others wait for later turns, in order of arrival. A connection with a waiting request is not read: its
-//! next requests wait in the socket.
+//! In one turn the conductor handles [`TURN_BYTES`] bytes of the large requests of all connections together, or one
+//! larger request. The other requests wait for later turns, in order of arrival. While a connection has a waiting
+//! request, the conductor does not read from it: its next requests wait in the socket.
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
@@ -14,15 +14,16 @@ use outboard_proto::wire::RecordedMemory;
 use outboard_shm::attach::{AttachReply, AttachRequest, OFFER_BYTES, RestagedBuffers};
 use outboard_shm::status::Status;
 
+use crate::ConnectionId;
 use crate::memory::MemoryPieces;
 use crate::ranks::attach::{RefusedRequest, RequestHandler, no_group, read_sealed, read_sealed_recording, refuse};
 use crate::ranks::offers::{Offer, OfferError, group_spec};
-use crate::ranks::{ConnectionId, Membership, MembershipStage, failure};
+use crate::ranks::{Membership, MembershipStage, failure};
 
 /// Bytes of requests that a turn handles: less than a millisecond.
 const TURN_BYTES: usize = 256 << 10;
 
-/// The connections whose requests wait, and the bytes left of this turn.
+/// The connections whose requests wait, and the bytes that this turn may still handle.
 #[derive(Debug, Default)]
 pub(crate) struct RequestQueue {
     bytes_left: usize,
@@ -34,7 +35,8 @@ impl RequestQueue {
         self.connections.is_empty()
     }
 
-    /// Takes bytes of this turn, if enough are left. A request larger than a turn takes a turn of its own.
+    /// Takes bytes from this turn's budget if enough are left. A request that is larger than the budget needs a full
+    /// budget.
     fn take(&mut self, bytes: usize) -> bool {
         let fits = bytes <= self.bytes_left || self.bytes_left == TURN_BYTES;
         if fits {
@@ -43,7 +45,7 @@ impl RequestQueue {
         fits
     }
 
-    /// Whether the request is answered now; otherwise its connection waits.
+    /// Whether the request may be answered now. If not, its connection is queued.
     pub(crate) fn admits(&mut self, id: ConnectionId, request: &AttachRequest) -> bool {
         let bytes = request_bytes(request);
         let now = bytes == 0 || self.connections.is_empty() && self.take(bytes);
@@ -63,7 +65,7 @@ fn request_bytes(request: &AttachRequest) -> usize {
 }
 
 impl RequestHandler<'_> {
-    /// Begins a turn: answers waiting requests.
+    /// Begins a turn with a new budget: answers waiting requests.
     pub(crate) fn resume_requests(&mut self) {
         self.ranks.request_queue.bytes_left = TURN_BYTES;
         while let Some(&id) = self.ranks.request_queue.connections.front() {
@@ -79,7 +81,7 @@ impl RequestHandler<'_> {
         }
     }
 
-    /// Requests a group from the machine. The reply follows when the group is made.
+    /// Requests a group from the machine. The reply is sent when the group is made.
     pub(crate) fn create_group(
         &mut self,
         id: ConnectionId,
@@ -98,7 +100,7 @@ impl RequestHandler<'_> {
             return Err(OfferError::NotOurs { rank: me }.into());
         }
         let (spec, seats) = group_spec(&offers)?;
-        // Each offer makes one group.
+        // Each offer makes one group, so this offer is used up.
         rank.offers.retain(|drawn| *drawn != own.id);
         if self.ranks.is_member(spec.handle, Rank(me)) {
             let text = format!("rank {me} of {} is served already; make new offers for a new group", spec.handle);
@@ -120,7 +122,7 @@ impl RequestHandler<'_> {
         Ok(())
     }
 
-    /// Stores a recording of a rank as a whole, so that a call needs only its number (GP-5).
+    /// Stores a whole recording of a rank, so that a call only has to name the recording's number (GP-5).
     pub(crate) fn record(
         &mut self,
         id: ConnectionId,
@@ -138,7 +140,7 @@ impl RequestHandler<'_> {
         Ok(AttachReply::Done)
     }
 
-    /// Takes the calls that the rank posted before its request: they count, but may still lie in its ring.
+    /// Takes the calls that the rank posted before its request. These calls may still lie in the rank's ring.
     fn take_calls(&mut self, id: ConnectionId) {
         let RequestHandler { ranks, driver, trace, .. } = self;
         ranks.take_submissions_of(id, driver, trace.as_deref_mut());
@@ -162,7 +164,7 @@ impl RequestHandler<'_> {
         Ok(AttachReply::Done)
     }
 
-    /// Handles the rank's copy of the buffers of a call in flight, whose memory is out of reach (GP-9).
+    /// Handles a rank's copy of the buffers of a call in flight, whose original memory cannot be accessed (GP-9).
     pub(crate) fn restage(
         &mut self,
         id: ConnectionId,

@@ -8,12 +8,12 @@
 //! | greeting | anything else, hang-up | gone |
 //! | attached | `Detach`, hang-up, malformed message, end of the process or of its memory | gone |
 //!
-//! A membership is *making* until the machine reports the group ready, then *made*. It ends by `DestroyGroup`, by a
-//! failure to make it, or with the connection.
+//! A membership is *making* until the machine reports the group ready, then *made*. A membership ends by
+//! `DestroyGroup`, by a failure to make the group, or with the connection.
 //!
-//! Invariants: every value from a rank is checked against the rank's own state before it reaches the machine
-//! ([`submission`]). Connection numbers are never reused. When a connection ends, its memory is forgotten before its
-//! groups are left.
+//! Invariants: every value from a rank is checked against the rank's own state before the machine receives the value
+//! ([`submission`]). Connection numbers are never reused. When a connection ends, the memory of its rank is forgotten
+//! before the rank's groups are left.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::os::fd::OwnedFd;
@@ -30,14 +30,15 @@ use outboard_shm::status::Status;
 use rustix::io::Errno;
 use rustix::process::Pid;
 
-use crate::conductor::driver::EndpointDriver;
-use crate::conductor::poller::{Poller, Trigger, WakeToken};
-use crate::conductor::reject_process;
+use crate::ConnectionId;
+use crate::driver::EndpointDriver;
 use crate::memory::MemoryPieces;
 use crate::memory::rank_copies::CopyAgent;
+use crate::poller::{Poller, Trigger, WakeToken};
 use crate::ranks::admission::admit;
 use crate::ranks::attach::PinnedProcess;
 use crate::ranks::large_requests::RequestQueue;
+use crate::rejection::reject_process;
 use crate::telemetry::statistics::{EndedRankCall, TierBytes, TierCounts};
 use crate::topology::{CpuBinding, CpuTopology, Seat};
 
@@ -51,11 +52,9 @@ pub mod offers;
 mod rings;
 pub(crate) mod submission;
 
-/// Time for which a rank that runs another program may delay others. A check takes a system call for each rank.
+/// Interval of checks whether a rank's process runs another program. Until the next check such a rank may delay other
+/// ranks. A check takes a system call for each rank.
 pub const MEMORY_CHECK_INTERVAL: Duration = Duration::from_secs(1);
-
-/// Number of a connection.
-pub(crate) type ConnectionId = u64;
 
 /// Recordings of a rank on a group, by number.
 pub(crate) type Recordings = BTreeMap<u32, Arc<MemoryPieces>>;
@@ -63,7 +62,7 @@ pub(crate) type Recordings = BTreeMap<u32, Arc<MemoryPieces>>;
 /// State of a membership.
 #[derive(Debug)]
 pub(crate) enum MembershipStage {
-    /// Requested; the request with this token waits for its reply.
+    /// The group is requested, and the request with this token waits for its reply.
     Making { token: u64 },
     Made {
         /// Recordings of the rank (GP-5).
@@ -78,14 +77,14 @@ pub(crate) struct Membership {
     pub(crate) handle: GroupHandle,
     pub(crate) rank: Rank,
     pub(crate) ranks: u32,
-    /// Limit of this rank's calls (SP-9).
+    /// Time limit of this rank's calls (SP-9).
     pub(crate) deadline: Option<Duration>,
     pub(crate) stage: MembershipStage,
 }
 
 impl Membership {
-    /// Leaves the group in the machine, which drops its count of the rank's recordings. So the recordings are dropped
-    /// here too, even before the rank destroys the group.
+    /// Leaves the group in the machine, which also releases the rank's recordings. So the recordings are dropped here
+    /// too, even if the rank has not destroyed the group.
     fn end(&mut self, driver: &mut EndpointDriver) {
         driver.leave(self.handle, self.rank);
         if let MembershipStage::Made { recordings, .. } = &mut self.stage {
@@ -98,18 +97,19 @@ impl Membership {
 pub(crate) struct AttachedRank {
     pub(crate) channel: AttachChannel,
     pub(crate) pid: u32,
-    /// Process number, if the process is in a visible process namespace.
+    /// Process number, if the rank's process namespace is visible here.
     pub(crate) visible_pid: Option<Pid>,
-    /// None if the kernel cannot give one; then the socket and the rank's memory report its end.
+    /// `None` if the kernel cannot provide a pidfd; then the socket and the rank's memory report the end of the
+    /// process.
     pub(crate) pidfd: Option<OwnedFd>,
     /// Seat of the rank, if it runs on another machine.
     pub(crate) seat: Option<Seat>,
     pub(crate) side: ServiceSide,
     pub(crate) completions: Completer,
-    /// Present if the rank can copy for itself (SP-6).
+    /// Present if the rank can do copies itself (SP-6).
     pub(crate) copy_agent: Option<Arc<CopyAgent>>,
     pub(crate) memory: Arc<TieredMemory>,
-    /// The tier of `memory` that was reported last.
+    /// The tier of `memory` that was last reported to the rank.
     pub(crate) tier: Tier,
     /// Groups by the rank's identifiers.
     pub(crate) groups: BTreeMap<u64, Membership>,
@@ -126,7 +126,7 @@ pub(crate) struct AttachedRank {
 
 #[derive(Debug)]
 pub(crate) enum RankConnection {
-    /// Has not sent its greeting.
+    /// A connection without a greeting.
     Greeting(AttachChannel),
     AttachedRank(Box<AttachedRank>),
 }
@@ -139,7 +139,7 @@ impl RankConnection {
         }
     }
 
-    /// Whether a request of the connection waits.
+    /// Whether a request of this connection waits for a later turn.
     pub(crate) fn has_deferred_request(&self) -> bool {
         matches!(self, RankConnection::AttachedRank(rank) if rank.deferred_request.is_some())
     }
@@ -157,23 +157,24 @@ struct CallInFlight {
     bytes: u64,
 }
 
-/// All connections of the attach socket, and the calls of their ranks in flight.
+/// All connections of the attach socket, and all calls in flight of their ranks.
 #[derive(Debug, Default)]
 pub(crate) struct Ranks {
     pub(crate) connections: BTreeMap<ConnectionId, RankConnection>,
     next_connection: ConnectionId,
     members: HashMap<(GroupHandle, Rank), (ConnectionId, u64)>,
-    /// Seats of the ranks of each group, on all hosts, and the number of its ranks that are served here (SP-1).
+    /// For each group: the number of its ranks that are served here, and the seats of all its ranks on all hosts
+    /// (SP-1).
     seats: HashMap<GroupHandle, (u32, Vec<Seat>)>,
     calls: HashMap<CallId, CallInFlight>,
     next_call: u64,
-    /// Ranks that are gone, by their last tier.
+    /// Number of ranks that are gone, by their last tier.
     departed: TierCounts,
-    /// Bytes of memory of these ranks that were moved.
+    /// Bytes that were moved to and from the memory of ranks that are gone.
     moved: TierBytes,
     /// Time of the next check of the attached ranks' memory.
     next_memory_check: Option<Instant>,
-    /// An access has found that memory of some rank has changed.
+    /// Raised by an access that finds changed memory of a rank.
     alarm: Arc<Alarm>,
     /// Requests that wait for a later turn.
     pub(crate) request_queue: RequestQueue,
@@ -182,14 +183,14 @@ pub(crate) struct Ranks {
     pub(crate) submissions: u64,
     /// Submissions and messages that were refused.
     pub(crate) refused: u64,
-    /// Times that the kernel has withdrawn a tier of access to a rank's memory.
+    /// Number of times that the kernel has withdrawn a tier of access to a rank's memory.
     pub(crate) withdrawn: u64,
-    /// Calls in flight whose buffers their ranks have copied.
+    /// Number of calls in flight whose buffers their ranks have copied.
     pub(crate) restaged: u64,
 }
 
 impl Ranks {
-    /// Accepts a new connection, if its process belongs to our own user.
+    /// Accepts a new connection if its process belongs to the user of this process.
     pub(crate) fn accept_connection(&mut self, channel: AttachChannel, poller: &Poller) -> Result<(), Errno> {
         let user = channel.peer()?.uid;
         if let Err(text) = admit(rustix::process::geteuid().as_raw(), user) {
@@ -220,7 +221,7 @@ impl Ranks {
         }
     }
 
-    /// A usable membership of the rank: the group, the rank number in the group and its recordings.
+    /// A made membership of the rank: the group's handle, the rank's number in the group, and its recordings.
     pub(crate) fn made_membership(
         &mut self,
         id: ConnectionId,
@@ -234,12 +235,12 @@ impl Ranks {
         }
     }
 
-    /// The alarm that an access to changed memory of a rank raises.
+    /// The alarm that an access raises when it finds changed memory of a rank.
     pub(crate) fn alarm(&self) -> Arc<Alarm> {
         Arc::clone(&self.alarm)
     }
 
-    /// Memberships of all ranks together.
+    /// Number of memberships of all ranks together.
     pub(crate) fn memberships(&self) -> usize {
         self.members.len()
     }
@@ -253,7 +254,7 @@ impl Ranks {
         self.members.contains_key(&(handle, rank))
     }
 
-    /// Notes a membership that is about to be requested from the machine.
+    /// Adds a membership that is about to be requested from the machine.
     pub(crate) fn join(&mut self, id: ConnectionId, membership: Membership, seats: Vec<Seat>) {
         let key = (membership.handle, membership.rank);
         let Some(rank) = self.rank(id) else { return };
@@ -280,14 +281,14 @@ impl Ranks {
         self.seats.get(&handle)?.1.get(rank.0 as usize)
     }
 
-    /// Ends a membership, in good order or not, and reports it to the machine.
+    /// Ends a membership for whatever reason, and reports the end to the machine.
     pub(crate) fn leave(&mut self, id: ConnectionId, group: u64, driver: &mut EndpointDriver) {
         let Some(mut membership) = self.rank(id).and_then(|rank| rank.groups.remove(&group)) else { return };
         self.forget_member(membership.handle, membership.rank);
         membership.end(driver);
     }
 
-    /// Withdraws the offers of a rank that is gone or refused, so that no group waits for it.
+    /// Withdraws the offers of a rank that is gone or was refused, so that no group waits for the rank.
     pub(crate) fn withdraw(
         &mut self,
         id: ConnectionId,
@@ -298,7 +299,7 @@ impl Ranks {
         offers.into_iter().flatten().for_each(|offer| driver.withdraw(offer, refused));
     }
 
-    /// Ends a connection: its memory is forgotten, then its groups are left.
+    /// Removes a connection: the memory of its rank is forgotten, then the rank's groups are left.
     pub(crate) fn remove(&mut self, id: ConnectionId, poller: &Poller, driver: &mut EndpointDriver) {
         for (&call, in_flight) in self.calls.iter().filter(|(_, in_flight)| in_flight.connection == id) {
             driver.forget_memory(call, in_flight.place.1);
@@ -324,7 +325,7 @@ impl Ranks {
         self.connections.remove(&id);
     }
 
-    /// Sends a reply. If it fails, the caller removes the rank.
+    /// Sends a reply. If the send fails, the caller removes the rank.
     pub(crate) fn reply(&mut self, id: ConnectionId, token: u64, reply: &AttachReply) -> Result<(), ChannelError> {
         match self.connections.get(&id) {
             None => Ok(()),
@@ -332,11 +333,11 @@ impl Ranks {
         }
     }
 
-    /// Checks from time to time whether the memory of ranks is there, since others may wait for a rank whose memory is
-    /// not accessed. If an access has raised the alarm, ranks whose memory is gone are removed. Neither process nor
-    /// socket reports such ranks if a child holds the socket and the process runs another program. Ranks whose tier the
-    /// kernel has withdrawn are notified. They may have to copy before anything else happens, so this is the last step
-    /// of a turn. Returns whether any ranks are gone.
+    /// Periodically checks whether the memory of ranks still exists, since others may wait for a rank whose memory is
+    /// not accessed. If an access or check has raised the alarm, ranks whose memory is gone are removed. Neither
+    /// process nor socket reports such ranks if a child holds the socket and the process runs another program. Ranks
+    /// whose tier the kernel has withdrawn are notified. They may have to copy before anything else happens, so this
+    /// check is the last step of a turn. Returns whether any ranks are gone.
     pub(crate) fn check_memory(&mut self, now: Instant, poller: &Poller, driver: &mut EndpointDriver) -> bool {
         if self.next_memory_check.is_none_or(|at| at <= now) {
             self.attached().for_each(|rank| rank.memory.check_address_space());
@@ -377,16 +378,16 @@ impl Ranks {
         }
     }
 
-    /// The rank's call in flight with this completion word, if it is this instance of the group.
+    /// The rank's call in flight with this completion word, if the call is this instance of the group.
     pub(crate) fn find_call(&mut self, id: ConnectionId, slot: u32, group: u64, instance: u64) -> Option<CallId> {
         let call = *self.rank(id)?.busy.get(&slot)?;
         let in_flight = self.calls.get(&call)?;
         (in_flight.group == group && in_flight.instance == instance).then_some(call)
     }
 
-    /// Ends all calls in flight with an error because the service process ends; returns their number. The memory of
-    /// their ranks is released. The machine decides every other end: it ends a call when its batches have left and its
-    /// orders are done. Here the time for that is over.
+    /// Fails all calls in flight because the service process ends; returns their number. The memory of their ranks is
+    /// no longer accessed. Otherwise the machine ends a call, after the call's batches have left and its orders are
+    /// done. Here no time is left for that.
     pub(crate) fn fail_calls_in_flight(&mut self, driver: &mut EndpointDriver) -> usize {
         let calls: Vec<_> = self.calls.iter().map(|(call, in_flight)| (*call, in_flight.place.1)).collect();
         for &(call, rank) in &calls {
@@ -397,7 +398,7 @@ impl Ranks {
         calls.len()
     }
 
-    /// The machine reports the end of a call.
+    /// Handles the machine's report that a call has ended.
     pub(crate) fn completed(
         &mut self,
         call: CallId,
@@ -426,7 +427,8 @@ impl Ranks {
         ended
     }
 
-    /// The machine reports that a group is made or has failed. Returns the connection that did not accept the reply.
+    /// Handles the machine's report that a group is made or has failed. Returns the connection if the reply cannot be
+    /// sent.
     pub(crate) fn group_ready(
         &mut self,
         handle: GroupHandle,
@@ -491,7 +493,7 @@ impl AttachedRank {
         }
     }
 
-    /// Socket and core that the process may run on now; unknown if its process namespace is not visible.
+    /// Socket and core on which the process may run now; unknown if its process namespace is not visible.
     pub(crate) fn place(&self, topology: &CpuTopology) -> CpuBinding {
         if let Some(seat) = &self.seat {
             return seat.place;
@@ -499,7 +501,8 @@ impl AttachedRank {
         self.visible_pid.map_or_else(CpuBinding::default, |pid| topology.binding_of(Some(pid)))
     }
 
-    /// Whether the kernel has withdrawn a tier of the rank's memory since the last call; if so, notifies the rank.
+    /// Notifies the rank if the kernel has withdrawn a tier of the rank's memory since the last call. Returns whether
+    /// it has.
     fn notify_withdrawn_tier(&mut self) -> bool {
         let (before, now) = (self.tier, self.memory.tier());
         if before == now {

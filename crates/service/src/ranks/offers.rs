@@ -1,9 +1,9 @@
 //! Offers: 1,024 bytes that a rank passes to the other members of a future group (`outboard_group_offer`).
 //!
-//! An offer names the service process that serves the rank, its addresses, and the seat of the rank (SP-1). It holds a
-//! handle and key that are used if this rank becomes the lowest of the group. Offers travel through the program, so
-//! they are checked like any external input: fixed size, magic, version, checksum, bounds. This module holds no state
-//! and does no IO.
+//! An offer names the service process that serves the rank, the addresses of that process, and the seat of the rank
+//! (SP-1). The offer also holds a handle and a key, which the group uses if this rank becomes its rank 0. Offers travel
+//! through the program, so they are checked like any external input: fixed size, magic, version, checksum, bounds. This
+//! module holds no state and does no IO.
 
 use std::hash::Hasher;
 use std::net::Ipv4Addr;
@@ -23,7 +23,7 @@ use crate::topology::Seat;
 /// Longest fabric address in an offer.
 pub const MAX_ADDRESS: usize = outboard_fabric::MAX_ADDRESS;
 const MAGIC: [u8; 8] = *b"outboard";
-/// Layout of the offer itself; the wire version is carried beside it.
+/// Version of the layout of an offer; the wire version is a separate field.
 const LAYOUT: u8 = 8;
 const CHECKSUM_AT: usize = OFFER_BYTES - 8;
 
@@ -31,22 +31,23 @@ const CHECKSUM_AT: usize = OFFER_BYTES - 8;
 pub struct Offer {
     pub sp: SpId,
     pub host: HostId,
-    /// Drawn for the group.
+    /// Random handle for the group.
     pub handle: GroupHandle,
-    /// Drawn for the keys of the group's datagrams.
+    /// Random input of the key of the group's datagrams.
     pub key: [u64; 2],
     /// [`outboard_proto::Config::digest`] of the service process.
     pub digest: u64,
     /// Unicast address of the service process, opaque.
     pub address: Arc<[u8]>,
-    /// Address of the engine beside the service process, opaque, at most [`MAX_OFI_ADDRESS`] bytes; empty without one.
+    /// Address of the engine beside the service process, opaque, at most [`MAX_OFI_ADDRESS`] bytes. Empty if there is
+    /// no engine.
     pub engine: Arc<[u8]>,
     /// Source address of the service process's multicast, if known.
     pub sends_from: Option<Ipv4Addr>,
-    /// Rate of its link in bit/s.
+    /// Rate of the service process's link in bit/s.
     pub link_rate: u64,
     pub seat: Seat,
-    /// Drawn for this offer: its name among service processes.
+    /// Random number of this offer, by which service processes name the offer.
     pub id: OfferId,
 }
 
@@ -68,10 +69,10 @@ pub enum OfferError {
 }
 
 impl Offer {
-    /// The encoded offer.
+    /// Encodes the offer.
     ///
     /// # Panics
-    /// If an address is longer than [`MAX_ADDRESS`] or [`MAX_OFI_ADDRESS`], which the fabrics guarantee it is not.
+    /// If an address is longer than [`MAX_ADDRESS`] or [`MAX_OFI_ADDRESS`]; the fabrics guarantee shorter addresses.
     #[must_use]
     pub fn encode(&self) -> [u8; OFFER_BYTES] {
         assert!(self.address.len() <= MAX_ADDRESS, "a fabric address has at most {MAX_ADDRESS} bytes");
@@ -96,12 +97,12 @@ impl Offer {
         bytes.try_into().expect("the longest address and name fit")
     }
 
-    /// Reads the offers of all ranks in rank order.
+    /// Decodes the offers of all ranks in rank order.
     pub(crate) fn decode_all(offers: &[u8]) -> Result<Vec<Offer>, OfferError> {
         offers.chunks(OFFER_BYTES).zip(0..).map(|(offer, rank)| Offer::decode(offer, rank)).collect()
     }
 
-    /// Reads one offer of exactly [`OFFER_BYTES`] bytes; `rank` is for the error.
+    /// Decodes one offer of exactly [`OFFER_BYTES`] bytes. `rank` only serves the error.
     fn decode(b: &[u8], rank: u32) -> Result<Offer, OfferError> {
         let damaged = |what| OfferError::Damaged { rank, what };
         if b.len() != OFFER_BYTES || b[..8] != MAGIC {
@@ -118,7 +119,7 @@ impl Offer {
         Offer::fields(&mut Reader::new(&content[10..])).map_err(|_| damaged("a field"))
     }
 
-    /// Reads the fields behind the versions, up to the padding.
+    /// Decodes the fields between the versions and the padding.
     fn fields(r: &mut Reader<'_>) -> Result<Offer, DecodeError> {
         let handle = GroupHandle(r.u32()?);
         let (sp, key) = (SpId(r.u64()?), [r.u64()?, r.u64()?]);
@@ -135,11 +136,11 @@ impl Offer {
     }
 }
 
-/// Checks that the offers of all ranks fit together; returns their group and the seats of its ranks. The handle is that
-/// of rank 0's offer. The key depends on all offers, so other offers make another group.
+/// Checks that the offers of all ranks fit together; returns their group and the seats of its ranks. The handle comes
+/// from rank 0's offer. The key depends on all offers, so other offers make another group.
 ///
 /// # Errors
-/// See [`OfferError`]. Every member with the same offers gets the same error.
+/// See [`OfferError`]. Members that pass equal offers get equal errors.
 pub(crate) fn group_spec(parsed: &[Offer]) -> Result<(GroupSpec, Vec<Seat>), OfferError> {
     let first = &parsed[0];
     let mut known = std::collections::HashMap::new();
@@ -158,7 +159,7 @@ pub(crate) fn group_spec(parsed: &[Offer]) -> Result<(GroupSpec, Vec<Seat>), Off
             }
         }
     }
-    // All ranks of a service process share one copy of each address.
+    // All ranks of a service process share one copy of its addresses.
     let member = |offer: &Offer| {
         let Offer { address, engine, .. } = known[&offer.sp];
         let (address, engine) = (Arc::clone(address), Arc::clone(engine));
@@ -167,7 +168,7 @@ pub(crate) fn group_spec(parsed: &[Offer]) -> Result<(GroupSpec, Vec<Seat>), Off
     };
     let members = parsed.iter().map(member).collect();
     let spec = GroupSpec { handle: first.handle, key: common_key(parsed), members };
-    // All ranks of a host share one copy of its name.
+    // All ranks of a host share one copy of the host's name.
     let mut nodes = std::collections::HashSet::new();
     let seats = parsed.iter().map(|offer| {
         let Seat { node, place } = &offer.seat;
@@ -178,7 +179,7 @@ pub(crate) fn group_spec(parsed: &[Offer]) -> Result<(GroupSpec, Vec<Seat>), Off
     Ok((spec, seats))
 }
 
-/// A key that depends on every offer and is unknown without all of them.
+/// A key that depends on every offer; computing it needs all of them.
 fn common_key(offers: &[Offer]) -> [u64; 2] {
     let mut hasher = sip128::SipHasher24::new_with_keys(offers[0].key[0], offers[0].key[1]);
     for offer in offers {
@@ -190,7 +191,7 @@ fn common_key(offers: &[Offer]) -> [u64; 2] {
     [key.h1, key.h2]
 }
 
-/// Detects accidents, not attacks: offers carry no authority beyond their own process.
+/// Detects accidents, not attacks: an offer gives no rights except to its own rank's process.
 fn checksum(bytes: &[u8]) -> u64 {
     let mut hasher = SipHasher13::new_with_keys(0x6f66_6665, 0x7273);
     hasher.write(bytes);

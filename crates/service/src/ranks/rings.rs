@@ -1,4 +1,4 @@
-//! Submissions in the ranks' rings: taken in bounded number, and admitted to the machine or refused.
+//! Submissions in the ranks' rings: a bounded number is taken per turn, and each is passed to the machine or refused.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -9,15 +9,16 @@ use outboard_shm::control::RING_CAPACITY;
 use outboard_shm::entry::SubmissionEntry;
 
 use super::submission::AdmittedCall;
-use super::{AttachedRank, CallInFlight, ConnectionId, Membership, MembershipStage, RankConnection, Ranks};
-use crate::conductor::driver::EndpointDriver;
+use super::{AttachedRank, CallInFlight, Membership, MembershipStage, RankConnection, Ranks};
+use crate::ConnectionId;
+use crate::driver::EndpointDriver;
 use crate::telemetry::trace::TimelineFile;
 
-/// Submissions taken from one rank per turn, so that no rank starves the others.
+/// Submissions taken from one rank per turn, so that no rank starves other ranks.
 const SUBMISSIONS: usize = 64;
 
 impl Ranks {
-    /// Takes the ranks' submissions; returns whether there were any.
+    /// Takes submissions of all ranks; returns whether there were any.
     pub(crate) fn take_submissions(&mut self, driver: &mut EndpointDriver, trace: Option<&mut TimelineFile>) -> bool {
         let mut taken = Vec::new();
         for (&id, connection) in &mut self.connections {
@@ -74,7 +75,7 @@ impl Ranks {
                 let (in_place, blocks) = (entry.call.in_place, blocks.map(Arc::new));
                 rank.failures.remove(&slot);
                 rank.busy.insert(slot, call_id);
-                // A message has no instance number of the group.
+                // A message is not numbered among the instances of its group.
                 let tagged = matches!(signature.kind, CallKind::Tagged(_));
                 let instance = InstanceId(if tagged { 0 } else { entry.instance });
                 let in_flight = CallInFlight {
@@ -99,8 +100,9 @@ impl Ranks {
                 let status = refusal.status();
                 rank.failures.insert(slot, (status, refusal.to_string()));
                 rank.completions.complete(slot, status);
-                // The other ranks wait for a call that will not come, so the machine reports that this rank has left.
-                // The rank counts the refused collective, so none of its later calls has the next instance number.
+                // The other ranks would wait for a call that never comes, so the machine is informed that this rank has
+                // left. The rank counts the refused collective, so none of its later calls would have the next instance
+                // number.
                 let counted = !matches!(entry.call.kind, CallKind::Tagged(_));
                 let is_out =
                     |membership: &&mut Membership| counted && matches!(membership.stage, MembershipStage::Made { .. });
@@ -113,7 +115,7 @@ impl Ranks {
 }
 
 impl AttachedRank {
-    /// Takes up to `most` submissions; returns the number of refused ones.
+    /// Takes up to `most` submissions; returns the number of refused submissions.
     fn take_entries(&mut self, most: usize, mut submitted: impl FnMut(SubmissionEntry)) -> u64 {
         let mut refused = 0;
         for _ in 0..most {
@@ -144,7 +146,7 @@ mod tests {
     use crate::memory::PostedBuffers;
     use crate::ranks::attach::PinnedProcess;
 
-    /// A rank without a group, whose submissions are all refused.
+    /// Attaches a rank without a group, so all its submissions are refused.
     fn attach(ranks: &mut Ranks, id: ConnectionId) -> RankSide {
         let path = std::env::temp_dir().join(format!("outboard-rings-{}-{id}", std::process::id()));
         let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
@@ -162,7 +164,7 @@ mod tests {
         RankSide::attach(region, doorbell).expect("a control region")
     }
 
-    /// A request of one rank takes the calls of that rank only.
+    /// When a rank sends a request, only the calls of that rank are taken.
     #[test]
     fn a_request_of_a_rank_takes_only_its_own_submissions() {
         let (mut ranks, mut driver) = (Ranks::default(), EndpointDriver::new(SpId(1), Config::default(), 1, 0));
@@ -177,8 +179,8 @@ mod tests {
         assert_eq!((left, ranks.submissions), (vec![0, 100], 100));
     }
 
-    /// A rank posts a collective with an unreadable table. The rank that waits for it receives the report that it has
-    /// left.
+    /// A rank posts a collective with an unreadable table. The rank that waits for it gets an error: the posting rank
+    /// has left.
     #[test]
     fn a_refused_collective_ends_its_ranks_membership() {
         let (mut ranks, mut driver) = (Ranks::default(), EndpointDriver::new(SpId(1), Config::default(), 1, 0));

@@ -1,7 +1,7 @@
-//! Checked submissions: an entry of a rank becomes a signature, its blocks and its memory.
+//! Checks submissions: turns an entry of a rank into a signature, its blocks and its memory.
 //!
 //! Invariants: an entry is untrusted, so every address, length, rank and number in it is checked before the machine
-//! receives it. A table is copied out of the rank's memory before it is checked, and not read again.
+//! receives the entry. A table is copied out of the rank's memory, then checked, and never read again.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use outboard_shm::memory::{AccessError, RankMemory};
 use outboard_shm::status::Status;
 
 use super::{AttachedRank, Membership, MembershipStage};
-use crate::conductor::driver::EndpointDriver;
+use crate::driver::EndpointDriver;
 use crate::memory::PostedBuffers;
 
 /// A submission that is refused.
@@ -53,7 +53,7 @@ pub(super) struct AdmittedCall {
 }
 
 impl AttachedRank {
-    /// Checks a submission against this rank's state, and against the machine's count of its collectives.
+    /// Checks a submission against this rank's state, and against the machine's count of the rank's collectives.
     pub(super) fn admit(
         &mut self,
         entry: &SubmissionEntry,
@@ -90,7 +90,7 @@ impl AttachedRank {
                 pieces,
                 Some(footprint.writes.address).filter(|_| call.receive != 0),
             ),
-            // A message has one buffer, which the machine names its output.
+            // A message has one buffer, which the machine treats as the output.
             (CallKind::Tagged(TaggedCall::Send { .. }), None) => {
                 PostedBuffers::new(memory, (0, 0), pair(footprint.reads))
             }
@@ -108,8 +108,8 @@ impl AttachedRank {
     }
 }
 
-/// The data that a call of `rank` among `ranks` moves. The numbers of its table are copied out of the rank's memory
-/// before they are checked, because the rank may write to them.
+/// The data that a call of `rank` among `ranks` ranks moves. The numbers of the call's table are copied out of the
+/// rank's memory before they are checked, because the rank may write to them.
 ///
 /// # Errors
 /// The table cannot be read, or the call is invalid.

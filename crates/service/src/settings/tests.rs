@@ -1,7 +1,7 @@
 use super::*;
 use clap::{CommandFactory, FromArgMatches};
 
-/// The settings of a command line, and its matches.
+/// Parses a command line into settings and matches.
 pub(crate) fn parse(words: &[&str]) -> (Settings, ArgMatches) {
     let matches = Settings::command().try_get_matches_from(words).expect("valid words");
     (Settings::from_arg_matches(&matches).expect("valid words"), matches)
@@ -28,7 +28,7 @@ fn sp_9_the_watchdog_is_on_unless_told_otherwise() {
     assert_eq!(watchdog(&["outboardd", "--watchdog", "2 ms"]), Some(Duration::from_millis(2)));
 }
 
-/// SP-5: the link rate determines how much of an all-to-all is in flight at once.
+/// SP-5: the link rate determines how many bytes of an all-to-all are in flight at once.
 #[test]
 fn sp_5_fast_links_carry_more_at_once() {
     let at_once = |rate: &str| {
@@ -77,7 +77,7 @@ fn a_cluster_key_is_a_secret_or_refused() {
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).expect("ours");
         assert_eq!(read().is_ok(), taken, "{mode:o}");
     }
-    // RDMA would admit peers without the key.
+    // RDMA would admit peers that lack the key.
     let key = ["--cluster-key", path.to_str().expect("ASCII")];
     let by_ucx = parse(&[&["outboardd", "--interface", "lo", "--fabric", "ucx"][..], &key].concat()).0;
     assert!(by_ucx.resolve().expect_err("refused").to_string().starts_with("--cluster-key needs TCP"));
@@ -94,7 +94,8 @@ fn an_interface_brings_tcp_and_multicast() {
     assert!(config.multicast);
 }
 
-/// `--encrypt` encrypts everything or is refused with a reason. The digest that a group compares covers multicast.
+/// `--encrypt` encrypts everything or is refused with a reason. The digest that the members of a group compare covers
+/// multicast.
 #[test]
 fn encryption_leaves_nothing_in_the_clear() {
     let words = |more: &[&'static str]| [&["outboardd", "--interface", "lo"], more].concat();

@@ -1,6 +1,6 @@
 //! Reports about a service process: its statistics, its timeline, overdue collectives, the length of its turns.
 //!
-//! Invariant: nothing here changes the work or waits for a reader. A report that was not requested costs a branch.
+//! Invariant: reports neither change the work nor wait for a reader. A report that was not requested costs one branch.
 
 pub(crate) mod overdue;
 pub mod statistics;

@@ -1,12 +1,12 @@
-//! The watchdog (SP-9): one line of the log for a collective that takes too long.
+//! The watchdog (SP-9): writes one line to the log for a collective that takes too long.
 //!
-//! The time comes from the protocol machine; nothing here waits. `outboard run` shows these lines by their target, the
-//! name of this module.
+//! The protocol machine measures the time; nothing here waits. `outboard run` shows these lines and selects them by
+//! their target, the name of this module.
 
 use outboard_plan::Rank;
 use outboard_proto::Overdue;
 
-/// Most ranks that are listed.
+/// Most ranks listed in one line.
 const LISTED: usize = 16;
 
 /// Logs a collective that takes too long.

@@ -1,6 +1,7 @@
 //! Counters of the daemon, sent as one line of JSON per connection to the statistics socket.
 //!
-//! They hold counts only, never payload. Sending never blocks: a reader that does not accept its line at once loses it.
+//! The counters contain counts only, never payload. Sending never blocks: a reader that cannot accept its line at once
+//! does not get it.
 
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::OwnedFd;
@@ -16,18 +17,19 @@ use serde::{Deserialize, Serialize};
 use crate::telemetry::turns::TurnLengths;
 use crate::topology::CpuBinding;
 
-/// Lines of this process's log that were dropped because they could not be written in time. The log writer counts them.
+/// Lines of this process's log that were dropped because they could not be written in time. The log writer counts the
+/// lines.
 pub static LOST_LINES: AtomicU64 = AtomicU64::new(0);
 
-/// Most pairs of rank and kind whose lateness is kept; the counters sum the others.
+/// Most pairs of rank and kind whose lateness is kept; further pairs appear in the overall counters only.
 const MOST_LATE: usize = 4096;
-/// Most ranks whose lateness is reported, the latest first, so that a line always fits the socket's buffer.
+/// Most ranks whose lateness is reported, latest ranks first. The limit makes a line always fit the socket's buffer.
 const REPORTED_LATE: usize = 256;
 
-/// Most collectives in flight that are reported, the oldest first, and most ranks named for each.
+/// Most collectives in flight that are reported, oldest first, and most ranks named for each collective.
 const REPORTED_IN_FLIGHT: usize = 64;
 const REPORTED_RANKS: usize = 64;
-/// Most of these ranks whose seats are reported.
+/// Most ranks per collective whose seats are reported.
 const REPORTED_PLACES: usize = 8;
 /// Most attached ranks whose places are reported.
 const REPORTED_SEATS: usize = 128;
@@ -38,7 +40,7 @@ pub struct CollectiveInFlight {
     pub group: u32,
     /// Number of the call in the group.
     pub instance: u64,
-    /// The signature as a sentence.
+    /// The call's signature as a sentence.
     pub call: String,
     /// Time since this host first knew of the call.
     pub age_ms: f64,
@@ -46,7 +48,7 @@ pub struct CollectiveInFlight {
     pub not_called: Vec<u32>,
     /// Ranks of other hosts whose readiness or bytes this host waits for.
     pub awaits: Vec<u32>,
-    /// Seats of the first of these ranks (SP-1): host, socket, core.
+    /// Seats of the first of the ranks that have not called or are awaited (SP-1): host, socket, core.
     pub seats: BTreeMap<u32, String>,
 }
 
@@ -74,7 +76,7 @@ pub struct PlacedRank {
     /// The rank's first group, usually the group of all ranks.
     pub group: Option<u32>,
     pub rank: Option<u32>,
-    /// The binding of its process.
+    /// The binding of the rank's process.
     pub place: CpuBinding,
 }
 
@@ -85,9 +87,9 @@ pub struct Lateness {
     pub rank: u32,
     pub kind: String,
     pub calls: u64,
-    /// Sum of the lateness, nanoseconds.
+    /// Sum of the rank's lateness, nanoseconds.
     pub total_ns: u64,
-    /// Greatest lateness, nanoseconds.
+    /// Greatest lateness of the rank, nanoseconds.
     pub most_ns: u64,
 }
 
@@ -102,7 +104,7 @@ pub struct KindCounters {
     pub bytes: u64,
     /// Sum of the times from the start of a call to its end, nanoseconds.
     pub total_ns: u64,
-    /// Longest of these times, nanoseconds.
+    /// Longest time from the start of a call to its end, nanoseconds.
     pub most_ns: u64,
 }
 
@@ -118,12 +120,12 @@ pub(crate) struct EndedRankCall {
 /// Attached ranks by tier of memory access (SP-4, GP-9).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct TierCounts {
-    /// Only memory that is shared with the service process.
+    /// All access goes through memory that is shared with the service process.
     pub memfd: u32,
     pub cross_memory_attach: u32,
-    /// A descriptor of its memory that the rank has passed.
+    /// Access by a descriptor of the rank's memory, which the rank has passed.
     pub memory_descriptor: u32,
-    /// Copies through memory of the service process, with the rank's help.
+    /// Access by copies through memory of the service process, with the rank's help.
     pub staging: u32,
 }
 
@@ -141,10 +143,10 @@ impl TierCounts {
 /// Bytes moved to and from ranks' memory, by tier (SP-4).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct TierBytes {
-    /// In memory that is shared with the service process: allocations through it, the shared heap, and staging.
+    /// Bytes in memory that is shared with the service process: allocations through it, the shared heap, and staging.
     pub memfd: u64,
     pub cross_memory_attach: u64,
-    /// By a descriptor of its memory that the rank has passed.
+    /// Bytes moved by a descriptor of the rank's memory, which the rank has passed.
     pub memory_descriptor: u64,
 }
 
@@ -164,25 +166,25 @@ impl TierBytes {
 /// Adaptive polling of the conductor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct PollCounters {
-    /// Turns that found an event without a sleep before them.
+    /// Turns that found an event and did not follow a sleep.
     pub found: u64,
-    /// Polls that ended without an event.
+    /// Periods of polling that ended without an event.
     pub in_vain: u64,
-    /// Polls that ended because others had kept the processor for too long.
+    /// Periods of polling that ended because other threads had kept the processor for too long.
     pub given_up: u64,
 }
 
-/// Copies from rank to rank of this host.
+/// Copies between ranks of this host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct CopyCounters {
-    /// Copies that ranks did themselves while they waited (SP-6).
+    /// Copies that the receiving ranks did themselves while they waited (SP-6).
     pub by_ranks: u64,
     pub bytes_by_ranks: u64,
     pub by_service: u64,
     pub bytes_by_service: u64,
-    /// Copies that were offered to a rank, which did not begin them in time.
+    /// Copies whose offer was withdrawn, because the rank did not begin the copy in time.
     pub taken_back: u64,
-    /// Copies that failed on a rank.
+    /// Copies that a rank could not do.
     pub failed: u64,
 }
 
@@ -190,7 +192,7 @@ pub struct CopyCounters {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct OffloadCounters {
     pub calls: u64,
-    /// Wake-ups of the conductor to hand lists over, or while a list was in flight.
+    /// Number of wake-ups of the conductor to hand lists over, or while a list was in flight.
     pub wakeups: u64,
 }
 
@@ -198,16 +200,16 @@ pub struct OffloadCounters {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct DatapathStatistics {
     pub datagrams_sent: u64,
-    /// Bytes of these datagrams, with our header, without UDP and IP.
+    /// Bytes of the sent datagrams, with our header, without UDP and IP.
     pub bytes_sent: u64,
     pub datagrams_received: u64,
     /// Bursts that socket buffers had no room for.
     pub overflowed: u64,
     /// Multicast sends that the kernel refused.
     pub send_failures: u64,
-    /// Times that the kernel refused to receive.
+    /// Number of times that the kernel refused to receive.
     pub receive_failures: u64,
-    /// Receivers that have ended by a panic.
+    /// Receiving threads that have ended by a panic.
     pub receivers_gone: u64,
     pub frames_sent: u64,
     pub frames_received: u64,
@@ -217,7 +219,7 @@ pub struct DatapathStatistics {
     pub looks: PollCounters,
     /// Submissions or messages of ranks that were refused.
     pub refused: u64,
-    /// Refused connections: of unauthenticated peers, and of service processes that broke the protocol.
+    /// Refused connections: from unauthenticated peers, and from service processes that broke the protocol.
     pub connections_refused: u64,
     pub copies: CopyCounters,
     /// Calls that the engine beside the service process carried out.
@@ -237,7 +239,8 @@ pub struct StatisticsReport {
     pub log_lines_lost: u64,
     #[serde(flatten)]
     pub counters: EndpointCounters,
-    /// Other service processes that are known: the peers of its groups, and the last peers without a group.
+    /// Number of other service processes that are known: the peers of the groups, and the most recent peers without a
+    /// group.
     pub peers: u64,
     #[serde(flatten)]
     pub present: RankCounts,
@@ -255,27 +258,27 @@ pub struct RankCounts {
     /// Memberships of these ranks in groups.
     pub memberships: u32,
     pub calls: u32,
-    /// Entries that ranks have put into their rings since the start: one for each call (GP-5).
+    /// Entries that ranks have put into their rings since the start of the service process: one for each call (GP-5).
     pub submissions: u64,
-    /// Ranks attached now, by tier.
+    /// Attached ranks by their current tier.
     pub memory_tiers: TierCounts,
-    /// Times that the kernel has withdrawn a tier of a rank's memory, so that the next tier took over.
+    /// Number of times that the kernel has withdrawn a tier of a rank's memory, so that the next tier took over.
     pub tiers_withdrawn: u64,
-    /// Calls in flight whose buffers their ranks have copied.
+    /// Number of calls in flight whose buffers their ranks have copied.
     pub calls_restaged: u64,
     /// Memory ranges that ranks have registered (GP-4).
     pub registered_ranges: u64,
-    /// Number of these ranges that are mapped.
+    /// Number of registered ranges that are mapped.
     pub mapped_ranges: u64,
-    /// Ranks attached since the start, by their last tier.
+    /// Ranks that have attached since the start, by their last tier.
     pub memory_tiers_ever: TierCounts,
-    /// Bytes of the memory of these ranks that were moved, by tier.
+    /// Bytes that were moved to and from the memory of these ranks, by tier.
     pub moved: TierBytes,
     /// Places of the first attached ranks.
     pub seated: Vec<PlacedRank>,
 }
 
-/// The daemon's own counts.
+/// The daemon's own counters.
 #[derive(Debug)]
 pub(crate) struct Statistics {
     started: Instant,
@@ -308,7 +311,7 @@ impl Statistics {
         entry.most_ns = entry.most_ns.max(took);
     }
 
-    /// A rank called late (SP-9).
+    /// Counts a late call of a rank (SP-9).
     pub(crate) fn late(&mut self, group: GroupHandle, rank: Rank, kind: CallKind, by_ns: u64) {
         let key = (group, rank, kind.name());
         if self.late.len() >= MOST_LATE && !self.late.contains_key(&key) {
@@ -371,9 +374,9 @@ pub(crate) fn send_report(connection: &OwnedFd, report: &StatisticsReport) {
     }
 }
 
-/// Processor time of all threads of this process: in user mode, in the kernel.
+/// Processor time of all threads of this process: first in user mode, then in the kernel.
 fn cpu_time() -> (Duration, Duration) {
-    // SAFETY: `getrusage` writes the structure that is passed, for which any bits are valid.
+    // SAFETY: `getrusage` fills the structure that is passed; any bits are valid in this structure.
     let usage = unsafe {
         let mut usage: libc::rusage = std::mem::zeroed();
         libc::getrusage(libc::RUSAGE_SELF, &mut usage);

@@ -1,12 +1,12 @@
 //! A timeline of events: spans of calls, stand-ins, transfers and waits in the trace format of Chrome, which Perfetto
 //! reads (SP-9).
 //!
-//! The file has one line of JSON per event, behind a line `[`; `outboard run --trace` joins the files of a job. Times
-//! are microseconds of CLOCK_MONOTONIC, which all processes of one machine share. The first event holds the offset to
-//! CLOCK_REALTIME, for files of several machines.
+//! The file has one line of JSON per event, after a first line `[`; `outboard run --trace` joins the files of a job.
+//! Times are microseconds of CLOCK_MONOTONIC, which all processes of one machine share. The first event holds the
+//! offset to CLOCK_REALTIME, so that files of several machines can be joined.
 //!
-//! Invariants: memory holds one buffer and the names of open stand-ins; a file never has more than [`MOST_EVENTS`]; a
-//! file that cannot be written ends the trace, never the daemon.
+//! Invariants: memory holds one buffer and the names of open stand-ins. A file never has more than [`MOST_EVENTS`]. If
+//! the file cannot be written, the trace ends, but never the daemon.
 
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
@@ -23,9 +23,9 @@ use serde_json::{Value, json};
 
 /// Most events of one file; about 200 MB.
 const MOST_EVENTS: u64 = 1 << 20;
-/// Number of the service process among the processes of the file; ranks follow.
+/// Process number of the service process in the file; ranks have the numbers after it.
 const SERVICE: u64 = 1;
-/// Row of the service process that shows the conductor's spans.
+/// Row of the conductor's spans within the service process.
 const CONDUCTOR: u64 = 1;
 
 /// An event of the trace format.
@@ -49,9 +49,9 @@ struct TraceEvent<'a> {
 pub(crate) struct TimelineFile {
     file: Option<BufWriter<File>>,
     written: u64,
-    /// Rows of ranks, by group and rank in the group.
+    /// Row of each rank, by group and rank in the group.
     rows: HashMap<(GroupHandle, Rank), u64>,
-    /// The open spans of each collective: its kind, and its current phase.
+    /// The open spans of each collective: its kind and its current phase.
     open: HashMap<(GroupHandle, InstanceId), (&'static str, &'static str)>,
     standing: HashSet<(GroupHandle, InstanceId, Rank)>,
 }
@@ -62,9 +62,10 @@ fn clock(id: ClockId) -> Duration {
 }
 
 impl TimelineFile {
-    /// Starts a file.
+    /// Creates a trace file.
     pub(crate) fn create(path: &Path, sp: SpId) -> io::Result<TimelineFile> {
-        // A symbolic link in a directory that others write to would otherwise make this truncate its target.
+        // Without O_NOFOLLOW a symbolic link, in a directory that others can write to, would make this call truncate
+        // its target.
         let file = File::options().write(true).create(true).truncate(true).custom_flags(libc::O_NOFOLLOW).open(path)?;
         let mut file = BufWriter::with_capacity(1 << 16, file);
         file.write_all(b"[\n")?;
@@ -84,7 +85,7 @@ impl TimelineFile {
         Ok(trace)
     }
 
-    /// Whether the trace has ended, because it is full or cannot be written.
+    /// Whether the trace has ended, because the file is full or cannot be written.
     pub(crate) fn is_over(&self) -> bool {
         self.file.is_none()
     }
@@ -113,19 +114,20 @@ impl TimelineFile {
         }
     }
 
-    /// One end of a span that may overlap others: `id` joins both ends, and spans of one `id` nest.
+    /// Writes one end of a span that may overlap other spans. `id` joins both ends of a span, and spans with one `id`
+    /// nest.
     fn edge(&mut self, ph: char, (cat, name): (&str, &str), (pid, id): (u64, String), args: Value) {
         self.write(&TraceEvent { name, cat, ph, ts: TimelineFile::now(), pid, tid: 0, dur: None, id: Some(id), args });
     }
 
-    /// A span of the conductor from `since` until now. Such spans never overlap.
+    /// Writes a span of the conductor from `since` until now. Such spans never overlap.
     pub(crate) fn did(&mut self, name: &str, since: f64, args: Value) {
         let dur = Some(TimelineFile::now() - since);
         let (pid, tid) = (SERVICE, CONDUCTOR);
         self.write(&TraceEvent { name, cat: "conductor", ph: 'X', ts: since, pid, tid, dur, id: None, args });
     }
 
-    /// The row of a rank. Its name is the key that joins it with the rank's own file.
+    /// The row of a rank. The name of the row is the key that joins it with the file of the rank itself.
     fn row(&mut self, group: GroupHandle, rank: Rank) -> u64 {
         if let Some(row) = self.rows.get(&(group, rank)) {
             return *row;
@@ -136,7 +138,7 @@ impl TimelineFile {
         row
     }
 
-    /// A rank's call begins; a stand-in for it ends.
+    /// Begins the span of a rank's call, and ends the span of a stand-in for the call.
     pub(crate) fn called(&mut self, call: CallId, place: (GroupHandle, InstanceId, Rank), signature: Signature) {
         let (group, instance, rank) = place;
         let row = self.row(group, rank);
@@ -154,7 +156,7 @@ impl TimelineFile {
         self.edge('e', ("call", kind), (row, call.0.to_string()), json!({ "failed": failed }));
     }
 
-    /// A collective has reached its next step.
+    /// Writes the spans for the next step of a collective.
     pub(crate) fn step(&mut self, group: GroupHandle, instance: InstanceId, step: Milestone) {
         let key = (group, instance);
         let at = (SERVICE, name_of(group, instance));
@@ -186,7 +188,7 @@ impl TimelineFile {
             }
             None => {
                 self.edge('e', ("collective", kind), at, Value::Null);
-                // Ranks that never called, if the group failed.
+                // If the group failed, ranks that never called still have an open stand-in.
                 let left: Vec<_> = self.standing.iter().filter(|(g, i, _)| (*g, *i) == key).copied().collect();
                 for (group, instance, rank) in left {
                     self.standing.remove(&(group, instance, rank));
@@ -197,7 +199,7 @@ impl TimelineFile {
         }
     }
 
-    /// A batch goes to the multicast sender.
+    /// Writes an event for a batch that goes to the multicast sender.
     pub(crate) fn multicast(&mut self, batch: &MulticastBatch) {
         let args = json!({
             "group": batch.header.group.to_string(), "rank": batch.header.source, "chunks": batch.chunks,
@@ -211,7 +213,7 @@ impl TimelineFile {
     }
 }
 
-/// The key that joins the ends of one collective's spans.
+/// The key that joins the ends of a collective's spans.
 fn name_of(group: GroupHandle, instance: InstanceId) -> String {
     format!("{:08x}.{}", group.0, instance.0)
 }

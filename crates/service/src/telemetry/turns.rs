@@ -1,8 +1,8 @@
-//! Length of the conductor's turns, and the part that took most of the longest turn.
+//! Length of the conductor's turns, and the longest part of the longest turn.
 //!
 //! A turn lasts from the planned end of a sleep until the next sleep, so a conductor that wakes late has a long turn.
-//! The clock is read after each part that had work: three times without work, about ten times at most, 25 ns each. The
-//! processor time of the thread, a system call, is read once in `SAMPLE`.
+//! The clock is read after each part that had work: three times in a turn without work, about ten times at most, 25 ns
+//! each. The thread's processor time takes a system call and is read about once per `SAMPLE`.
 
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -10,18 +10,19 @@ use std::time::{Duration, Instant};
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
-use crate::conductor::poller::WakeToken;
+use crate::poller::WakeToken;
 
-/// Classes of lengths; the last begins at 4.2 s.
+/// Number of length classes; the last class begins at 4.2 s.
 const CLASSES: usize = 24;
-/// Greatest age of a sample of the thread's processor time, and length from which turns are compared with it.
+/// Greatest age of a sample of the thread's processor time. A turn of at least this length is compared with the
+/// processor time.
 const SAMPLE: Duration = Duration::from_millis(10);
 
 /// The parts of a turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TurnPart {
-    /// The conductor ran later than its wake-up was due: it was stopped, or others had the processor.
+    /// The conductor ran later than its wake-up was due: it was stopped, or other threads had the processor.
     Waking,
     Attaching,
     Requests,
@@ -55,7 +56,7 @@ const PARTS: [(TurnPart, &str); 13] = [
 ];
 
 impl TurnPart {
-    /// The part that handles a wake-up, unless the next turn does.
+    /// The part of the turn that handles a wake-up; `None` if the next turn handles it.
     pub(crate) fn of(token: WakeToken) -> Option<TurnPart> {
         match token {
             WakeToken::Attach => Some(TurnPart::Attaching),
@@ -79,12 +80,12 @@ impl fmt::Display for TurnPart {
 pub struct TurnLength {
     /// Length of the turn, nanoseconds.
     pub ns: u64,
-    /// Nanoseconds of the turn, at least, in which the thread had no processor: stopped, preempted or blocked in the
+    /// Least time of the turn without a processor, in nanoseconds: the thread was stopped, preempted or blocked in the
     /// kernel.
     pub off_processor_ns: u64,
-    /// The longest part.
+    /// The longest part of the turn.
     pub part: TurnPart,
-    /// Length of that part, nanoseconds.
+    /// Length of the longest part, nanoseconds.
     pub part_ns: u64,
 }
 
@@ -98,7 +99,7 @@ impl TurnLength {
         if other.ns > self.ns { other } else { self }
     }
 
-    /// The turn that took more processor time.
+    /// The turn that used more processor time.
     #[must_use]
     pub fn busier(self, other: TurnLength) -> TurnLength {
         if other.busy_ns() > self.busy_ns() { other } else { self }
@@ -118,11 +119,11 @@ impl fmt::Display for TurnLength {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct TurnLengths {
-    /// Turns by length: entry `i` counts turns below 2^i microseconds that no earlier entry counts. The last entry
-    /// counts all longer turns too.
+    /// Number of turns by length: entry `i` counts the turns below 2^i microseconds that no earlier entry counts. The
+    /// last entry also counts all longer turns.
     pub counts: [u64; CLASSES],
     pub longest: TurnLength,
-    /// The turn that took the most processor time.
+    /// The turn that used the most processor time.
     pub busiest: TurnLength,
 }
 
@@ -132,7 +133,7 @@ impl TurnLengths {
         self.counts[(class as usize).min(CLASSES - 1)] += 1;
     }
 
-    /// The power of two in microseconds below which this many of a thousand turns lie.
+    /// The least power of two in microseconds such that at least `per_mille` in 1,000 turns are shorter.
     #[must_use]
     pub fn bound_us(&self, per_mille: u64) -> u64 {
         let wanted = (self.counts.iter().sum::<u64>() * per_mille).div_ceil(1000);
@@ -145,17 +146,17 @@ impl TurnLengths {
     }
 }
 
-/// Measures the conductor's turns, and the processor time of its thread alone.
+/// Measures the conductor's turns, and the processor time of the conductor's thread.
 #[derive(Debug)]
 pub(crate) struct Stopwatch {
     pub(crate) lengths: TurnLengths,
     at: Instant,
-    /// Nanoseconds of each part of this turn, and of all parts together.
+    /// Nanoseconds of each part of this turn; `total` is their sum.
     parts: [u64; PARTS.len()],
     total: u64,
-    /// This turn has been reported as a stall.
+    /// Whether this turn has been reported as a stall.
     stalled: bool,
-    /// The thread's processor time, and the time at which it was read.
+    /// The time of the last sample, and the thread's processor time at that time.
     sample: (Instant, Duration),
 }
 
@@ -193,7 +194,7 @@ impl Stopwatch {
         self.lap_at(part, Instant::now());
     }
 
-    /// Ends a part at this time.
+    /// Ends a part of the turn at `now`.
     pub(crate) fn lap_at(&mut self, part: TurnPart, now: Instant) {
         let took = nanoseconds(now.saturating_duration_since(self.at));
         self.parts[part as usize] += took;
@@ -201,7 +202,7 @@ impl Stopwatch {
         self.at = now;
     }
 
-    /// The turn until the end of its last part.
+    /// The turn up to the end of its last part.
     fn so_far(&self) -> TurnLength {
         let (&part_ns, (part, _)) = self.parts.iter().zip(PARTS).max_by_key(|(ns, _)| **ns).expect("there are parts");
         let off_processor_ns = match self.is_long() {
@@ -211,7 +212,7 @@ impl Stopwatch {
         TurnLength { ns: self.total, off_processor_ns, part, part_ns }
     }
 
-    /// Returns this turn once, if it has outlasted `limit` by the end of its last part.
+    /// Returns this turn if it is longer than `limit` at the end of its last part, but only once per turn.
     pub(crate) fn stall(&mut self, limit: Duration) -> Option<TurnLength> {
         if self.stalled || self.total < nanoseconds(limit) {
             return None;
@@ -220,7 +221,7 @@ impl Stopwatch {
         Some(self.so_far())
     }
 
-    /// Whether this turn is compared with the thread's processor time.
+    /// Whether this turn is long enough to be compared with the thread's processor time.
     fn is_long(&self) -> bool {
         self.total >= nanoseconds(SAMPLE)
     }

@@ -1,7 +1,8 @@
-//! Identity of this host: service processes with the same identity share its memory and its link (SP-8).
+//! Identity of this host: service processes with an equal identity share the host's memory and link (SP-8).
 //!
-//! The boot id identifies a kernel. The network namespace separates containers and emulated hosts that share a kernel
-//! but no network. The identity is constant while the daemon lives. It holds no name, so it may be sent to other hosts.
+//! The identity consists of the boot id, which identifies a kernel, and of the network namespace, which separates
+//! containers and emulated hosts that share a kernel but no network. The identity is constant while the daemon lives.
+//! It contains no name, so it may be sent to other hosts.
 
 use std::hash::Hasher;
 use std::io;

@@ -1,8 +1,8 @@
 //! Places of ranks (SP-1): node, socket and core, by the binding of a rank's process.
 //!
-//! The machine's layout comes from `/sys`. Sockets and cores are numbered from 0 over the whole machine, as hwloc's
+//! The machine's layout comes from `/sys`. Sockets and cores are numbered from 0 over the whole machine, like hwloc's
 //! logical indices. The layout is read once, at the start. The binding of a process is read each time, since programs
-//! bind themselves late. Places serve reports only: the service process of a rank depends on the host alone (GP-3).
+//! may bind themselves late. Places only serve reports: the service process of a rank depends on the host alone (GP-3).
 
 pub(crate) mod host;
 mod sysfs;
@@ -22,9 +22,9 @@ type Position = (u32, u32);
 /// The one socket and core that a process is bound to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct CpuBinding {
-    /// The socket, unless the process is bound to several.
+    /// The socket, or `None` if the process is bound to several.
     pub socket: Option<u32>,
-    /// The core, unless the process is bound to several.
+    /// The core, or `None` if the process is bound to several.
     pub core: Option<u32>,
 }
 
@@ -42,27 +42,27 @@ impl fmt::Display for CpuBinding {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Seat {
     pub node: Arc<str>,
-    /// Binding of its process when the rank offered itself for the group.
+    /// Binding of the rank's process when the rank made its offer for the group.
     pub place: CpuBinding,
 }
 
-/// Longest name of a host; longer names are cut.
+/// Longest name of a host; longer names are truncated.
 const NODE_BYTES: usize = 64;
-/// Stands for no single socket or core.
+/// Encodes that a process is bound to no single socket or core.
 const SEVERAL: u32 = u32::MAX;
 
 impl Seat {
-    /// Appends the seat; a long name is cut.
+    /// Appends the seat; a long name is truncated.
     pub fn encode(&self, w: &mut Writer<'_>) {
         w.u32(self.place.socket.unwrap_or(SEVERAL))
             .u32(self.place.core.unwrap_or(SEVERAL))
             .text(&self.node, NODE_BYTES);
     }
 
-    /// Reads a seat; its name may be printed on terminals.
+    /// Decodes a seat, whose name may be printed on terminals.
     ///
     /// # Errors
-    /// The name is too long or not printable, or bytes are missing.
+    /// The name is too long or not printable, or the bytes end early.
     pub fn decode(r: &mut Reader<'_>) -> Result<Seat, DecodeError> {
         let [socket, core] = [r.u32()?, r.u32()?].map(|number| Some(number).filter(|number| *number != SEVERAL));
         match r.text(NODE_BYTES)? {
@@ -87,12 +87,12 @@ pub fn node() -> Arc<str> {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CpuTopology {
-    /// Position of each processor, by the operating system's number.
+    /// Position of each processor, by the operating system's number of the processor.
     positions: BTreeMap<u32, Position>,
 }
 
 impl CpuTopology {
-    /// Reads `/sys`; without its files no place is known.
+    /// Reads `/sys`. If its files are missing, no position is known.
     #[must_use]
     pub fn detect() -> CpuTopology {
         CpuTopology { positions: sysfs::read(sysfs::PROCESSORS.as_ref()) }
@@ -104,7 +104,7 @@ impl CpuTopology {
         !self.positions.is_empty()
     }
 
-    /// The place that a process of this machine may run at now.
+    /// Socket and core that a process of this machine may run on now.
     #[must_use]
     pub fn binding_of(&self, process: Option<Pid>) -> CpuBinding {
         // Fails if the machine has more processors than the set holds, or the process has ended.
@@ -113,7 +113,7 @@ impl CpuTopology {
     }
 
     fn place(&self, processors: impl Iterator<Item = u32>) -> CpuBinding {
-        // Processors that do not exist are ignored.
+        // Processors without a known position are ignored.
         let positions: Vec<Position> = processors.filter_map(|cpu| self.positions.get(&cpu).copied()).collect();
         let only = |of: fn(&Position) -> u32| {
             let several: BTreeSet<u32> = positions.iter().map(of).collect();

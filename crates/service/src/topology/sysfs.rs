@@ -5,10 +5,10 @@ use std::path::Path;
 
 use super::Position;
 
-/// Directory in which the kernel describes processors.
+/// Directory in which the kernel describes the processors.
 pub(super) const PROCESSORS: &str = "/sys/devices/system/cpu";
 
-/// Positions of all processors below `directory` that report socket and core; processors that are off report none.
+/// Positions of all processors in `directory` that report socket and core; processors that are off do not.
 pub(super) fn read(directory: &Path) -> BTreeMap<u32, Position> {
     let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
     let raw: BTreeMap<u32, Position> = entries
@@ -23,7 +23,7 @@ pub(super) fn read(directory: &Path) -> BTreeMap<u32, Position> {
     renumber(&raw)
 }
 
-/// Renumbers without gaps: the kernel's numbers have gaps, and core numbers restart in each socket.
+/// Renumbers sockets and cores without gaps: the kernel's numbers have gaps, and core numbers restart in each socket.
 fn renumber(raw: &BTreeMap<u32, Position>) -> BTreeMap<u32, Position> {
     let sockets: BTreeSet<u32> = raw.values().map(|(socket, _)| *socket).collect();
     let cores: BTreeSet<Position> = raw.values().copied().collect();

@@ -1,7 +1,7 @@
 //! One connection of the attach socket: whole messages with their descriptors, either way.
 //!
 //! Invariants: sending never blocks; a peer that does not read is an error. A received message carries exactly the
-//! descriptors of its kind; others are closed on arrival. All descriptors are close-on-exec.
+//! descriptors of its kind; other descriptors are closed on arrival. All descriptors are close-on-exec.
 
 use super::message::{AttachDecodeError, AttachMessage, MESSAGE_BYTES};
 use outboard_call::codec;
@@ -76,18 +76,18 @@ impl AttachChannel {
         Ok(AttachChannel(socket))
     }
 
-    /// The process at the other end, as the kernel reports it: the process that has connected, or that listens.
+    /// The process at the other end, as the kernel reports it: the process that has connected or that listens.
     pub fn peer(&self) -> Result<PeerCredentials, Errno> {
         let mut found = libc::ucred { pid: 0, uid: 0, gid: 0 };
-        // SAFETY: any bits make such a structure valid. (rustix would make a process number of the 0 that stands for a
-        // process of a foreign namespace.)
+        // SAFETY: `ucred` is valid with any bits. (The kernel reports 0 for a process of a foreign namespace. rustix
+        // would turn that 0 into a process number.)
         unsafe { self.option(libc::SO_PEERCRED, &mut found)? };
         Ok(PeerCredentials { pid: Pid::from_raw(found.pid), uid: found.uid })
     }
 
-    /// A descriptor of the process that has connected. It becomes readable at the end of the process, whichever process
-    /// holds the socket then and whichever namespace the process is in. None if the kernel cannot give one: before
-    /// Linux 6.5, for a process that is not visible here.
+    /// A descriptor of the process that has connected. The descriptor becomes readable when that process ends, even if
+    /// another process holds the socket then, and in whichever namespace the process is. None if the kernel cannot give
+    /// one: before Linux 6.5, for a process that is not visible here.
     ///
     /// # Errors
     /// The kernel's reason: the process has ended, or descriptors are exhausted.
@@ -102,7 +102,7 @@ impl AttachChannel {
         }
         let Some(pid) = self.peer()?.pid else { return Ok(None) };
         let pidfd = pidfd_open(pid, PidfdFlags::empty())?;
-        // The connection still exists, so the number was that of the process that has connected.
+        // If the connection still exists, the number belonged to the process that has connected.
         if self.hung_up() { Err(Errno::SRCH) } else { Ok(Some(pidfd)) }
     }
 
@@ -205,7 +205,7 @@ fn decode_message<M: AttachMessage>(bytes: &[u8], flags: ReturnFlags, actual: us
     if flags.contains(ReturnFlags::TRUNC) {
         return Err(AttachDecodeError::from(codec::DecodeError::Trailing).into());
     }
-    // Either too many came, which no release sends, or this process has none left.
+    // Either the message had too many descriptors, which no release sends, or this process has no descriptor left.
     if flags.contains(ReturnFlags::CTRUNC) {
         return Err(ChannelError::Descriptors);
     }

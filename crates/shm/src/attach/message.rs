@@ -14,7 +14,7 @@ use crate::status::Status;
 pub const ATTACH_VERSION: u16 = 7;
 /// Bytes of a group offer, as in `outboard.h`.
 pub const OFFER_BYTES: usize = 1024;
-/// Longest text in a message; longer ones are cut.
+/// Longest text in a message; longer texts are cut.
 pub const TEXT_BYTES: usize = 2048;
 pub(super) const MESSAGE_BYTES: usize = 4096;
 
@@ -28,8 +28,8 @@ pub enum AttachRequest {
     Hello(Hello),
     /// Requests this rank's contribution to a group. Reply: [`AttachReply::Offer`].
     Offer,
-    /// Makes a group; collective, so the reply may take long. One descriptor: the offers of all ranks in rank order,
-    /// made by [`crate::region::seal_bytes`]. Reply: [`AttachReply::GroupReady`].
+    /// Creates a group. The request is collective, so the reply may take long. One descriptor: the offers of all ranks
+    /// in rank order, written by [`crate::region::seal_bytes`]. Reply: [`AttachReply::GroupReady`].
     CreateGroup {
         ranks: u32,
         /// This rank's number, less than `ranks`.
@@ -44,9 +44,9 @@ pub enum AttachRequest {
         /// Counted from the start of a call; 0 for no deadline.
         milliseconds: u64,
     },
-    /// Stores a recording of the rank on a group, under a number greater than any before, from 1 (GP-5). One
-    /// descriptor: the recording in the encoding of `outboard_proto::wire`, made by [`crate::region::seal_bytes`].
-    /// Reply: [`AttachReply::Done`].
+    /// Stores a recording of the rank on a group (GP-5). Recording numbers begin at 1 and increase. One descriptor: the
+    /// recording in the encoding of `outboard_proto::wire`, written by [`crate::region::seal_bytes`]. Reply:
+    /// [`AttachReply::Done`].
     Record { group: u64, recording: u32, bytes: u64 },
     /// Removes a recording, which must have no call in flight. Reply: [`AttachReply::Done`].
     FreeRecording { group: u64, recording: u32 },
@@ -59,9 +59,9 @@ pub enum AttachRequest {
     /// Removes a range. Reply: [`AttachReply::Done`].
     UnregisterMemory { address: u64 },
     /// The kernel has withdrawn access to the rank's memory, and the rank has copied the buffers of a call in flight.
-    /// Reply: [`AttachReply::Done`], or an error if the call has ended, and then the copy is not used.
+    /// Reply: [`AttachReply::Done`], or an error if the call has ended; the copy is then not used.
     Restage(RestagedBuffers),
-    /// Requests the sentence of the failed request whose result is in `slot`. Reply: [`AttachReply::ErrorText`].
+    /// Requests the error text of the failed request whose result is in `slot`. Reply: [`AttachReply::ErrorText`].
     ErrorText { slot: u32 },
     /// Last message of a connection that ends in good order. Reply: [`AttachReply::Done`].
     Detach,
@@ -98,7 +98,7 @@ pub struct RestagedBuffers {
 pub enum AttachReply {
     /// The rank is attached. Two descriptors: control region, doorbell.
     Welcome(Welcome),
-    /// The rank's contribution to making a group; opaque to it.
+    /// The rank's contribution to the creation of a group; opaque to the rank.
     Offer(Box<[u8; OFFER_BYTES]>),
     GroupReady(GroupReady),
     Done,
@@ -406,7 +406,8 @@ mod tests {
         ]
     }
 
-    /// Every message survives. If it is cut anywhere or has a byte too many it is an error, never a panic.
+    /// Encoding and decoding preserve every message. A message that is cut anywhere or has a byte too many is an error,
+    /// never a panic.
     fn check<M: AttachMessage + PartialEq + std::fmt::Debug>(messages: Vec<M>) {
         for (token, message) in messages.into_iter().enumerate() {
             let mut bytes = message.encode(token as u64);

@@ -3,8 +3,8 @@
 //! A rank connects to a `SOCK_SEQPACKET` Unix socket and sends [`AttachRequest::Hello`]; the service process answers
 //! with [`AttachReply::Welcome`] and the descriptors of the control region. From then on the rank sends requests, each
 //! with a token of its choice. Each request gets exactly one reply with the same token, in any order: making a group
-//! can take long. The end of the connection shows the end of the other process, both ways. Collectives never use this
-//! socket.
+//! can take long. Each side takes the end of the connection for the end of the other process. Collectives never use
+//! this socket.
 //!
 //! [`message`] holds the messages and their codec, [`channel`] carries them and their descriptors.
 
@@ -24,7 +24,8 @@ pub const SOCKET_VARIABLE: &str = "OUTBOARD_SOCKET";
 /// The environment variable that names the runtime directory of a user, by the XDG base directory specification.
 pub const RUNTIME_VARIABLE: &str = "XDG_RUNTIME_DIR";
 
-/// The runtime directory of the user of this process: `XDG_RUNTIME_DIR`, else `/run/user/UID`. It is not checked.
+/// The runtime directory of the user of this process: `XDG_RUNTIME_DIR`, else `/run/user/UID`. The directory is not
+/// checked.
 #[must_use]
 pub fn runtime_directory() -> PathBuf {
     // The specification requires that relative paths are ignored.

@@ -1,19 +1,20 @@
 //! Large accesses by cross-memory attach: a system call that identifies the process by its number.
 //!
 //! The number does not prove whose memory is read. The process may execute another program, or end and leave its number
-//! to another process, so the call may meet a stranger. So each call that reads has two places: the bytes, and a mark
-//! that was written by the memory descriptor just before. The call works on one address space from its start to its
-//! end, and the descriptor on the rank's for good. The mark is new with each call, so only the rank's address space
-//! holds it. If the mark comes back, the bytes beside it are the rank's; otherwise the bytes are not used.
+//! to another process, so the call may meet a stranger. So each call that reads has two places: the bytes, and a mark.
+//! The memory descriptor has written the mark just before. One call works on one address space from its start to its
+//! end, and the descriptor works on the rank's address space for good. The mark is new with each call, so only the
+//! rank's address space holds that mark. If the mark comes back, the bytes beside it are the rank's; otherwise the
+//! bytes are not used.
 //!
 //! A write cannot be undone, and after any proof the process may execute another program before the write begins. So
 //! each call that writes begins with a guard, at an address where only the rank has memory ([`ProbePage`]). The address
-//! is drawn from 2^33 that no other program uses. If the guard is not there, the kernel ends the call before it writes
-//! anything else. The kernel permits access to processes of our own user only, so a user gains nothing by a program
-//! with such a page.
+//! is drawn from 2^33 addresses that no other program uses. If no memory is there, the kernel ends the call before it
+//! writes anything else. The kernel permits access to processes of our own user only, so a user gains nothing by a
+//! program with such a page.
 //!
 //! Below [`LEAST_READ`] bytes the mark costs more than the kernel's copy through its own page, and below
-//! [`LEAST_WRITTEN`] the guard does.
+//! [`LEAST_WRITTEN`] bytes the guard costs more.
 //!
 //! [`ProbePage`]: super::ProbePage
 
@@ -31,7 +32,7 @@ pub(super) const LEAST_WRITTEN: usize = 8 << 10;
 /// Most pieces that the kernel accepts in one call.
 const MOST_PIECES: usize = 1024;
 
-/// Memory of another process that this one may trace.
+/// Memory of another process that this process may trace.
 #[derive(Debug)]
 pub struct CrossMemory {
     pid: Pid,
@@ -64,22 +65,23 @@ impl CrossMemory {
         }
     }
 
-    /// Does a rank copy: copies bytes of that process to this one at once. The nonce is read first in the same call.
-    /// So if another process has the number, or the process runs another program, the copy fails or is detected.
+    /// Performs a rank copy: copies bytes of the process with the number `pid` to this process by one call, which reads
+    /// the nonce first. If another process has the number, or the process runs another program, the copy fails or is
+    /// detected.
     ///
     /// # Safety
     /// The target of `rank_copy` is memory of this process that no thread reads or writes meanwhile.
     pub unsafe fn perform(rank_copy: &RankCopy) -> CopyOutcome {
         let Some(pid) = i32::try_from(rank_copy.pid).ok().and_then(Pid::from_raw) else { return CopyOutcome::Failed };
         let mut nonce = [0; 16];
-        // SAFETY: the caller guarantees it.
+        // SAFETY: the caller guarantees that no thread reads or writes the target meanwhile.
         let into = unsafe { std::slice::from_raw_parts_mut(rank_copy.target as *mut u8, rank_copy.bytes as usize) };
         let read = CrossMemory::of(pid).read([(rank_copy.mark, &mut nonce), (rank_copy.source, into)]);
         if read.is_ok() && nonce == rank_copy.nonce { CopyOutcome::Done } else { CopyOutcome::Failed }
     }
 
     /// Writes at several addresses of one address space, in order, up to the first that cannot be written. Returns
-    /// whether all could.
+    /// whether all could be written.
     fn write(&self, pieces: &[WritePiece<'_>]) -> bool {
         let total: usize = pieces.iter().map(|piece| piece.local.len()).sum();
         let local: Iovecs = pieces.iter().map(|p| iovec(p.local.as_ptr().cast_mut(), p.local.len())).collect();
@@ -93,7 +95,7 @@ impl CrossMemory {
                 _ => remote.push(iovec(*address as *mut u8, local.len())),
             }
         }
-        // SAFETY: the local pieces are slices, which the kernel only reads; it checks the remote ones.
+        // SAFETY: the local pieces are slices, which the kernel only reads; the kernel checks the remote pieces.
         let moved = unsafe {
             let pid = self.pid.as_raw_nonzero().get();
             let [locals, remotes] = [&local, &remote].map(|pieces| pieces.len() as libc::c_ulong);
@@ -109,12 +111,13 @@ fn iovec(start: *mut u8, len: usize) -> libc::iovec {
     libc::iovec { iov_base: start.cast(), iov_len: len }
 }
 
-/// Address of the mark in the rank, with the guard behind it.
+/// Cross-memory attach with proof. `place` is the address of the mark in the rank; the guard lies behind the mark.
 #[derive(Debug)]
 pub(super) struct VerifiedCrossMemory {
     cross: CrossMemory,
     place: u64,
-    /// The last mark. The lock is held while a mark is written, so that no earlier mark replaces a later reader's.
+    /// The last mark. The lock is held while a mark is written, so that no earlier mark replaces the mark of a later
+    /// reader.
     last: Mutex<u64>,
 }
 
@@ -123,7 +126,7 @@ impl VerifiedCrossMemory {
         VerifiedCrossMemory { cross, place, last: Mutex::new(0) }
     }
 
-    /// Reads bytes that are proven to be the rank's, or returns false. `rank` is its memory descriptor.
+    /// Reads bytes that are proven to be the rank's, or returns false. `rank` is the rank's memory descriptor.
     #[must_use]
     pub(super) fn read(&self, rank: &MemoryDescriptor, address: u64, into: &mut [u8]) -> bool {
         let own = {
@@ -136,11 +139,11 @@ impl VerifiedCrossMemory {
         };
         let mut mark = [0; size_of::<u64>()];
         let read = self.cross.read([(address, into), (self.place, &mut mark)]);
-        // A later mark was written by another thread that reads this rank, after this thread's mark.
+        // A larger mark comes from another thread that reads this rank and has written its mark after this thread.
         read.is_ok() && u64::from_ne_bytes(mark) >= own
     }
 
-    /// Writes to the rank, or returns false: then it may have written a part, but only to the rank.
+    /// Writes to the rank. If the result is false, a part may have been written, but only to the rank.
     #[must_use]
     pub(super) fn write(&self, batch: &[WritePiece<'_>]) -> bool {
         let guard = WritePiece { local: &[0; size_of::<u64>()], address: self.place + size_of::<u64>() as u64 };

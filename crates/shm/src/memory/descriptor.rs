@@ -1,14 +1,14 @@
 //! The memory descriptor tier: the rank's own `/proc/self/mem`, which it passes at attach.
 //!
-//! The kernel checks the right to trace when the file is opened, and a process may always open its own. So this tier
-//! needs no right of the service process, and works from another process namespace. The descriptor belongs to one
-//! address space for good. After the rank has ended or executed another program, it reads and writes nothing, never a
-//! stranger's bytes. Up to 16 KiB it takes less time than cross-memory attach. Large pieces take more, since the kernel
-//! copies page by page through its own page. The kernel takes a list of pieces one by one, so small neighbours are
-//! gathered here.
+//! The kernel checks the right to trace when the file is opened, and a process may always open its own file. So this
+//! tier needs no right of the service process, and works from another process namespace. The descriptor belongs to one
+//! address space for good. After the rank has ended or executed another program, the descriptor reads and writes
+//! nothing, never a stranger's bytes. Up to 16 KiB this tier takes less time than cross-memory attach. Large pieces
+//! take more, since the kernel copies page by page through its own page. The kernel takes a list of pieces one by one,
+//! so small neighbours are gathered here.
 //!
-//! It differs from the other tiers in one point: the kernel lets this file write to pages that the rank has mapped
-//! read-only. So a result for such a page is no error here but lands in the rank's private copy.
+//! This tier differs from the other tiers in one point: the kernel lets this file write to pages that the rank has
+//! mapped read-only. So a result for such a page is no error here but lands in the rank's private copy.
 
 use super::{AccessError, RankMemory, ReadPiece, WritePiece};
 use rustix::fs::OFlags;
@@ -39,7 +39,7 @@ pub struct MemoryDescriptor {
 }
 
 impl MemoryDescriptor {
-    /// Rank: the descriptor to pass.
+    /// Rank: the descriptor to pass to the service process.
     ///
     /// # Errors
     /// The kernel's reason: no `/proc`, or this process has been made undumpable and belongs to another user.
@@ -47,15 +47,15 @@ impl MemoryDescriptor {
         Ok(File::options().read(true).write(true).open("/proc/self/mem")?.into())
     }
 
-    /// Service process: accepts a rank's descriptor, after checking that it can be nothing else, such as a pipe that
-    /// blocks. A probe shows whose memory it is. `pid` is for messages.
+    /// Service process: accepts a rank's descriptor, after checking that it is the memory of a process and nothing
+    /// else, such as a pipe that blocks. A probe shows whose memory it is. `pid` is for messages.
     pub fn attach(fd: OwnedFd, pid: i32) -> Result<MemoryDescriptor, NotMemory> {
         #[allow(clippy::unnecessary_cast, reason = "the field's type differs between architectures")]
         let of_procfs = rustix::fs::fstatfs(&fd).is_ok_and(|found| found.f_type as i64 == PROCFS_MAGIC);
         if !of_procfs {
             return Err(NotMemory("it is not in procfs"));
         }
-        // A process cannot rename files in procfs; in a foreign namespace the path may differ, but it ends alike.
+        // A process cannot rename files in procfs; in a foreign namespace the path may differ, but its end is the same.
         let link = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()));
         let path = link.map_err(|_| NotMemory("it has no path here; mount /proc where the service process runs"))?;
         let of_process = path.parent().and_then(|parent| parent.file_name()).and_then(|name| name.to_str());
@@ -86,8 +86,9 @@ impl MemoryDescriptor {
 }
 
 impl MemoryDescriptor {
-    /// Whether no process has the address space any more. Requests a write at an impossible address. The kernel refuses
-    /// it before it accesses the address space, unless that is gone, so a holder of its lock cannot block this call.
+    /// Whether no process has the address space any more. Requests a write at an impossible address. While the address
+    /// space exists, the kernel refuses the write before accessing the address space. So a holder of the address
+    /// space's lock cannot block this call.
     pub(super) fn has_no_process(&self) -> bool {
         let nowhere: *const libc::c_void = std::ptr::without_provenance(size_of::<u64>());
         // SAFETY: no process has memory at its lowest addresses, so the kernel reads nothing.
@@ -105,15 +106,16 @@ impl MemoryDescriptor {
     }
 }
 
-/// Bytes from an address on that one system call moves. The kernel copies a page's worth at a time, which lies in one
-/// page only if it begins one. Another call for the bytes before the page costs less than finding every page twice.
+/// The number of bytes from `address` on that one system call moves. The kernel copies a page's worth at a time. That
+/// part lies in one page only if it begins at the start of a page. An extra call for the bytes before the page boundary
+/// costs less than finding every page twice.
 fn at_once(address: u64, bytes: usize) -> usize {
     let behind = (address % PAGE) as usize;
     if bytes < SMALL || behind == 0 { bytes } else { PAGE as usize - behind }
 }
 
-/// The pieces in the order of their addresses, so that neighbours meet. If some overlap, the given order stays, since
-/// the last one counts.
+/// The pieces in the order of their addresses, so that neighbours meet. If pieces overlap, the given order stays, since
+/// the last piece counts.
 fn sorted<'a>(batch: &'a [WritePiece<'a>]) -> Vec<&'a WritePiece<'a>> {
     let in_order = || batch.iter().filter(|piece| !piece.local.is_empty());
     let mut pieces: Vec<_> = in_order().collect();
@@ -122,7 +124,7 @@ fn sorted<'a>(batch: &'a [WritePiece<'a>]) -> Vec<&'a WritePiece<'a>> {
     if pieces.windows(2).any(overlap) { in_order().collect() } else { pieces }
 }
 
-/// Number of first pieces that are small neighbours, to be written together; at least one.
+/// Number of leading pieces that are small neighbours, to be written together; at least one.
 fn neighbours(pieces: &[&WritePiece<'_>]) -> usize {
     let mut end = None;
     let mut total = 0;

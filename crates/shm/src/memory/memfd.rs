@@ -1,12 +1,12 @@
-//! The memfd tier: ranges of a rank's address space that are mapped in this process too. It is the service process's
-//! half of the registration cache (GP-4): an ordered tree by address per rank. Mappings are made at the first use and
-//! dropped when others have been used more recently.
+//! The memfd tier: ranges of a rank's address space that are mapped in this process too. This tier is the service
+//! process's half of the registration cache (GP-4): an ordered tree by address per rank. A mapping is made at the first
+//! use and dropped when other mappings have been used more recently.
 //!
 //! | a range is | on | goes to |
 //! |---|---|---|
 //! | unknown | `register` | registered: checked, its descriptor kept |
 //! | registered | its first use | mapped; beyond the bound the mapping used longest ago is dropped |
-//! | mapped | the use of others | registered |
+//! | mapped | the use of other ranges | registered |
 //! | registered or mapped | `unregister` | unknown |
 //!
 //! Invariants: ranges do not overlap, and none wraps round the address space. The numbers of ranges and of mappings are
@@ -25,8 +25,8 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockWriteGuard};
 
 /// Most ranges that one rank may register; each holds a descriptor.
 pub const MOST_RANGES: u32 = 256;
-/// Most ranges of one rank that are mapped at once. Each takes one of the process's mappings, of which a thousand ranks
-/// may have 65,530 (`vm.max_map_count`).
+/// Most ranges of one rank that are mapped at once. A process may have 65,530 mappings (`vm.max_map_count`), which the
+/// mappings of a thousand ranks share.
 const MOST_MAPPED: u32 = 48;
 
 #[derive(Debug, thiserror::Error)]
@@ -41,7 +41,7 @@ pub enum RangeError {
     Unknown { address: u64 },
 }
 
-/// Bytes in this process that stay in place: memory of a rank, or memory used instead of it.
+/// Bytes in this process that stay in place: memory of a rank, or memory used instead of a rank's.
 #[derive(Debug, Clone)]
 pub struct MappedBytes {
     start: NonNull<u8>,
@@ -51,11 +51,11 @@ pub struct MappedBytes {
 
 // SAFETY: a pointer to bytes that the keeper keeps in place, usable from any thread.
 unsafe impl Send for MappedBytes {}
-// SAFETY: as above.
+// SAFETY: shared access goes through raw pointers to bytes that the keeper keeps in place.
 unsafe impl Sync for MappedBytes {}
 
 impl MappedBytes {
-    /// Bytes that are not a rank's.
+    /// Wraps bytes that belong to no rank.
     ///
     /// # Safety
     /// The bytes stay in place while the keeper lives, and are accessed through raw copies only.
@@ -75,12 +75,12 @@ impl MappedBytes {
         MappedBytes { start: unsafe { self.start.add(offset) }, len, _keeper: Arc::clone(&self._keeper) }
     }
 
-    /// Whether both are the same bytes.
+    /// Whether both name the same bytes.
     pub(super) fn is(&self, other: &MappedBytes) -> bool {
         (self.start, self.len) == (other.start, other.len)
     }
 
-    /// For the kernel or a NIC to read and write. The content may differ between two reads.
+    /// The bytes as the kernel or a NIC expects them, to read and write. The content may differ between two reads.
     #[must_use]
     pub fn iovec(&self) -> libc::iovec {
         libc::iovec { iov_base: self.start.as_ptr().cast(), iov_len: self.len }
@@ -112,10 +112,10 @@ impl MappedBytes {
 #[derive(Debug)]
 struct Range {
     bytes: u64,
-    /// Checked to be a memfd of this size, which cannot change.
+    /// A memfd whose size was checked and cannot change.
     memfd: OwnedFd,
     mapping: Option<Arc<MemfdRegion>>,
-    /// The tick of its last use.
+    /// The tick of the range's last use.
     used: AtomicU64,
 }
 
@@ -145,7 +145,7 @@ impl Default for MemfdRanges {
 }
 
 impl MemfdRanges {
-    /// No ranges, with room for `most`, of which `most_mapped` are mapped at once.
+    /// An empty set that has room for `most` ranges, of which `most_mapped` are mapped at once.
     fn bounded(most: u32, most_mapped: u32) -> Self {
         MemfdRanges { by_start: RwLock::default(), ticks: AtomicU64::new(0), most, most_mapped }
     }
@@ -201,7 +201,7 @@ impl MemfdRanges {
                 self.map(start)?
             }
         };
-        // It may have been registered again, and shorter, while the lock was not held.
+        // The range may have been registered again, and shorter, while the lock was not held.
         let (offset, len) = (usize::try_from(offset).ok()?, usize::try_from(bytes).ok()?);
         if offset.checked_add(len)? > region.bytes() {
             return None;
@@ -274,7 +274,8 @@ mod tests {
         assert!(ranges.find(0x10_0000, 16384).is_none(), "neighbours are separate mappings");
     }
 
-    /// GP-4: mappings are bounded, the least recently used goes first, and a new range at an old address is a new one.
+    /// GP-4: mappings are bounded, the mapping used longest ago is dropped first, and a new range at an old address
+    /// gets a new mapping.
     #[test]
     #[cfg_attr(miri, ignore = "needs memfd_create")]
     fn mappings_come_and_go_and_none_outlives_its_range() {

@@ -3,18 +3,18 @@
 //! | tier | how | when |
 //! |---|---|---|
 //! | [`Tier::Memfd`] | the range lies in a memfd that is mapped here too ([`MemfdRanges`]) | the rank registered it |
-//! | [`Tier::CrossMemory`] | large accesses by cross-memory attach ([`CrossMemory`]), else as below | we may trace it |
-//! | [`Tier::MemoryDescriptor`] | the rank's `/proc/self/mem`, passed ([`MemoryDescriptor`]) | it could open it |
+//! | [`Tier::CrossMemory`] | [`CrossMemory`] for large accesses, else the memory descriptor | we may trace the rank |
+//! | [`Tier::MemoryDescriptor`] | the rank's `/proc/self/mem`, passed ([`MemoryDescriptor`]) | the rank could open it |
 //! | [`Tier::Staging`] | the rank copies through a memfd while it is inside our library (GP-9) | everything else |
 //!
-//! [`TieredMemory`] picks a tier per range, and falls to the next tier for good when the kernel withdraws one. Only the
-//! first tier needs registration; the others accept any address at any time and keep no state of it. Staging needs no
-//! code here: its segments are registered memfd ranges, and work that waits for them waits in the service process.
-//! Addresses come from the rank and are not trusted: an access that fails is a typed [`AccessError`] and harms the rank
-//! alone.
+//! [`TieredMemory`] picks a tier per range, and falls to the next tier for good when the kernel withdraws the present
+//! one. Only the first tier needs registration; the other tiers accept any address at any time and keep no state of
+//! addresses. Staging needs no code here: its segments are registered memfd ranges, and work that waits for them waits
+//! in the service process. Addresses come from the rank and are not trusted: an access that fails is a typed
+//! [`AccessError`] and harms the rank alone.
 //!
-//! Invariant: every byte read or written lies in the address space that the rank had when it attached. Changes of its
-//! process or process number do not matter.
+//! Invariant: every byte read or written lies in the address space that the rank had when it attached. Changes of the
+//! rank's process or process number do not matter.
 
 mod cross;
 mod descriptor;
@@ -38,9 +38,9 @@ use std::fmt;
 pub enum Tier {
     /// Mapped in this process too.
     Memfd = 1,
-    /// Large reads and writes by system calls on the other process, others by the descriptor.
+    /// Large reads and writes by system calls on the rank's process, small ones by the memory descriptor.
     CrossMemory,
-    /// By the descriptor of its own memory that the rank has passed.
+    /// By the descriptor of the rank's own memory, which the rank has passed.
     MemoryDescriptor,
     /// Through a memfd to which the rank copies.
     Staging,
@@ -117,7 +117,8 @@ pub trait RankMemory: Send + Sync {
 
     fn writev(&self, batch: &[WritePiece<'_>]) -> Result<(), AccessError>;
 
-    /// The range in this process's address space, if it is mapped here, which saves a copy. Its bytes count as moved.
+    /// The range in this process's address space, if the range is mapped here, which saves a copy. The bytes of the
+    /// range count as moved.
     fn resident(&self, _address: u64, _bytes: u64) -> Option<MappedBytes> {
         None
     }
@@ -135,7 +136,8 @@ pub trait RankMemory: Send + Sync {
 const BOUNCE: usize = 256 << 10;
 
 /// Copies `bytes` bytes from `source` at `from` to `target` at `to`: between two ranks of a host, or within one. The
-/// ranges must not overlap. The content of `bounce` is meaningless; it grows once, with the first copy that needs it.
+/// ranges must not overlap. The content of `bounce` is meaningless; the buffer grows once, with the first copy that
+/// needs it.
 ///
 /// # Errors
 /// The error of the side that failed.

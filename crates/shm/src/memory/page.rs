@@ -1,7 +1,7 @@
 //! The page of a rank that holds its [`Probe`]: the one place that provably only this rank has.
 //!
-//! Its address is drawn from 2^33 page addresses, far from the kernel's default places for mappings. So no program that
-//! the rank executes later has memory there, and a write that begins here does not reach such a program
+//! The page's address is drawn from 2^33 page addresses, far from the kernel's default places for mappings. So no
+//! program that the rank executes later has memory there, and a write that begins here does not reach such a program
 //! ([`CrossMemory`](super::CrossMemory)). If the kernel has no such addresses the page lies anywhere. Children do not
 //! inherit the page, so a process in which the nonce is found there is the rank.
 
@@ -23,7 +23,7 @@ pub struct ProbePage(NonNull<Probe>);
 
 // SAFETY: the page belongs to this value alone, and `Probe` is plain bytes.
 unsafe impl Send for ProbePage {}
-// SAFETY: as above; shared access only reads.
+// SAFETY: shared access to the page only reads.
 unsafe impl Sync for ProbePage {}
 
 impl ProbePage {
@@ -68,7 +68,7 @@ impl Deref for ProbePage {
 
 impl DerefMut for ProbePage {
     fn deref_mut(&mut self) -> &mut Probe {
-        // SAFETY: as above, and no other reference exists.
+        // SAFETY: the page holds a probe while this value lives, and no other reference exists.
         unsafe { self.0.as_mut() }
     }
 }

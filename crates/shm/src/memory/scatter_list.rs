@@ -1,8 +1,8 @@
 //! Places of a payload in this process. The kernel reads or writes the bytes there itself (SP-4), for several payloads
 //! in one call.
 //!
-//! Invariant: the places stay valid while this value lives. Before each access the user must check whether they may
-//! still be read or written: a rank may have its buffers back meanwhile.
+//! Invariant: the places stay valid while this value lives. Before each access the user must check whether the places
+//! may still be read or written: a rank may have its buffers back meanwhile.
 
 use super::MappedBytes;
 use rustix::io::Errno;
@@ -43,7 +43,7 @@ impl ScatterList {
         self.bytes
     }
 
-    /// The parts of `len` bytes from `at` on.
+    /// The places, or parts of places, that hold `len` bytes from `at` on.
     fn parts(&self, mut at: usize, mut len: usize) -> impl Iterator<Item = MappedBytes> {
         self.places.iter().filter_map(move |place| {
             let before = at.min(place.len());
@@ -85,13 +85,13 @@ impl ScatterList {
     /// # Errors
     /// The kernel's reason; then nothing was read.
     pub fn receive(&self, socket: impl AsFd, at: usize, beyond: &mut [u8]) -> Result<usize, Errno> {
-        // Kept beside the pieces made of them, so that the memory stays.
+        // These values live as long as the pieces made of them, so that the memory stays.
         let parts: SmallVec<[MappedBytes; 2]> = self.parts(at, self.bytes).collect();
         let beyond = libc::iovec { iov_base: beyond.as_mut_ptr().cast(), iov_len: beyond.len() };
         let pieces: SmallVec<[libc::iovec; 4]> = parts.iter().map(MappedBytes::iovec).chain([beyond]).collect();
         let count = pieces.len().min(MOST_PIECES) as libc::c_int;
-        // SAFETY: the kernel writes to `beyond`, which is borrowed for as long, and to residents. The residents live as
-        // long as `parts`, and no references to them exist.
+        // SAFETY: the kernel writes to `beyond`, which is borrowed during the call, and to the bytes of `parts`. Those
+        // bytes stay as long as `parts`, and no references to them exist.
         let read = unsafe { libc::readv(socket.as_fd().as_raw_fd(), pieces.as_ptr(), count) };
         usize::try_from(read).map_err(|_| Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO))
     }

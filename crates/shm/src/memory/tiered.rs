@@ -52,7 +52,7 @@ pub enum ProbeOutcome {
     Reached,
     /// The kernel refused, or the address was wrong.
     Failed(AccessError),
-    /// Other bytes lie at the address: it is another process, or another address space.
+    /// Other bytes lie at the address, so it belongs to another process or another address space.
     OtherBytes,
 }
 
@@ -94,7 +94,7 @@ impl Alarm {
         self.0.store(1, Ordering::Release);
     }
 
-    /// Whether it was raised since the last call.
+    /// Whether the alarm was raised since the last call.
     pub fn take(&self) -> bool {
         self.0.load(Ordering::Relaxed) != 0 && self.0.swap(0, Ordering::Acquire) != 0
     }
@@ -118,7 +118,7 @@ fn add(count: &AtomicU64, bytes: usize) {
 /// | tier in use | an access ends with | next |
 /// |---|---|---|
 /// | cross-memory attach | a refused or unproven large access | memory descriptor, which does the access |
-/// | these two | a refused descriptor, a fault whose probe fails too | staging; it is [`AccessError::Withdrawn`] |
+/// | either of these two | a refused descriptor, a fault whose probe fails too | staging; [`AccessError::Withdrawn`] |
 /// | staging | - | - |
 ///
 /// A fault whose probe succeeds is caused by the rank and stays an error. The tier never rises again.
@@ -138,7 +138,8 @@ pub struct TieredMemory {
 }
 
 impl TieredMemory {
-    /// Memory accessed by the descriptor, and by cross-memory attach beside it, as far as a real access proves each.
+    /// Memory accessed by the descriptor and, for large accesses, by cross-memory attach. A real access must prove each
+    /// of the two, or it is not used.
     pub fn proven(cross: Option<CrossMemory>, descriptor: Option<MemoryDescriptor>, proof: Proof) -> Self {
         // The mark lies at the place of the answer. The rank reads the answer once, before it posts anything.
         let place = proof.address.wrapping_add(Probe::NONCE as u64);
@@ -191,8 +192,8 @@ impl TieredMemory {
             .map(|(tier, count)| (tier, count.load(Ordering::Relaxed)))
     }
 
-    /// The range in this process, for the kernel to write to from a socket. None if a watch must be notified of writes.
-    /// [`Self::count_placed`] counts the bytes when the write is done.
+    /// The range in this process, for the kernel to write to from a socket. None if an observer must be notified of
+    /// writes. [`Self::count_placed`] counts the bytes when the write is done.
     pub fn placement(&self, address: u64, bytes: u64) -> Option<MappedBytes> {
         if self.observer.is_some() { None } else { self.ranges.find(address, bytes) }
     }
@@ -314,8 +315,8 @@ impl TieredMemory {
         }
     }
 
-    /// Leaves cross-memory attach if it was tried: the descriptor succeeded where it failed, so it is refused, or the
-    /// process number is not the rank's any more.
+    /// Gives up cross-memory attach if this access has tried it. The descriptor succeeded where cross-memory attach
+    /// failed. So the kernel refuses cross-memory attach, or the process number is not the rank's any more.
     fn abandon_cross_memory(&self, tried: Option<(&VerifiedCrossMemory, &MemoryDescriptor)>) {
         if tried.is_some() {
             let (from, to) = (Tier::CrossMemory.code(), Tier::MemoryDescriptor.code());
@@ -423,7 +424,7 @@ mod tests {
         }
     }
 
-    /// A number that belongs to another process now is not used again, and the bytes are still right.
+    /// A process number that belongs to another process now is not used again, and the bytes are still right.
     #[test]
     #[cfg_attr(miri, ignore = "needs process_vm_readv and /proc/self/mem")]
     fn reads_fall_back_to_the_descriptor_after_pid_reuse() {
@@ -502,7 +503,7 @@ mod tests {
         assert_eq!((&one, &two), (b"priv", b"shared"));
     }
 
-    /// SP-4: the check whether the address space exists does not access it.
+    /// SP-4: the check whether the address space exists does not access the address space.
     #[test]
     #[cfg_attr(miri, ignore = "needs /proc/PID/mem")]
     fn the_end_of_an_address_space_is_noticed_without_access() {

@@ -45,7 +45,7 @@ pub(super) struct FinishedCompletion<C> {
     pub(super) completion: C,
 }
 
-/// See the module. `C` is the content of a completion.
+/// The hardware threads; the module describes their states. `C` is the content of a completion.
 #[derive(Debug)]
 pub(super) struct Accelerator<C> {
     costs: DatapathCosts,

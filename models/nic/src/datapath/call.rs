@@ -66,7 +66,8 @@ pub(super) struct DatapathCall {
     /// Complete streams that were not reported to the right neighbour yet, and the time of the report.
     pub(super) complete_streams: Vec<ChunkStream>,
     pub(super) report_at: Option<u64>,
-    /// Whether this rank has yet to report completion to the left neighbour, and the right neighbour to this rank.
+    /// Whether this rank has yet to report completion to the left neighbour; whether the right neighbour has yet to
+    /// report completion to this rank.
     pub(super) completion_unsent: bool,
     pub(super) right_lacks: bool,
     pub(super) receives: BTreeMap<MessageId, Receive>,
@@ -138,7 +139,7 @@ impl DatapathCall {
         self.blocks.get_mut(&stream).expect("it is a stream of the call")
     }
 
-    /// Counts a stream as complete or sent. When all streams of its source are, the step that waits for them is done.
+    /// Counts a stream as complete or sent. When all streams of a source are, the step that awaits the streams is done.
     pub(super) fn finish_stream(&mut self, stream: ChunkStream) {
         let pending = self.pending.get_mut(&stream.source).expect("it was counted");
         *pending -= 1;
@@ -165,7 +166,7 @@ impl DatapathCall {
         self.workers.values().all(|worker| worker.missing == 0)
     }
 
-    /// Whether the call has ended: all steps are done, and no neighbour needs anything from it (MC-7).
+    /// Whether the call has ended: all steps are done, and no neighbour needs anything from this rank (MC-7).
     pub(super) fn has_ended(&self) -> bool {
         self.run.finished() && !self.completion_unsent && !self.right_lacks
     }

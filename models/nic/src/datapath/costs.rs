@@ -1,8 +1,8 @@
 //! Costs of completions for hardware threads, and the contention of threads on one core.
 //!
-//! A thread spends few instructions on a completion and most of the time stalls, on loads and stores outside its core
-//! (MC Table I). Threads of one core stall each other: with `n` of them at work, each stalls `n ^ contention` times as
-//! long. That exponent is the one parameter of the model, fitted to one measurement.
+//! A thread spends few cycles on the instructions of a completion. Most of the time it stalls: it waits for loads and
+//! stores outside its core (MC Table I). Threads of one core stall each other: with `n` threads at work, each stalls
+//! `n ^ contention` times as long. That exponent is the one parameter of the model, fitted to one measurement.
 
 use crate::profile::{Profile, ProfileError, ProfileTable};
 

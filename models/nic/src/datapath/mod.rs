@@ -3,15 +3,15 @@
 //! A host posts the programs of a plan that multicasts. A sender cuts its block into chunks (MC-1) and posts them in
 //! batches, each in the subgroup of its part of the block (MC-10). At a receiver, each subgroup of a call has a bitmap
 //! of its own (MC-3) and a hardware thread, which several calls may share (MC-13). The first completion activates the
-//! thread. It sets the bit of each chunk, copies the chunk from staging unless the chunk was written in place (MC-2,
-//! MC-12), and posts the receive again. The last worker whose streams are complete notifies the host, once the ring
-//! agrees.
+//! thread. The thread sets the bit of each chunk, copies the chunk from staging unless the chunk was written in place
+//! (MC-2, MC-12), and posts the receive again. The last worker whose streams are complete notifies the host, once the
+//! ring agrees.
 //!
 //! | a call of a rank | event | next |
 //! |---|---|---|
 //! | queued | all calls before it have ended | entering the ready barrier (MC-4) |
 //! | entering | all ranks have entered | running |
-//! | running | all steps are done, and neither neighbour in the ring needs it (MC-7) | ended |
+//! | running | all steps are done, and neither neighbour in the ring needs this rank (MC-7) | ended |
 //! | any | a node of the job is dead | failed |
 //!
 //! Bitmaps, cutoff, repair, barrier and steps are shared with the service process

@@ -43,16 +43,16 @@ pub enum ReliableMessage {
     Offer(u32),
     /// The sender reads the message with this index.
     Read(u32),
-    /// The message with this index, of so many bytes.
+    /// The message with this index, and its number of bytes.
     Data(u32, u64),
     /// The sender lacks chunks and requests them from its left neighbour (MC-6).
     Nak(ChunkStream, ChunkRanges),
-    /// The sender lacks chunks that its right neighbour has requested, and reports them to their source.
+    /// Report to the source: the sender and its right neighbour lack these chunks.
     Missing(ChunkStream, ChunkRanges),
-    /// A run of chunks, of so many bytes, for the right neighbour.
+    /// A run of chunks for the right neighbour, as first chunk and count, and its number of bytes.
     Repair(ChunkStream, (u32, u32), u64),
-    /// The sender has the complete stream; for the right neighbour.
+    /// Report to the right neighbour: the sender has the complete stream.
     StreamComplete(ChunkStream),
-    /// The sender lacks nothing; for the left neighbour (MC-7).
+    /// Report to the left neighbour: the sender lacks nothing (MC-7).
     Complete,
 }

@@ -113,7 +113,8 @@ impl DatapathEngine {
         }
     }
 
-    /// Schedules a report to the right neighbour that the stream is complete, unless it lacks nothing already.
+    /// Schedules a report to the right neighbour that the stream is complete, unless the neighbour lacks nothing
+    /// already.
     fn schedule_report(&mut self, key: MemberKey, stream: ChunkStream) {
         let at = self.now.saturating_add(self.settings.patience / 2);
         let running = self.running(key);
@@ -161,7 +162,8 @@ impl DatapathEngine {
         }
     }
 
-    /// Handles a leaf's report of chunks missing there and at its right neighbour; half of the leaves trigger a resend.
+    /// Handles a leaf's report of chunks that the leaf and its right neighbour lack. Reports of half of the leaves
+    /// trigger a resend.
     pub(super) fn handle_missing(&mut self, key: MemberKey, stream: ChunkStream, ranges: &[(u32, u32)]) {
         let running = self.running(key);
         let enough = (running.post.program.ranks - 1).div_ceil(2).max(2);
@@ -225,7 +227,7 @@ impl DatapathEngine {
         true
     }
 
-    /// Sends chunks to the right neighbour. False when it has requested none that are here.
+    /// Sends chunks to the right neighbour. False when no chunk that it requested is here.
     fn repair(&mut self, key: MemberKey) -> bool {
         let (_, right) = self.members[&key].neighbours();
         let most = self.settings.batch;
@@ -248,7 +250,7 @@ impl DatapathEngine {
         false
     }
 
-    /// Multicasts a batch. False when there is none.
+    /// Multicasts a batch. False when there is no batch.
     fn multicast(&mut self, key: MemberKey) -> bool {
         let member = self.members.get_mut(&key).expect("it is open");
         let running = member.running.as_mut().expect("a call runs");

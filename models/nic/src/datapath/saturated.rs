@@ -18,7 +18,7 @@ impl ReceiveLoad {
 }
 
 /// Chunks per second that the threads complete under a load, until the buffer is full. The link serves the threads in
-/// turn and never waits for one; no chunk is lost for want of a receive.
+/// turn and never waits for a thread; no chunk is lost for want of a receive.
 pub fn saturated_rate(settings: &DatapathSettings, load: ReceiveLoad) -> f64 {
     let chunks = (load.bytes / load.chunk_bytes.max(1)).max(1);
     let receives = u32::try_from(chunks).unwrap_or(u32::MAX);

@@ -7,8 +7,8 @@ use super::costs::DatapathCosts;
 pub enum Transport {
     /// Datagrams of one packet each, received into staging and copied from there (MC-2): the paper's UD.
     Datagrams,
-    /// Writes straight to their places, as messages of so many packets (MC-12): the paper's UC. The loss of one packet
-    /// loses the whole chunk.
+    /// Writes straight to their places, as messages of `packets` packets (MC-12): the paper's UC. The loss of one
+    /// packet loses the whole chunk.
     Writes {
         /// Packets per chunk.
         packets: u32,

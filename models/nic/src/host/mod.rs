@@ -2,8 +2,8 @@
 //! and VI-B).
 //!
 //! A process progresses its call when it tests the call, at a fixed interval. With a progress thread it does so
-//! whenever something has arrived. In between only the NIC works, as any NIC does. It puts a small message into a
-//! staging buffer and a large one where the process has specified.
+//! whenever something has arrived. In between only the NIC works, as any NIC does. The NIC puts a small message into a
+//! staging buffer and a large message where the process has specified.
 //!
 //! | a message | sender | receiver |
 //! |---|---|---|
@@ -11,7 +11,7 @@
 //! | small without room in staging, large | offers it; sends it when cleared | clears it when the receive is posted |
 //! | within a host | points to it; done when the receiver acknowledges it | copies it, acknowledges it |
 //!
-//! A step waits for earlier steps, then is started, then complete. A call ends with its last step, and then the next
+//! A step waits for earlier steps, is started, and then completes. A call ends with its last step, and then the next
 //! call begins.
 //!
 //! Invariants: staging and calls are bounded by [`HostSettings`]; a message that finds no staging waits at its source.
@@ -86,7 +86,7 @@ pub struct HostPacket {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum HostContent {
-    /// The message itself, of so many bytes; its receive may not be posted yet.
+    /// The message itself, with its number of bytes; its receive may not be posted yet.
     Message(u64),
     /// The sender has the message.
     Offer,
@@ -94,7 +94,7 @@ pub enum HostContent {
     Acknowledged,
     /// The receiver is ready for the message.
     Clear,
-    /// The message itself, of so many bytes, for its final place.
+    /// The message itself, with its number of bytes, for its final place.
     Data(u64),
 }
 

@@ -1,8 +1,8 @@
 //! The hash buffer of a unit: packets wait in it, in any order of arrival, until a descriptor reads them (TH-4).
 //!
 //! The buffer uses open addressing with linear probing and a valid bitmap. A packet's slot is also its place in memory,
-//! so entries never move, and removal only clears a bit. Each slot records how far entries lie behind it whose keys
-//! hash to it. This distance bounds a search, and returns to 0 with the last entry of that slot.
+//! so entries never move, and removal only clears a bit. For each slot the buffer records the largest distance to an
+//! entry whose key hashes to that slot. This distance bounds a search, and returns to 0 with the last such entry.
 //!
 //! Invariants: no key is stored twice; a tenth of the slots stays free. Never reads packets.
 
@@ -64,7 +64,7 @@ impl PacketKey {
 pub struct HashBuffer {
     keys: Vec<PacketKey>,
     valid: Vec<u64>,
-    /// By slot: number of valid entries whose keys hash to it, and the distance of the farthest one.
+    /// By slot: number of valid entries whose keys hash to the slot, and the distance of the farthest such entry.
     homes: Vec<(u32, u32)>,
     len: usize,
     capacity: usize,

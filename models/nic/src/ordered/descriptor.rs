@@ -5,11 +5,11 @@
 //!
 //! | flag | C | meaning |
 //! |---|---|---|
-//! | SwapLocalData | 1 | its data are replaced by the data of the awaited packet |
-//! | SwapLocalVP | 1 | its DestVP is the SourceVP of the last packet that it waits for: it answers |
-//! | SwapRemoteData | 0 | its message goes to the place of the next descriptor there that names a place |
-//! | SwapRemoteAddr | 0 | its result is the address for the next message from there |
-//! | neither | 0 | it copies within memory |
+//! | SwapLocalData | 1 | the descriptor's data are replaced by the data of the awaited packet |
+//! | SwapLocalVP | 1 | DestVP is the SourceVP of the last packet that the descriptor waits for: the message answers |
+//! | SwapRemoteData | 0 | the message goes to the place that the next descriptor at the destination names |
+//! | SwapRemoteAddr | 0 | the descriptor's result is the address for the next message from the destination |
+//! | neither | 0 | the descriptor copies within memory |
 //!
 //! Never accesses a task.
 
@@ -87,13 +87,13 @@ pub struct Descriptor {
     pub pulse: u16,
     /// SourceVP, in 11 bits: the port that posts.
     pub source_port: u16,
-    /// SeqID of the message that it sends, in 5 bits.
+    /// SeqID of the message that the descriptor sends, in 5 bits.
     pub seq: u8,
     /// DestVP, in 11 bits.
     pub dest_port: u16,
     /// DestID, in 24 bits.
     pub dest: u32,
-    /// CPCount, in 6 bits: the number of packets that it waits for, 0 to 16.
+    /// CPCount, in 6 bits: the number of packets that the descriptor waits for, 0 to 16.
     pub count: u8,
     /// SeqID of the awaited packets (ours).
     pub await_seq: u8,
@@ -105,7 +105,7 @@ pub struct Descriptor {
     pub reduction: Option<Reduction>,
     /// Bytes of each message that the descriptor reads or sends (ours).
     pub length: u32,
-    /// The table of the task, with CH.
+    /// The table of the task's sources, with CH.
     pub sources: Vec<PortAddress>,
     /// The data that packets are combined with, or that are copied.
     pub operand: Vec<DescriptorPiece>,

@@ -2,8 +2,9 @@
 //! buffers (TH-1).
 //!
 //! Messages from one port to another of a job are numbered in the order of posting. The destination numbers the places
-//! that it names for them in the same way; equal numbers belong together. A message leaves when its place is named, by
-//! SwapRemoteAddr. The place stays with its NIC; packets refer to it by number, so no packet can write elsewhere.
+//! for these messages in the order of naming; a message belongs to the place with its number. A message leaves when its
+//! place is named, by SwapRemoteAddr. The destination's NIC keeps the place; packets refer to the place by number, so
+//! no packet can write elsewhere.
 //!
 //! Invariants: no message waits for a sequence, and no sequence for a message. Every chunk of a message writes its
 //! place exactly once. Never holds payload.
@@ -29,12 +30,12 @@ struct MessageTarget {
 /// Messages between this port and another one of its job.
 #[derive(Debug, Default)]
 struct PortPair {
-    /// Number of messages that have left for the other port, and those that wait for their places, with their calls.
+    /// Number of messages that have left for the other port; the messages that wait for their places, with their calls.
     sent: u64,
     waiting: VecDeque<(u64, Descriptor)>,
     /// The other port has named places for all messages before this number.
     places: u64,
-    /// Number of places that were named for messages of the other port, and the places that still await chunks.
+    /// Number of places that were named for messages of the other port; the places that still await chunks.
     named: u64,
     targets: BTreeMap<u64, MessageTarget>,
 }

@@ -2,14 +2,14 @@
 //! method for collective communication hardware offloading", 2025; TH-1 to TH-7).
 //!
 //! A host posts sequences of [`descriptor::Descriptor`]s to its port. A descriptor names the packets that it waits for
-//! and the order in which it reads them. Once they are there, it copies or combines them and sends the result. The
-//! order of arrival decides nothing, so reductions have the same bits in every run (TH-2). Packets wait in the
-//! [`buffer::HashBuffer`] of a unit; a descriptor whose packet is missing suspends its sequence alone (TH-4).
+//! and the order in which it reads them. Once these packets are there, the NIC copies or combines them and sends the
+//! result. The order of arrival decides nothing, so reductions have the same bits in every run (TH-2). Packets wait in
+//! the [`buffer::HashBuffer`] of a unit; a descriptor whose packet is missing suspends its sequence alone (TH-4).
 //!
 //! A packet always has room at its destination. A long message travels in pulses, each a sequence of its own (TH-5).
-//! Every port has room for one pulse of each job. It grants more to peers that request it, as far as its unit has room
-//! left over. The oldest pulse of a job therefore progresses everywhere, whatever else fills the buffers. Descriptors
-//! with C = 0 take a path of their own, from memory to memory.
+//! Every port has room for one pulse of each job. The port grants more room to peers that request it, as far as its
+//! unit has room left over. The oldest pulse of a job therefore progresses everywhere, whatever else fills the buffers.
+//! Descriptors with C = 0 take a path of their own, from memory to memory.
 //!
 //! | state | ends with |
 //! |---|---|
@@ -161,7 +161,7 @@ impl OrderedEngine {
         self.outputs.push_back(Output::Transmit { by, to: NodeId(to.node), packet, payload });
     }
 
-    /// Writes the bytes that a descriptor carries to NIC memory, until the driver has gathered them for their packet.
+    /// Writes the bytes that a descriptor carries to NIC memory, from which the driver gathers them for their packet.
     fn write_inline(&mut self, by: Executor, inline: &[u64], (start, len): (u64, u64)) -> Vec<MemorySegment> {
         let address = Self::memory_bytes(&self.settings) - MAX_INLINE;
         let words = &inline[start as usize / 8..(start + len).div_ceil(8) as usize];

@@ -31,7 +31,7 @@ pub enum OrderedContent {
         /// Bytes behind the header.
         bytes: u32,
     },
-    /// SwapRemoteAddr: the sender has named places for all point-to-point messages to it before this number.
+    /// SwapRemoteAddr: the sender has named places for all point-to-point messages to the sender before this number.
     Places {
         /// Counted from the first of the job.
         before: u64,

@@ -45,7 +45,8 @@ impl OrderedEngine {
         }
     }
 
-    /// Starts a sequence if possible and carries out one chunk of each pulse that can progress; whether any did.
+    /// Starts a sequence if possible and carries out one chunk of each pulse that can progress. Returns whether any
+    /// sequence or pulse progressed.
     fn progress_task(&mut self, now: u64, key: TaskKey) -> bool {
         let mut went = self.start(now, key);
         let pulses: Vec<u64> = self.tasks[&key].running.keys().copied().collect();
@@ -268,7 +269,8 @@ impl OrderedEngine {
         self.unbind_idle(key);
     }
 
-    /// Grants the spare pulses of a unit to tasks with open requests, the fewest pulses granted ahead first.
+    /// Grants the spare pulses of a unit to tasks with open requests; tasks with the fewest pulses granted ahead come
+    /// first.
     fn distribute_grants(&mut self, unit: usize) {
         while self.units[unit].spare > 0 {
             let wants = |(key, task): (&TaskKey, &Task)| {
@@ -349,7 +351,7 @@ impl OrderedEngine {
     }
 }
 
-/// The places of `len` bytes from `start` of the bytes in these pieces.
+/// The places of `len` bytes in these pieces, from byte `start` of their bytes on.
 pub(super) fn cut(
     pieces: &[DescriptorPiece],
     (start, len): (u64, u64),

@@ -1,8 +1,8 @@
 //! A task: one port's part in a job, pulse by pulse.
 //!
 //! Pulses of a job are counted across all its calls. The port has granted room for all pulses before `granted`, and has
-//! carried out all before `done`. A peer requests room before it sends a later pulse. Invariants: `done <= next`,
-//! `done < granted`; sequences start in the order of pulses, several may run at once.
+//! carried out all pulses before `done`. A peer requests room before it sends a later pulse. Invariants:
+//! `done <= next`, `done < granted`; sequences start in the order of pulses, several may run at once.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -51,7 +51,7 @@ pub(super) struct Retry {
 #[derive(Debug, Clone, Copy)]
 pub(super) enum CallEnd {
     Pulse(u64),
-    /// The end of all point-to-point descriptors of such calls up to this one.
+    /// The end of the point-to-point descriptors of all calls up to this number.
     Direct(u64),
 }
 

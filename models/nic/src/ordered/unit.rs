@@ -1,6 +1,6 @@
 //! An offload unit: a hash buffer, DMA counters, and the tasks that use them for now.
 //!
-//! Invariant: each of the `tasks` has room for one pulse, and there is room for `spare` more pulses of any of them.
+//! Invariant: each of the `tasks` has room for one pulse, and there is room for `spare` more pulses of any task.
 
 use super::OrderedSettings;
 use super::buffer::HashBuffer;

@@ -39,8 +39,8 @@ pub enum TransferProtocol {
     Retry,
 }
 
-/// The traffic of a queue pair. Each purpose has its own queue pair, because a waiting NIC sees on which queue
-/// something arrived but not what it was.
+/// The traffic of a queue pair. Each purpose has its own queue pair, because a NIC that waits sees on which queue
+/// something arrived, but not what arrived.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Purpose {
     /// Messages into preposted buffers (CD-4).
@@ -55,7 +55,7 @@ impl Purpose {
     pub const ALL: [Purpose; 3] = [Purpose::Eager, Purpose::ClearToSend, Purpose::Data];
 }
 
-/// The messages of a plan that a connection serves, as its owner sees them.
+/// The messages of a plan that a connection serves, as the owner of the connection sees them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ServedDirection {
     Both,
@@ -162,7 +162,7 @@ pub enum HostStep {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Prepost {
     pub connection: PeerConnection,
-    /// Eager buffers that the peer may fill before this rank has called; there are as many again for the next call.
+    /// Eager buffers that the peer may fill before this rank has called. The next call has as many buffers again.
     pub buffers: u32,
     /// Number of receives posted for clear-to-sends.
     pub clears: u32,

@@ -24,7 +24,8 @@ use crate::registered::RegisteredPart;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ListPost {
     pub job: u8,
-    /// Owner of the queue pairs. Each kind of plan has its own, since a completion does not name its message.
+    /// Owner of the queue pairs. Each kind of plan has its own queue pairs, since a completion does not name its
+    /// message.
     pub operation: u16,
     pub template: Arc<ListTemplate>,
     /// Bytes for each byte of the template.
@@ -95,7 +96,7 @@ pub(super) struct TriggeredCall {
     pub(super) phase: ListPhase,
     /// The address at which the shared region begins.
     region: u64,
-    /// By eager buffer of the call, its number among the buffers of its queue pair.
+    /// For each eager buffer of the call, the buffer's number among the buffers of its queue pair.
     ordinals: Vec<u64>,
 }
 

@@ -110,7 +110,7 @@ impl TriggeredEngine {
         }
     }
 
-    /// Makes `port` a member of a job with these members, by rank. Nothing else is made before its first call.
+    /// Makes `port` a member of a job with these members, by rank. All else is made at the port's first call.
     pub fn open(&mut self, job: u8, port: Port, members: Vec<(NodeId, Port)>) {
         let membership = JobMembership::new((self.node, port), members);
         job::insert_member(&mut self.members, job, port, TriggeredMember::new(membership));

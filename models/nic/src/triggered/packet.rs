@@ -19,9 +19,9 @@ pub struct TriggeredPacket {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum TriggeredContent {
-    /// The sender has made the queue pairs; the receiver answers if it has made them, too.
+    /// The sender has made its queue pairs; the receiver answers if it has made its own, too.
     Connect,
-    /// The sender has made the queue pairs, too.
+    /// Answer to `Connect`: the sender has made its queue pairs, too.
     Accept,
     Message {
         purpose: Purpose,
@@ -31,6 +31,7 @@ pub enum TriggeredContent {
     },
     /// The message with this number has filled a receive.
     Taken { purpose: Purpose, number: u64 },
-    /// No receive was enabled for the message with this number: it and later ones are dropped until it comes again.
+    /// No receive was enabled for the message with this number: this message and later ones are dropped until this
+    /// message comes again.
     NotReady { purpose: Purpose, number: u64 },
 }

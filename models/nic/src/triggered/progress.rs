@@ -16,7 +16,7 @@ impl TriggeredEngine {
         }
     }
 
-    /// Progresses one phase of the running call as far as possible; whether the phase is over.
+    /// Progresses one phase of the running call as far as possible; returns whether the phase is over.
     fn advance(&mut self, key: MemberKey) -> bool {
         let Some(member) = self.members.get_mut(&key).filter(|member| member.membership.failed.is_none()) else {
             return false;

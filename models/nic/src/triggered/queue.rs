@@ -7,9 +7,9 @@
 //! | going | the oldest message in flight finds no receive | resting: all messages in flight are to be sent again |
 //! | resting | the rest is over | going, from that message on |
 //!
-//! Messages arrive in order. A message that finds no enabled receive is rejected, and later ones are dropped until it
-//! comes again. Invariants: `flying <= enabled <= sends.len()`, `ready <= receives.len()`; while resting, `flying ==
-//! 0`.
+//! Messages arrive in order. A message that finds no enabled receive is rejected, and later messages are dropped until
+//! the rejected one comes again. Invariants: `flying <= enabled <= sends.len()`, `ready <= receives.len()`; while
+//! resting, `flying == 0`.
 
 use std::collections::VecDeque;
 
@@ -116,7 +116,7 @@ impl QueuePair {
         self.sending = SendState::Resting { until };
     }
 
-    /// Ends the rest if it is due at `now`; whether sending resumes.
+    /// Ends the rest if it is due at `now`; returns whether sending resumes.
     pub(super) fn wake(&mut self, now: u64) -> bool {
         let wakes = matches!(self.sending, SendState::Resting { until } if until <= now);
         if wakes {
@@ -140,7 +140,7 @@ impl QueuePair {
         ArrivalOutcome::Taken(into.filter(|_| bytes > 0).map(|place| MemorySegment { len: bytes, ..place }))
     }
 
-    /// Whether only so many receives are posted, and no completion is left.
+    /// Whether only `preposted` receives are posted, and no completion is left.
     pub(super) fn is_idle(&self, preposted: u32) -> bool {
         self.sends.is_empty() && self.receives.len() == preposted as usize && (self.sent, self.received) == (0, 0)
     }

@@ -1,7 +1,7 @@
 //! The region that ranks of a host share in a job.
 //!
 //! Invariant: the region serves one call at a time. A rank that is ahead waits until all others have ended the call, so
-//! that it never overwrites data that a sibling has yet to read.
+//! that the rank never overwrites data that a sibling has yet to read.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -9,7 +9,7 @@ use crate::registered::{RegisteredMemory, RegisteredPart};
 
 #[derive(Debug, Default)]
 pub(super) struct SharedRegion {
-    /// Memory, each part with the first call that uses it; a call that needs more than before adds a part.
+    /// Parts of memory, each with the first call that uses the part. A call that needs more than before adds a part.
     parts: VecDeque<(u64, RegisteredPart)>,
     /// The current call, counted among calls that share memory.
     pub(super) call: u64,
@@ -20,7 +20,7 @@ pub(super) struct SharedRegion {
 }
 
 impl SharedRegion {
-    /// Reserves memory for `call` when the first rank of the host posts it; whether there was enough.
+    /// Reserves memory for `call` when the first rank of the host posts it; returns whether there was enough memory.
     pub(super) fn reserve(&mut self, call: u64, bytes: u64, memory: &mut RegisteredMemory) -> bool {
         if self.parts.back().is_some_and(|(_, part)| part.bytes >= bytes) {
             return true;

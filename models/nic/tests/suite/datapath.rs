@@ -1,5 +1,5 @@
 //! Datapath accelerators alone: the rates that a leaf sustains, beside the figures of the multicast paper. The
-//! simulator tests that they carry out plans.
+//! simulator tests that accelerators carry out plans.
 
 use outboard_nic::datapath::{DatapathSettings, ReceiveLoad, Transport, saturated_rate};
 

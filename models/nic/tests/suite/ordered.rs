@@ -1,4 +1,4 @@
-//! The order-triggered NIC alone: reactions to descriptors and packets. The simulator tests that it carries out plans.
+//! The order-triggered NIC alone: reactions to descriptors and packets. The simulator tests that NICs carry out plans.
 
 use outboard_nic::ordered::descriptor::{
     Descriptor, DescriptorAddress, DescriptorPiece, Flags, MAX_INLINE, PULSES, PortAddress,

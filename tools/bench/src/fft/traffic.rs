@@ -91,7 +91,8 @@ mod tests {
         assert_eq!(traffic.into.iter().sum::<u64>(), traffic.out_of.iter().sum::<u64>());
     }
 
-    /// Rows of the process grid that share a host exchange nothing over its link; with strided ranks the same rows do.
+    /// Rows of the process grid that share a host exchange nothing over the host's link. With strided ranks, the
+    /// same rows exchange over links.
     #[test]
     fn rows_within_a_host_stay_off_the_link() {
         let contiguous = FftTraffic::of(&options("2x1gbit", 2, Layout::Contiguous), 64);

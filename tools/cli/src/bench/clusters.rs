@@ -1,5 +1,6 @@
 //! Benches that compare a library natively and below the shim on one cluster after another: collectives and whole
-//! programs. Files hold the results so far after every run. A loss is reported, and is no error.
+//! programs. After every run the report files hold all results so far. A case that is slower below the shim is
+//! reported, and is no error.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -51,7 +52,7 @@ impl Clusters<'_> {
             let why = "--learn is of use with OUTBOARD_CHOICE=adaptive or learn alone";
             return Err(CliError::Failed(why.to_owned()));
         }
-        // The shim reads no file from a directory to which others may write.
+        // The shim reads no file from a directory to which other users may write.
         let learnt = tempfile::tempdir().map_err(CliError::system("make a directory"))?;
         let mut report = BenchReport { rows: Vec::new() };
         for place in self.labs {
@@ -92,7 +93,8 @@ pub(crate) struct GridArgs {
     /// Clusters, separated by commas: HOSTSxRATE with one rank per host, or HOSTSxRATE:RANKS
     #[arg(long, value_delimiter = ',', default_value = "1x1gbit:4,2x1gbit,4x1gbit")]
     labs: Vec<ClusterShape>,
-    /// Measure blocking calls; otherwise nonblocking ones with a computation as long as a call, which does not count
+    /// Measure blocking calls. By default the calls are nonblocking, beside a computation as long as a call; the time of
+    /// the computation is not counted
     #[arg(long)]
     blocking: bool,
     /// Runs below the shim before the measurement, in which it learns; with OUTBOARD_CHOICE=adaptive or learn. The
@@ -107,8 +109,8 @@ pub(crate) struct GridArgs {
     /// How often both sides are measured in turn
     #[arg(long, default_value_t = 3)]
     rounds: u32,
-    /// Rounds that measure again, and replace, cells that came out slower below the shim; 0 for none. Launches of an
-    /// MPI library differ by more than a few rounds show
+    /// Rounds that repeat cells that came out slower below the shim, and replace their results; 0 for none. Launches of
+    /// an MPI library differ by more than a few rounds show
     #[arg(long, default_value_t = 15)]
     again: u32,
     /// Repetitions in each round
@@ -184,7 +186,7 @@ pub(crate) struct ProgramsArgs {
 pub(super) fn programs(args: &ProgramsArgs) -> Result<ExitCode, CliError> {
     let clusters = Clusters {
         labs: &args.labs,
-        // The default of a preloaded program.
+        // `adaptive` is the default of a preloaded program.
         choosing: ShimChoice::or("adaptive"),
         learn: args.learn,
         files: &args.files,

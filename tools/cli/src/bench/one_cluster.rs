@@ -53,7 +53,7 @@ pub(crate) struct RadixArgs {
     /// Keys of each rank, separated by commas; by default the paper's
     #[arg(long, default_value = "4K,64K")]
     keys: String,
-    /// Sorts with overlap; each alternates with a sort without
+    /// Sorts with overlap; each alternates with a sort without overlap
     #[arg(long, default_value_t = 10)]
     repetitions: u32,
 }
@@ -84,7 +84,7 @@ fn buckets(radices: &[u32], digit_bits: bool) -> Result<Vec<u32>, CliError> {
 pub(crate) struct RecordedArgs {
     #[command(flatten)]
     setup: SetupArgs,
-    /// Bytes of the block that each rank has for each other, separated by commas
+    /// Bytes of the block that each rank has for each other rank, separated by commas
     #[arg(long, default_value = "4K,16K,64K,256K")]
     sizes: String,
     /// Calls of each way, both those that all ranks begin together and those in a row
@@ -101,7 +101,7 @@ pub(super) fn recorded(args: &RecordedArgs) -> Result<ExitCode, CliError> {
     finish(&args.setup, &report, &render_recorded_table(&report), report.all(|row| row.cost.verified))
 }
 
-/// In an alltoallv every rank has different bytes for every other one, in an allgather the same bytes.
+/// In an alltoallv every rank has different bytes for every other rank, in an allgather equal bytes.
 const COLLECTIVES: [Collective; 2] = [Collective::Alltoallv, Collective::Allgather];
 
 #[derive(Debug, Args)]

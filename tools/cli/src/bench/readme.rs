@@ -11,7 +11,8 @@ use crate::error::CliError;
 
 #[derive(Debug, Args)]
 pub(crate) struct ReadmeArgs {
-    /// JSON files of benches of nonblocking collectives, programs, grids and verdicts; the last with a figure counts
+    /// JSON files of benches of nonblocking collectives, programs, grids and verdicts; the last file with a figure
+    /// counts
     reports: Vec<PathBuf>,
     /// The page with the tables
     #[arg(long, default_value = "docs/performance/collectives.md")]

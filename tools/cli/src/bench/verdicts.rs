@@ -19,9 +19,9 @@ use crate::trial::rank::{ActAnswer, RankAct, Verdict, now_ns};
 use crate::trial::{Silence, Trial, TrialRank};
 use crate::work;
 
-/// Far more than any verdict may take; a rank without an answer by then has none.
+/// Far above the bound of any verdict. A rank without an answer within this time has no verdict.
 const LIMIT: Duration = Duration::from_secs(60);
-/// How long a daemon stays stopped after the last verdict of the others.
+/// How long a daemon stays stopped after the ranks of other daemons have their last verdict.
 const REST: Duration = Duration::from_millis(200);
 
 #[derive(Debug, Args)]
@@ -60,7 +60,7 @@ enum VerdictFault {
     OneWayCut,
     /// The daemon of a rank is stopped, and continues after the others have their verdict
     StoppedDaemon,
-    /// A rank dies after all have made their offers, before any rank requests the group
+    /// A rank dies after all ranks have made their offers, before any rank requests the group
     DeadBefore,
     /// A rank dies after the others have requested the group
     DeadDuring,
@@ -75,7 +75,8 @@ impl VerdictFault {
         self.to_possible_value().expect("none is hidden").get_name().replace('-', " ")
     }
 
-    /// Seconds within which all ranks have their verdict; fewer where a process ends, as the kernel reports its end.
+    /// Seconds within which all ranks have their verdict. The bound is lower if a process ends, because the kernel
+    /// reports that end.
     fn bound_s(self) -> f64 {
         match self {
             VerdictFault::KilledRank | VerdictFault::KilledDaemon => 2.0,
@@ -96,7 +97,7 @@ pub(super) fn verdicts(args: &VerdictsArgs) -> Result<ExitCode, CliError> {
     if args.lab.hosts() < 3 {
         return Err(CliError::Failed("--lab: a verdict of several hosts takes three hosts at least".to_owned()));
     }
-    // A rank that is in a group of its own is refused any other group.
+    // With this limit, a rank that is in a group of its own is refused any other group.
     let daemons = DaemonArgs { more: vec!["--max-groups".into(), "2".into()], ..args.daemons.clone() };
     let faults = if args.only.is_empty() { VerdictFault::value_variants() } else { &args.only };
     let mut report = BenchReport { rows: Vec::new() };
@@ -268,7 +269,7 @@ impl VerdictScene<'_> {
         }
     }
 
-    /// Causes the fault while the survivors wait for the victim; returns its time.
+    /// Causes the fault while the survivors wait for the victim. Returns the time of the fault.
     fn strike(&mut self, victim: usize) -> Result<u64, CliError> {
         let (trial, last) = (self.trial, self.trial.hosts());
         let call = RankAct::Calls { first: 16, count: 1 };
@@ -307,7 +308,7 @@ impl VerdictScene<'_> {
         self.side(&here, since, &mut run)?;
         match self.fault {
             VerdictFault::KilledHost => return Ok(run),
-            // No other process could inform the ranks of a stopped daemon.
+            // A stopped daemon informs its ranks after it continues; no other process could inform these ranks.
             VerdictFault::StoppedDaemon => {
                 std::thread::sleep(REST);
                 self.trial.halt_daemon(last, None, false);
@@ -315,7 +316,8 @@ impl VerdictScene<'_> {
             }
             VerdictFault::KilledDaemon | VerdictFault::CutLink => self.side(&there, since, &mut run)?,
             _ => {
-                // These ranks can reach the others, so their verdicts are counted together.
+                // Survivors on the victim's host can reach the other survivors, so the verdicts of both are counted
+                // together.
                 self.side(&there, since, &mut run)?;
                 let counts = run.verdicts.pop().unwrap_or_default();
                 match run.verdicts.last_mut() {

@@ -31,7 +31,7 @@ pub(super) enum FaultTarget {
         user: User,
     },
     Host(u16),
-    /// The way from one host to another.
+    /// The network path from one host to another host.
     Way {
         from: u16,
         to: u16,
@@ -62,8 +62,8 @@ pub(super) struct Hit {
 #[derive(Debug, Default)]
 pub(super) struct Hits(Vec<Hit>);
 
-/// A mended fault may show effects for this long: a stopped or partitioned process handles what came meanwhile, and TCP
-/// gives up connections.
+/// Time for which a mended fault may still show effects. A process that was stopped or partitioned handles the inputs
+/// that arrived meanwhile, and TCP gives up connections.
 const SETTLING_NS: u64 = 6_000_000_000;
 
 impl ChaosFault {
@@ -79,7 +79,8 @@ impl ChaosFault {
         matches!(self, ChaosFault::KilledDaemon | ChaosFault::StoppedDaemon | ChaosFault::FewDescriptors)
     }
 
-    /// Whether service processes stop receiving from each other, so that each may find the other lost.
+    /// Whether the fault keeps service processes from receiving from each other, so that each may report the other as
+    /// lost.
     pub(super) fn is_silence(self) -> bool {
         matches!(self, ChaosFault::StoppedDaemon | ChaosFault::CutLink | ChaosFault::OneWayCut)
     }

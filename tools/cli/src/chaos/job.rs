@@ -15,9 +15,9 @@ use crate::trial::{Silence, TrialRank};
 
 /// Every act ends within this time after the last fault that touches its job.
 pub(super) const BOUND: Duration = Duration::from_secs(20);
-/// How often the faults are checked while an answer is awaited.
+/// Interval between checks of the faults while an answer is awaited.
 const LOOK: Duration = Duration::from_millis(200);
-/// One in this many jobs writes a trace, in a directory of the host's own.
+/// One in this many jobs writes a trace, in the directory [`TRACES`] of each host.
 const TRACED: u64 = 4;
 const TRACES: &str = "/run/tmp";
 
@@ -165,10 +165,10 @@ impl ChaosJob<'_, '_> {
         if hits.is_empty() {
             return Some("no fault touches the job".to_owned());
         }
-        // A verdict without a rank is about the service process of the rank itself.
+        // A verdict that names no rank is about the service process of the rank that received the verdict.
         let named = named_rank(&verdict.text).unwrap_or(rank);
-        // If a service process does not know a group, the verdict names its lowest rank: all ranks of its host are
-        // suspects.
+        // If a service process does not know the group, the verdict names the lowest rank on that host. So all ranks of
+        // the named rank's host are suspects.
         let beside = |rank: &usize| self.crew.hosts.get(named).is_some_and(|host| self.crew.hosts[*rank] == *host);
         let suspects = || (0..self.crew.hosts.len()).filter(beside);
         // A partitioned host may be the first to report the peers that it cannot reach. A daemon without descriptors

@@ -6,7 +6,7 @@ use outboard_plan::selection;
 /// The collectives that have plans.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum PlanCollective {
-    /// Every rank ends with the blocks of all
+    /// Every rank ends with the blocks of all ranks
     Allgather,
     /// Every rank ends with the combination of all vectors
     Allreduce,
@@ -18,7 +18,7 @@ pub(crate) enum PlanCollective {
     Broadcast,
     /// Every rank ends with the combination of the vectors of ranks before it
     Exscan,
-    /// The root ends with the blocks of all
+    /// The root ends with the blocks of all ranks
     Gather,
     /// The root ends with the combination of all vectors
     Reduce,
@@ -36,7 +36,7 @@ pub(super) enum Counts {
     Nothing,
     /// The bytes of each block.
     Block,
-    /// All bytes.
+    /// All bytes of the call.
     Whole,
 }
 

@@ -9,7 +9,7 @@ use outboard_units::Size;
 
 use crate::error::CliError;
 
-/// The most ranks of a call, because every algorithm is lowered for it.
+/// The most ranks of a call. The command lowers every algorithm for a call of that many ranks.
 const MOST_RANKS: u32 = 256;
 
 /// The call that engines are to carry out.

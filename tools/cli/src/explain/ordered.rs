@@ -22,7 +22,7 @@ pub(super) fn show(format: Format, planned: &ShownPlan) -> Result<String, CliErr
         .map_err(CliError::failed)?;
     let members = members(requested);
     let posted = |rank: &Rank| {
-        // An example of addresses: the output lies behind the input.
+        // Example addresses: the output lies behind the input.
         let output = planned.programs[rank.0 as usize].input_bytes;
         let bytes = |span: Span| vec![0; span.len as usize];
         let (members, reduction) = (members.as_slice(), Some(reduction));
@@ -62,7 +62,7 @@ pub(super) fn show(format: Format, planned: &ShownPlan) -> Result<String, CliErr
     Ok(text)
 }
 
-/// A sum of elements of this size, because descriptors name their reduction.
+/// The reduction that the descriptors name: a sum of elements of this size.
 fn sum(element_bytes: u64) -> Result<Reduction, CliError> {
     let element = match element_bytes {
         1 => Element::U8,
@@ -78,7 +78,7 @@ fn sum(element_bytes: u64) -> Result<Reduction, CliError> {
     Reduction::new(Operator::Sum, element).map_err(CliError::failed)
 }
 
-/// The members by rank: the node is the rank's host, the port its number among the ranks of the host.
+/// The members by rank. A member's node is the rank's host; the port is the rank's number among the ranks of the host.
 fn members(requested: &PlannedCall) -> Vec<PortAddress> {
     let topology = &requested.topology;
     let member = |rank: Rank| {

@@ -123,7 +123,7 @@ fn too_large(ranks: u32, bytes: u64) -> CliError {
     CliError::Failed(format!("{ranks} blocks of {bytes} bytes exceed 64 bits"))
 }
 
-/// The algorithm that was given, or the first one of the collective.
+/// The algorithm that was given, or the collective's first algorithm.
 fn choice(args: &PlanArgs, collective: PlanCollective) -> Result<Choice, CliError> {
     let all = collective.chosen_as().algorithms();
     let mut choice = match &args.algorithm {

@@ -1,5 +1,5 @@
-//! `outboard explain settings`: every setting by the program that reads it, in Markdown, as docs/guide/settings.md has
-//! them.
+//! `outboard explain settings`: lists every setting by the program that reads the setting, in Markdown. The tables are
+//! those in docs/guide/settings.md.
 //!
 //! The daemon's settings are clap's own definitions. A test compares all other names with the code that reads them.
 
@@ -155,7 +155,7 @@ fn tables() -> String {
     text
 }
 
-/// Text in the type of code; `-` stands for no variable.
+/// Formats text as code. `-` means that there is no variable, and stays as it is.
 fn code(text: &str) -> String {
     if text == "-" { text.to_owned() } else { format!("`{text}`") }
 }

@@ -1,6 +1,6 @@
 //! A drawing of rounds and messages: a line for each rank, a band for each round, an arrow for each message.
 //!
-//! Written without a chart library: it needs lines and words at known places and a tip for every arrow, which chart
+//! No chart library is used. The drawing has lines and words at known places and a tooltip for every arrow, which chart
 //! libraries do not draw.
 
 use std::fmt::{self, Write};
@@ -91,7 +91,7 @@ fn write(svg: &mut String, title: &str, rounds: &Rounds) -> fmt::Result {
     writeln!(svg, "</svg>")
 }
 
-/// Text between tags.
+/// Escapes text that stands between tags.
 fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }

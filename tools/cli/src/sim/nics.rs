@@ -23,7 +23,7 @@ use crate::trace::Timeline;
 
 use super::timeline;
 
-/// Runs of a call, each with its own order of events; more runs show little more of one call.
+/// Default number of runs of a call, each with its own order of events. More runs show little more of one call.
 pub(super) const SEEDS: u64 = 20;
 
 #[derive(Debug, Args)]
@@ -44,7 +44,7 @@ pub(crate) struct NicArgs {
     /// Root of a collective with a root
     #[arg(long, default_value_t = 0)]
     pub(super) root: u32,
-    /// The algorithm, with settings behind a colon; by default that of the engine's paper
+    /// The algorithm, with settings behind a colon; by default the algorithm of the engine's paper
     #[arg(long)]
     pub(super) algorithm: Option<String>,
     /// Groups that call at the same time
@@ -55,7 +55,7 @@ pub(crate) struct NicArgs {
     /// The node that dies
     #[arg(long)]
     pub(super) dead: Option<u32>,
-    /// The number of calls and packets after which it dies
+    /// The number of calls and packets after which the node dies
     #[arg(long, default_value_t = 100, requires = "dead")]
     pub(super) behind: u64,
     /// Print the time on a machine without loss: a built-in profile (explain profile), or a file
@@ -187,7 +187,7 @@ pub(crate) enum SimEngine {
     Host,
 }
 
-/// The algorithm of an engine's paper for a collective, or the first one in plans.
+/// The algorithm that the engine's paper uses for a collective, or else the first algorithm of the collective.
 fn of_the_paper(engine: SimEngine, collective: Collective) -> String {
     let text = match (engine, collective) {
         (SimEngine::Ordered, Collective::Broadcast) => "double-tree:segment=18446744073709551615",

@@ -1,5 +1,5 @@
-//! The timeline of a call on engines, by the simulator's clock, in the format of real runs. It has a process for each
-//! rank and each NIC, a row for each of their parts, and an arrow from each sender to the waiting receiver.
+//! The timeline of a call on engines, by the simulator's clock, in the format of real runs. The timeline has a process
+//! for each rank and each NIC, a row for each part of a process, and an arrow from each sender to the waiting receiver.
 
 use std::collections::{BTreeMap, BTreeSet};
 

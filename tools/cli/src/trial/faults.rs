@@ -70,7 +70,7 @@ impl Trial {
         self.within(to, "nft", &["delete", "table", "inet", TABLE])
     }
 
-    /// The host loses its power: no kernel closes its connections.
+    /// Takes the power from the host: no kernel closes the connections of its processes.
     pub(crate) fn crash(&self, host: u16) -> Result<(), CliError> {
         self.cut(host)?;
         Ok(self.lab.crash(host)?)
@@ -78,7 +78,7 @@ impl Trial {
 
     /// Leaves no room for files on a host, or restores it.
     pub(crate) fn fill_disk(&self, host: u16, full: bool) -> Result<(), CliError> {
-        // The kernel refuses the size if a file was made since it was read.
+        // The kernel refuses the new size if a file was made after the used size was read.
         let first = self.try_fill_disk(host, full);
         (1..TRIES).fold(first, |tried, _| tried.or_else(|_| self.try_fill_disk(host, full)))
     }
@@ -95,7 +95,7 @@ impl Trial {
         } else {
             "remount,size=50%,nr_inodes=100000".to_owned()
         };
-        // Without -n the tool would write a file there.
+        // Without -n, mount would write a file to the file system that it resizes.
         self.within(host, "mount", &["-n", "-o", &size, RUN])
     }
 
@@ -141,7 +141,7 @@ fn take_descriptors(daemon: &TrialDaemon, scarce: bool) -> Result<(), CliError> 
         let open = fs::read_dir(format!("/proc/{id}/fd")).map(Iterator::count);
         open.map_err(CliError::system(format!("look at the descriptors of {name}")))?.to_string()
     } else {
-        // The most that the process may have.
+        // The highest limit that the process may have.
         getrlimit(Resource::Nofile).maximum.map_or_else(|| "unlimited".to_owned(), |most| most.to_string())
     };
     // Runs as the daemon's user, because the limits of another user's process need a privilege.

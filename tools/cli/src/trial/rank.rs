@@ -139,7 +139,7 @@ fn block(rank: usize, number: u64, bytes: usize) -> Vec<u8> {
     (0..bytes).map(|at| byte(rank, number, at)).collect()
 }
 
-/// Makes a call, which its number determines completely, and checks its result.
+/// Makes the call that `number` determines completely, and checks the result of the call.
 fn call(group: &Group, number: u64) -> Result<(), Verdict> {
     let (rank, ranks) = (group.rank()? as usize, group.size()? as usize);
     let bytes = SIZES[(number / 4) as usize % SIZES.len()];

@@ -18,12 +18,12 @@
 #define IN_FLIGHT 24
 #define GUARD_BYTES 64
 #define GUARD 0xA5
-/* The rank that dies, or kills the service process of its host, and the call in which it does. */
+/* The victim dies, or kills the service process of its host, in call FATAL_CALL. */
 #define VICTIM 2
 #define FATAL_CALL 4
 /* Ends a rank that receives no error after a loss; far beyond what the test allows. */
 #define PATIENCE_MS 40000
-/* How late a late rank is: several times the watchdog's time and the deadline of the tests. */
+/* Delay of a late rank: several times the watchdog's time and the deadline of the tests. */
 #define LATE_MS 3000
 
 static outboard_context *context;
@@ -116,7 +116,7 @@ static void post(struct call *call, unsigned number, size_t bytes, int in_place,
     check(outboard_iallgather(world, send, call->receive, bytes, &call->request), "outboard_iallgather");
 }
 
-/* Waits, checks every received byte and those behind them, and frees everything. */
+/* Waits, checks every received byte and the bytes behind the received ones, and frees everything. */
 static void finish(struct call *call, int mapped)
 {
     check(outboard_wait(call->request, -1, NULL), "outboard_wait");
@@ -241,7 +241,7 @@ static void until_failure(void (*meanwhile)(void))
     report(code);
 }
 
-/* Computes, from Outboard's point of view; ends by a signal, or after too long a wait. */
+/* Makes no calls, as if the rank computed; ends by a signal, or after too long a wait. */
 static void idle(void)
 {
     say("@going rank %u", rank);

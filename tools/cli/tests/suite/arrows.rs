@@ -31,7 +31,7 @@ const ALLOWED: [(&str, &[&str]); 19] = [
         "cli",
         &["units", "plan", "nic", "plan-tools", "proto", "sim", "shm", "fabric", "service", "client", "lab", "bench"],
     ),
-    // A tool of tests, which lies beside `crates`; no crate depends on it.
+    // Fuzz targets, a tool of tests, lie beside `crates`; no crate depends on them.
     ("fuzz", &["call", "plan", "nic", "plan-tools", "proto", "sim", "shm", "fabric", "service"]),
 ];
 
@@ -120,6 +120,23 @@ fn arrows_go_to_the_same_floor_or_a_lower_one() {
     assert!(up.is_empty(), "arrows to a higher floor: {up:?}");
 }
 
+/// Modules of the service process from the ground: each imports modules before it alone.
+const SERVICE: [&str; 13] = [
+    "settings",
+    "rejection",
+    "poller",
+    "topology",
+    "telemetry",
+    "socket",
+    "attach_socket",
+    "memory",
+    "datapath",
+    "driver",
+    "ranks",
+    "conductor",
+    "daemon",
+];
+
 /// Modules of the protocol from the ground: each imports modules before it alone.
 const PROTO: [&str; 15] = [
     "ids",
@@ -174,4 +191,9 @@ fn wrong_imports(folder: &str, modules: &[&str]) -> Vec<String> {
 #[test]
 fn modules_of_the_protocol_import_no_module_above_them() {
     assert_eq!(wrong_imports("crates/proto", &PROTO), [""; 0]);
+}
+
+#[test]
+fn modules_of_the_service_process_import_no_module_above_them() {
+    assert_eq!(wrong_imports("crates/service", &SERVICE), [""; 0]);
 }

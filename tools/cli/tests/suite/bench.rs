@@ -21,13 +21,15 @@ fn rows(arguments: &[&str]) -> Vec<Value> {
     rows
 }
 
-/// About one call per repetition, because the first and the last call of a phase may be counted a moment late.
+/// Checks for about one offloaded call per repetition: the first and the last call of a phase may be counted a moment
+/// late.
 fn assert_offloaded(row: &Value) {
     let calls = row["offloaded_calls"].as_f64().expect("a number");
     assert!((0.5..1.5).contains(&calls), "{row}");
 }
 
-/// SP-7. Reductions have whole elements, a reduce-scatter some for each rank, a barrier no bytes.
+/// SP-7. The bytes are whole elements for reductions, some elements for each rank for a reduce-scatter, and none for a
+/// barrier.
 #[test]
 fn every_collective_is_right_in_either_layout() {
     let exchanges = ["allgather", "allgatherv", "broadcast", "alltoall", "alltoallv", "gather", "gatherv", "scatter"];
@@ -44,7 +46,7 @@ fn every_collective_is_right_in_either_layout() {
     }
 }
 
-/// All systems make the same calls. The shim may pass some through; the C interface passes none.
+/// All systems make the same calls. The shim may pass some calls through; the C interface passes no call through.
 #[test]
 fn blocking_calls_are_right_whoever_carries_them_out() {
     let placed = ["allreduce", "--blocking", "--lab", "2x1gbit", "--ranks-per-host", "2", "--layout", "strided"];
@@ -68,12 +70,12 @@ fn a_ping_pong_goes_there_and_back() {
     assert_eq!(rows.iter().map(|row| row["system"].as_str().expect("a name")).collect::<Vec<_>>(), systems);
     for row in &rows {
         let carried = row["offloaded_calls"].as_f64().expect("a number");
-        // Messages of a phase itself are counted a moment before or after it.
+        // Messages that begin and end a phase may be counted a moment before or after the phase.
         assert!((carried - f64::from(row["system"] == "outboard")).abs() < 0.5, "{row}");
     }
 }
 
-/// One cell each of two collectives; a loss is no failure.
+/// Measures one cell each of two collectives. A cell that is slower below the shim is no failure.
 #[test]
 fn a_grid_has_a_cell_for_each_collective_and_size() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -87,7 +89,7 @@ fn a_grid_has_a_cell_for_each_collective_and_size() {
     assert!(text.contains("| reduce | 1x1gbit:2 | 64 |") && text.contains("of 2 cells lose"), "{text}");
 }
 
-/// A loss is no failure, but a wrong residual is: natively and below the shim each run solves its equations.
+/// A slower run is no failure, but a wrong residual is. Natively and below the shim, each run solves its equations.
 #[test]
 fn a_program_runs_natively_and_preloaded_in_turn() {
     let small = ["programs", "--only", "cg", "--labs", "2x1gbit", "--pairs", "1", "--learn", "0", "--repetitions", "1"];
@@ -101,7 +103,8 @@ fn a_program_runs_natively_and_preloaded_in_turn() {
     assert!(row["offloaded_calls"].is_number(), "the service processes were there: {row}");
 }
 
-/// The unmodified program with and without the shared heap, its ranks and service processes; and sockets alone.
+/// Measures the ranks and the service processes of the unmodified program with and without the shared heap. Also
+/// measures sockets alone.
 #[test]
 fn processor_time_is_shown_with_and_without_shared_heap_and_for_sockets() {
     let rows =
@@ -135,7 +138,7 @@ fn an_algorithm_that_is_asked_for_carries_out_the_call() {
     assert!(wire_bytes("multicast") < 2.0 * 4.0 * 3.0 * payload);
 }
 
-/// SP-5: an alltoallv ends for ranks between which its blocks go, though another rank has yet to call.
+/// SP-5: an alltoallv ends for ranks that need no block of the late rank, though the late rank has yet to call.
 #[test]
 fn a_late_rank_without_blocks_delays_nobody() {
     let placed = ["alltoallv", "--lab", "2x1gbit", "--ranks-per-host", "2"];
@@ -146,7 +149,7 @@ fn a_late_rank_without_blocks_delays_nobody() {
     assert!(late["others_after_call_ms"].as_f64().is_some_and(|ms| ms < 0.0), "they end before it calls: {late}");
 }
 
-/// Equal bits natively and below the shim; the row says how many exchanges were offloaded.
+/// The FFT has equal bits natively and below the shim. The row says how many exchanges were offloaded.
 #[test]
 fn an_fft_below_the_shim_has_the_bits_of_the_one_without() {
     let rows = rows(&["fft", "--lab", "2x1gbit", "--ranks-per-host", "2", "--grid", "16", "--peers", "debian"]);
@@ -154,13 +157,13 @@ fn an_fft_below_the_shim_has_the_bits_of_the_one_without() {
     assert_eq!(ours["system"], "outboard below debian");
     assert_eq!(ours["checksum"], native["checksum"]);
     assert!(native["offloaded_exchanges"].is_null());
-    // As many exchanges in each repetition as the fields have transposes, there and back.
+    // In each repetition every field has its transposes forward and backward, each of which is an exchange.
     assert_eq!(ours["exchanges"], 16);
     let offloaded = ours["offloaded_exchanges"].as_f64().expect("a number");
     assert!((8.0..24.0).contains(&offloaded), "{ours}");
 }
 
-/// CD-8: small and large histograms go to the service processes, one for each pass; no other call is counted.
+/// CD-8: small and large histograms go to the service processes, one call for each pass; no other call is counted.
 #[test]
 fn cd_8_the_histograms_of_a_radix_sort_are_offloaded() {
     let sorts = ["radix", "--lab", "2x1gbit", "--ranks-per-host", "2", "--digit-bits", "--radices", "4,12"];
@@ -177,9 +180,9 @@ fn cd_8_the_histograms_of_a_radix_sort_are_offloaded() {
     assert!(rows[2..].iter().all(|row| row["offloaded_histograms"].is_null()), "{rows:?}");
 }
 
-/// GP-5: a repeated call of a recorded group is one entry for the service process. It takes at most half of the control
-/// messages of the same pattern by single messages. With larger blocks most control messages are acknowledgements of
-/// links, in both ways.
+/// GP-5: a repeated call of a recorded group is one entry for the service process. Such a call takes at most half of
+/// the control messages that the same pattern takes by single messages. With larger blocks, most control messages of
+/// both ways are acknowledgements of links.
 #[test]
 fn gp_5_a_recorded_group_takes_half_of_the_control_messages_at_most() {
     let placed = ["recorded", "--lab", "4x1gbit", "--ranks-per-host", "2", "--sizes", "4K,16K,64K"];

@@ -34,7 +34,7 @@ fn verify(ranks: u32, options: &str) -> Outcome {
     outcome
 }
 
-/// Without multicast, with unequal numbers of ranks on hosts and with neighbours in rank on one host.
+/// The runs have no multicast, unequal numbers of ranks on hosts, or neighbours in rank on one host.
 #[test]
 fn ranks_of_several_hosts_verify() {
     verify(2, "--lab 2x1gbit");
@@ -115,8 +115,9 @@ fn assert_others_lose(outcome: &Outcome, ranks: u32, code: i32, named: &str) {
     }
 }
 
-/// The victim's memory vanishes, its connection breaks and its process ends at about the same time. Whichever the
-/// daemon notices first, the others receive the same error. Repeated, because the order differs from run to run.
+/// The victim's memory vanishes, its connection breaks and its process ends at about the same time. Whichever event the
+/// daemon notices first, the others receive the same error. The test repeats the run, because the order differs from
+/// run to run.
 fn lose_rank(ranks: u32, options: &[&str], place: &str) {
     for _ in 0..4 {
         let outcome = Job::start(ranks, options, "victim").finish();
@@ -126,7 +127,8 @@ fn lose_rank(ranks: u32, options: &[&str], place: &str) {
     }
 }
 
-/// A rank alone on its host, a rank beside another one, and such a pair with a service process for each.
+/// The killed rank is alone on its host, or beside another rank, or beside another rank with a service process for each
+/// rank.
 #[test]
 fn a_killed_rank_is_named_on_all_hosts() {
     lose_rank(4, &["--lab", "4x1gbit"], "h3");
@@ -151,7 +153,7 @@ fn killed_daemon_is_named_and_its_rank_is_notified() {
     assert!(after < LOSS_LIMIT, "its own rank hears of it after {after:?}: {outcome:?}");
 }
 
-/// Ends a job whose ranks play `part` by `signal`, and checks that no process of it is left.
+/// Ends a job whose ranks play `part` by `signal`, and checks that no process of the job is left.
 fn stop(ranks: u32, options: &[&str], part: &str, signal: Signal) -> Job {
     let mut job = Job::start(ranks, options, part);
     for _ in 0..ranks {
@@ -170,7 +172,8 @@ fn stop(ranks: u32, options: &[&str], part: &str, signal: Signal) -> Job {
     job
 }
 
-/// An interrupt amid collectives, and one between them, where no rank receives an error when another ends.
+/// Interrupts a job amid collectives, and a job between collectives. Between collectives no rank receives an error when
+/// another rank ends.
 #[test]
 fn an_interrupt_leaves_nothing() {
     for part in ["forever", "idle"] {
@@ -232,7 +235,8 @@ fn sp_9_a_late_rank_is_named_and_reported() {
     late(3, &[]);
 }
 
-/// SP-9: the optional deadline ends the call on all ranks, the late one too, with an error that names the late rank.
+/// SP-9: the optional deadline ends the call on all ranks, also on the late rank, with an error that names the late
+/// rank.
 fn deadline(ranks: u32, options: &[&str]) {
     let options = [options, &["--quiet"]].concat();
     let outcome = Job::start(ranks, &options, "deadline").finish();
@@ -356,7 +360,8 @@ fn the_first_examples_print_what_every_rank_sent() {
 }
 
 /// GP-5, GP-8, GP-9: an MPI program that records its patterns, started as by its user; it compares every byte with
-/// MPI's. Eight ranks have two in each direction of the stencil, so each rank exchanges all six faces with others.
+/// MPI's. Eight ranks put two ranks in each direction of the stencil, so each rank exchanges all six faces with other
+/// ranks.
 #[test]
 fn recorded_groups_of_hosts_with_dpus_move_every_byte() {
     let program = compiled("mpicc.openmpi", "../../examples/recorded.c", &["-loutboard"]);
@@ -369,7 +374,7 @@ fn recorded_groups_of_hosts_with_dpus_move_every_byte() {
     }
 }
 
-/// SP-4: buffers of malloc are moved in place, on and between hosts, and a forked child's contents are its own.
+/// SP-4: buffers of malloc are moved in place, on one host and between hosts. A forked child keeps its own contents.
 #[test]
 fn an_mpi_program_on_the_shared_heap_is_moved_in_shared_memory_alone() {
     let program = compiled("mpicc.openmpi", "tests/programs/buffers.c", &[]);
@@ -404,7 +409,8 @@ fn a_heap_that_is_neither_on_nor_off_is_refused() {
     );
 }
 
-/// The only outboardd on the victim's host is its relay; for the service process the relay's end is the rank's end.
+/// The victim's relay is the only outboardd on the victim's host. For the service process, the end of the relay is the
+/// end of the rank.
 #[test]
 fn a_killed_relay_is_its_rank_s_service_process_and_takes_the_rank_with_it() {
     let outcome = Job::start(4, &["--lab", "4x1gbit+dpu"], "victim-service").finish();

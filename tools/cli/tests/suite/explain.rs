@@ -192,7 +192,7 @@ fn json_of_task_lists_has_protocol_and_queue_pairs() {
     }
 }
 
-/// TH-1, TH-6: each rank's descriptors. A tree has few of them, one for all children.
+/// TH-1, TH-6: each rank's descriptors are shown. In a tree a rank has few descriptors, one for all children.
 #[test]
 fn descriptors_of_an_order_triggered_nic_are_shown() {
     let reduce = ["reduce", "--algorithm", "binomial", "--ranks", "4", "--stage", "ordered"];
@@ -225,7 +225,7 @@ fn descriptors_of_an_order_triggered_nic_are_shown() {
     );
 }
 
-/// Every engine names the algorithms that it carries out, and says why not.
+/// The output names the algorithms that each engine carries out, and says why the engine rejects the others.
 #[test]
 fn engines_say_what_they_take() {
     let text = shown(&["engines", "--ranks", "4", "--size", "100K"]);

@@ -5,7 +5,7 @@
 
 use crate::program::outboard;
 
-/// The time of a verdict is measured by the bench, on an otherwise idle machine.
+/// This test does not judge the time of a verdict: the bench measures the time, on an otherwise idle machine.
 #[test]
 fn survivors_receive_the_same_verdict() {
     let directory = tempfile::tempdir().expect("a directory");

@@ -31,7 +31,7 @@ const MARK: &str = "OUTBOARD_TEST_JOB";
 pub(crate) struct Job {
     child: Child,
     mark: String,
-    /// Shared with the jobs that follow.
+    /// The parent of the work directories, shared with later jobs.
     temporary: Rc<tempfile::TempDir>,
     lines: Receiver<String>,
     read: Vec<String>,
@@ -251,7 +251,7 @@ impl Process {
         self.name == "outboardd"
     }
 
-    /// Multicast addresses that the host of this process receives, without the one of all hosts.
+    /// Multicast addresses that the host of this process receives, without the address of all hosts.
     pub(crate) fn multicasts(&self) -> usize {
         let groups = fs::read_to_string(format!("/proc/{}/net/igmp", self.pid)).expect("procfs");
         let addresses: BTreeSet<&str> = groups.lines().filter_map(|line| line.strip_prefix("\t\t\t\t")).collect();

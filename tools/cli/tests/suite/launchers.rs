@@ -31,7 +31,7 @@ fn find(program: &str) -> Option<PathBuf> {
     folders.map(|folder| folder.join(program)).find(|place| place.is_file())
 }
 
-/// A Slurm with its daemons, which end with it, last started first.
+/// A Slurm with its daemons. Dropping the value ends the daemons, the last started first.
 struct Slurm {
     daemons: Vec<LoggedProcess>,
     directory: tempfile::TempDir,
@@ -198,7 +198,7 @@ fn programs_run_under_mpirun() {
 fn programs_run_under_srun() {
     let slurm = Slurm::start();
     let temporary = slurm.path("temporary");
-    // PMIx; Slurm's own variables; PMI's variables in addition.
+    // Ranks find one another by PMIx, by Slurm's own variables, or by PMI's variables in addition.
     for options in [&["--mpi=pmix"][..], &[], &["--mpi=pmi2"]] {
         assert_verifies(slurm.srun(options, &[]), &temporary);
     }

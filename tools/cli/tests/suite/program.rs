@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
 
-/// The command.
+/// The path of `outboard`.
 pub(crate) const OUTBOARD: &str = env!("CARGO_BIN_EXE_outboard");
 
 /// The directory of the command, the daemon and the C library.

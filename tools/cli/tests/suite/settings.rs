@@ -24,8 +24,8 @@ fn title(path: &str) -> &'static str {
     }
 }
 
-/// The variables in `text`, quoted in code or behind `$` in shells, and whether `text` reads them: a name that a child
-/// process gets is not read.
+/// The variables in `text`, quoted in code or behind `$` in shells, and whether `text` reads them. Code that only
+/// passes a variable to a child process does not read the variable.
 fn named(text: &str) -> impl Iterator<Item = (&str, bool)> {
     text.match_indices(PREFIX).filter_map(move |(at, _)| {
         let before = &text[..at];

@@ -1,4 +1,4 @@
-//! Comments are sentences with a subject: some openings and words, which hid it, are in no comment.
+//! Comments are sentences with a subject. The openings and words below, which hide the subject, are in no comment.
 //!
 //! The rule judges files by their lines, so the test has no list of exceptions.
 

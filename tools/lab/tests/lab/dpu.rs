@@ -1,4 +1,4 @@
-//! Labs with DPUs: owner of the switch port, traffic on each link, rates and loss of each, and their end.
+//! Labs with DPUs: owner of the switch port; traffic, rate and loss of each link; end of the lab.
 
 use crate::network::{LEAST_AT_10_MBIT, RATED, Receiver, Stream, send_from};
 use crate::{output, start, start_spec};
@@ -21,7 +21,7 @@ fn stream(count: u32) -> Stream {
     Stream { count, size: 1000, burst: 8 }
 }
 
-/// Least bytes of a stream of datagrams of 1000 bytes on the wire.
+/// Fewest bytes on the wire for a stream of `count` datagrams of 1000 bytes.
 fn wire(count: u32) -> u64 {
     u64::from(count) * (1000 + 14 + 20 + 8)
 }

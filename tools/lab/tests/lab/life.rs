@@ -1,4 +1,4 @@
-//! The end of labs: with their owner in every way it may end, on request, and after their processes were killed.
+//! The end of labs: together with their owner, however the owner ends; on request; after their processes were killed.
 
 use crate::{output, shell, start};
 use outboard_lab::{Lab, LabError};
@@ -100,7 +100,7 @@ fn start_owner(command: &mut Command) -> (Child, Vec<String>, Vec<OwnedFd>) {
 
 fn owner_ends_by(signal: Signal) {
     let mut command = Command::new(std::env::current_exe().unwrap());
-    // Runs in its own process group, signalled as a whole, as a terminal does on Ctrl-C.
+    // The owner has its own process group. The signal goes to the whole group, as with Ctrl-C on a terminal.
     let (mut owner, words, watched) = start_owner(command.arg("life-owner").process_group(0));
     assert_eq!((words[1].as_str(), watched.len()), ("h2", 3));
     rustix::process::kill_process_group(Pid::from_child(&owner), signal).unwrap();

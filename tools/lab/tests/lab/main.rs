@@ -31,7 +31,7 @@ fn main() -> ExitCode {
         })
     };
     let tests = programs::TESTS.iter().chain(network::TESTS).chain(life::TESTS).chain(dpu::TESTS).copied().map(test);
-    // `make soak` runs them.
+    // `make soak` runs the soak tests.
     let soak = network::SOAK.iter().copied().map(test).map(|trial| trial.with_ignored_flag(true));
     libtest_mimic::run(&Arguments::from_args(), tests.chain(soak).collect()).exit_code()
 }

@@ -32,7 +32,7 @@ pub(crate) struct Receiver {
     stdout: BufReader<ChildStdout>,
 }
 
-/// The result of a receiver: sequence numbers, and milliseconds between the first and the last.
+/// The result of a receiver: sequence numbers, and milliseconds between the first and the last datagram.
 pub(crate) struct Received {
     pub(crate) sequences: BTreeSet<u32>,
     pub(crate) milliseconds: u64,
@@ -93,7 +93,7 @@ pub(crate) fn send_from(lab: &Lab, name: &str, to: &str, stream: &Stream, sync_w
     assert!(command.status().unwrap().success());
 }
 
-/// Waits until h1's counter includes `packets`; a packet is counted shortly after its send returned.
+/// Waits until h1's counter includes `packets`, because a packet is counted shortly after its send has returned.
 fn after_sending(lab: &Lab, before: &[PortCounters], packets: u64) -> Vec<PortCounters> {
     for _ in 0..10_000 {
         let now = lab.counters().unwrap();
@@ -111,7 +111,7 @@ fn counters_count_wire_bytes() {
     let receiver = Receiver::start(&lab, 2, "-");
     for burst in [1, 10] {
         let before = lab.counters().unwrap();
-        // Without a sync only the stream itself crosses the wire.
+        // Without a sync, only the stream crosses the wire.
         let stream = Stream { count: 40, size: 1000, burst };
         send(&lab, &lab.address(2).to_string(), &stream, &[]);
         let passed = after_sending(&lab, &before, 40);
@@ -119,7 +119,7 @@ fn counters_count_wire_bytes() {
         let sync = Stream { count: 0, size: 4, burst: 1 };
         send(&lab, &lab.address(2).to_string(), &sync, &[2]);
         let passed = after_sending(&lab, &before, 41);
-        // The sync's request and answer have 8 bytes each.
+        // The request and the answer of the sync have 8 bytes each.
         assert_eq!(passed[1].rx.bytes, 40 * (1000 + HEADERS) + 8 + HEADERS);
         assert_eq!((passed[1].rx.packets, passed[1].tx.packets, passed[0].rx.packets), (41, 1, 1));
         assert_eq!(passed[2], PortCounters { host: 3, ..PortCounters::default() });
@@ -134,7 +134,7 @@ fn an_idle_lab_is_silent() {
     output(&lab, "h1", "true");
     for port in lab.counters().unwrap() {
         assert_eq!((port.tx.packets, port.tx.bytes), (0, 0), "hosts say nothing unasked");
-        // The switch's own membership queries, padded to Ethernet's minimum or not.
+        // Only the switch's own membership queries may arrive, padded to Ethernet's minimum or not.
         assert!(port.rx.packets <= 4 && port.rx.bytes <= 4 * 64, "{port:?}");
     }
 }
@@ -150,7 +150,7 @@ fn multicast_reaches_members_alone() {
         assert_eq!(receiver.finish().sequences, (0..640).collect());
     }
     let wire = 640 * (1000 + HEADERS);
-    // Besides the stream: membership reports, queries and the syncs.
+    // Allowance for bytes besides the stream: membership reports, queries and the syncs.
     let noise = 10_000;
     for port in &passed[1..] {
         let expected = if members.contains(&port.host) { wire } else { 0 };
@@ -161,7 +161,8 @@ fn multicast_reaches_members_alone() {
 
 /// A stream whose duration shows the rate of a link.
 pub(crate) const RATED: Stream = Stream { count: 1024, size: 1400, burst: 16 };
-/// Half the stream's milliseconds at 10 Mbit/s: bursts may pass at once, and the first datagram may be read late.
+/// Half the stream's duration at 10 Mbit/s, in milliseconds. Bursts may pass at once, and the first datagram may be
+/// read late.
 pub(crate) const LEAST_AT_10_MBIT: u64 = 1024 * 1400 * 8 / 10_000 / 2;
 
 fn rated(shape: &str) -> u64 {
@@ -200,7 +201,7 @@ fn multicast_loss_is_random_for_each_receiver() {
     let passed: Vec<PortCounters> =
         lab.counters().unwrap().iter().zip(&before).map(|(now, before)| now.since(before)).collect();
     let (answers, delivered) = (passed[1].tx.packets + passed[2].tx.packets, passed[0].rx.packets);
-    // All packets but the membership reports are unicast to h1.
+    // All packets except the membership reports are unicast to h1.
     assert!(answers >= u64::from(2 * COUNT / 64) && delivered + 10 >= answers, "unicast is spared");
     let received = receivers.map(|receiver| receiver.finish().sequences);
     let lost = |of: &dyn Fn(u32) -> bool| f64::from((0..COUNT).filter(|n| of(*n)).count() as u32) / f64::from(COUNT);

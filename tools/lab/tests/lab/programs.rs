@@ -62,7 +62,7 @@ fn signals_reach_the_program() {
 
 fn a_killed_client_takes_its_program_along() {
     let lab = start("1x1gbit");
-    // Ignores signals and has a child, so only SIGKILL for the whole session helps.
+    // The program ignores signals and has a child, so only SIGKILL for the whole session helps.
     let (mut child, mut stdout) =
         start_ready(&lab, "trap '' TERM INT HUP; sh -c 'echo ready; sleep 1000' & wait; sleep 1000");
     signal(&child, libc::SIGKILL);
@@ -115,7 +115,7 @@ fn hosts_share_neither_memory_nor_processes() {
     sleeper.wait().unwrap();
 }
 
-/// Daemons of launchers name directories by process ids, which are equal on hosts that start alike.
+/// Daemons of launchers name directories by process ids. Hosts that start alike have equal process ids.
 fn temporary_files_are_of_one_host() {
     let lab = start("2x1gbit");
     let shared = tempfile::tempdir().unwrap();
@@ -130,7 +130,7 @@ fn temporary_files_are_of_one_host() {
     let (one, two) = (in_host("h1", session), in_host("h2", session));
     assert_eq!(one, two, "one name, and no file before");
     assert_eq!(one.lines().count(), 1, "{one}");
-    // A program uses its host's directory, whichever way it was started there.
+    // A program uses its host's directory, however the program was started there.
     let read = format!("cat {}", one.trim_end());
     assert_eq!(in_host("h1", &format!("{read}; {agent} h2 '{read}; echo $TMPDIR'; echo $TMPDIR")), {
         let directory = Path::new(one.trim_end()).parent().unwrap().display();

@@ -51,7 +51,8 @@ fn connect(to: &str) {
     assert_eq!(connection.read(&mut [0]).expect("await the other end"), 0);
 }
 
-/// Receives until standard input ends. Prints `ready`, then the sequence numbers and the milliseconds that they took.
+/// Receives until standard input ends. Prints `ready`, then the sequence numbers, then the milliseconds from the first
+/// to the last datagram.
 fn receive(group: &str, own: &str) {
     let own: Ipv4Addr = own.parse().expect("an address");
     let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, PORT)).expect("bind");

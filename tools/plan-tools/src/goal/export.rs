@@ -7,7 +7,7 @@ use thiserror::Error;
 use super::MULTICAST_TAG;
 use outboard_plan::{Op, OpId, Program, Rank, Span};
 
-/// Costs of work inside a rank, which a schedule states as times.
+/// Costs of work inside a rank, which a schedule states as durations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GoalCosts {
     /// Picoseconds per copied byte.
@@ -57,7 +57,7 @@ fn write(text: &mut String, programs: &[Program], costs: GoalCosts) -> fmt::Resu
         writeln!(text, "\nrank {} {{", program.rank.0)?;
         for (id, step) in (0..).map(OpId).zip(&program.steps) {
             operation(text, program, id, costs)?;
-            // Each message of a multicast starts by itself.
+            // Each message of a multicast has the requirements of the whole multicast.
             let starts: Vec<String> = match step.op {
                 Op::Multicast { .. } => others(program).map(|to| multicast_label(id, to)).collect(),
                 _ => vec![format!("l{}", id.0)],

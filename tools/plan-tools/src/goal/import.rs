@@ -8,7 +8,7 @@
 //! | `a requires b` | `a` follows `b`; if `b` is a receive, `a` also follows all that `b` requires |
 //! | `a irequires b` | `a` follows all that `b` requires |
 //!
-//! If several steps would each follow the same several steps, an empty copy joins the latter. So a plan is at most a
+//! If each of several steps would follow the same set of steps, one empty copy joins this set. So a plan is at most a
 //! few times as long as its schedule.
 
 use std::cmp::Reverse;
@@ -24,7 +24,7 @@ use outboard_plan::{OpId, Program, Rank, Span};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Import {
     pub programs: Vec<Program>,
-    /// By rank, the contract that every message ends in the bytes of its receive, for [`crate::verify()`].
+    /// By rank, a contract for [`crate::verify()`]: every message ends in the bytes of its receive.
     pub contracts: Vec<Contract>,
 }
 
@@ -148,7 +148,7 @@ struct Planning<'a> {
     builder: ProgramBuilder,
     operations: &'a [GoalOperation],
     placed: &'a [Option<PlacedMessage>],
-    /// By planned operation, the steps after which it starts; joined into one if needed.
+    /// By planned operation, the steps after which the operation starts; an empty copy joins them if needed.
     starts: Vec<Vec<OpId>>,
     /// By planned operation, the step whose completion is the operation's completion.
     done: Vec<Option<OpId>>,
@@ -223,7 +223,7 @@ impl<'a> Planning<'a> {
     }
 }
 
-/// The operations of a rank, each after the operations that it requires, else in the order of the text.
+/// The operations of a rank, each after the operations that it requires, otherwise in the order of the text.
 fn in_order(operations: &[GoalOperation]) -> Result<Vec<usize>, GoalError> {
     let mut waits = vec![0usize; operations.len()];
     let mut followers: Vec<Vec<usize>> = vec![Vec::new(); operations.len()];
@@ -251,7 +251,8 @@ fn in_order(operations: &[GoalOperation]) -> Result<Vec<usize>, GoalError> {
     Err(error_at(operations[on_a_circle(operations, &waits)].at, GoalReason::Circle))
 }
 
-/// An operation that requires itself. The search walks back from an operation that waits for ever, until one repeats.
+/// An operation that requires itself, directly or through others. The search walks back from an operation that waits
+/// for ever, until an operation repeats.
 fn on_a_circle(operations: &[GoalOperation], waits: &[usize]) -> usize {
     let mut number = waits.iter().position(|waits| *waits > 0).expect("some operation waits for ever");
     let mut seen = vec![false; operations.len()];

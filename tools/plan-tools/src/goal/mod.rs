@@ -17,6 +17,6 @@ pub use export::{ExportError, GoalCosts, export};
 pub use import::{Import, import};
 pub use read::{GoalError, GoalReason};
 
-/// The tag of multicasts, which a schedule can only express as one message for each receiver. The index of a message is
-/// its tag and lies below; the number above means any tag.
+/// The tag of multicasts, which a schedule can only express as one message for each receiver. The tag of any other
+/// message is the message's index, which is smaller. The number above this tag means any tag.
 const MULTICAST_TAG: u32 = u32::MAX - 1;

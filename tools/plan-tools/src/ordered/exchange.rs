@@ -1,7 +1,7 @@
 //! Point-to-point calls (C = 0).
 //!
-//! Invariant: both ends of a pair post its messages in one order and cut them alike, since the NIC numbers messages and
-//! has no names for them.
+//! Invariant: both ranks of a pair post the pair's messages in one order and cut the messages alike, because the NIC
+//! numbers messages and has no names for them.
 
 use outboard_nic::ordered::descriptor::{Descriptor, Flags, MAX_MESSAGE, PortAddress};
 use outboard_plan::{Op, Program, Rank, Span};
@@ -12,11 +12,12 @@ use super::{OrderedCall, piece};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RankExchange {
     rank: Rank,
-    /// Copies, then receives, then sends; the messages of a pair in the order of their index.
+    /// Copies, then receives, then sends. The messages of a pair are in the order of their index.
     ops: Vec<Op>,
 }
 
-/// The exchanges of a call in which steps follow only copies. `None` if a step multicasts, combines or uses scratch.
+/// The exchanges of a call. `None` if a step follows anything but copies, or if a step multicasts, combines or uses
+/// scratch.
 pub(super) fn exchanges(programs: &[Program]) -> Option<Vec<RankExchange>> {
     programs.iter().map(exchange).collect()
 }
@@ -38,7 +39,7 @@ fn exchange(program: &Program) -> Option<RankExchange> {
 }
 
 impl RankExchange {
-    /// The descriptors of the exchange; the call ends with the last of them.
+    /// The descriptors of the exchange; the call ends with the last descriptor.
     pub(super) fn post(&self, call: &OrderedCall<'_>) -> Vec<Descriptor> {
         let mut all: Vec<Descriptor> = self.ops.iter().flat_map(|op| self.descriptors(call, *op)).collect();
         if all.is_empty() {

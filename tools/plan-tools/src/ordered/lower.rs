@@ -65,15 +65,16 @@ struct UnreadMessage {
 /// A template under construction.
 struct SequenceWriter<'a, G> {
     program: &'a Program,
-    /// Maps a span of the program to the memory that holds its bytes.
+    /// Maps a span of the program to the memory that holds the span's bytes.
     gather: G,
-    /// By peer, whether the message is sent, and index: the number of the message among those with that peer.
+    /// The key is a peer, whether the message is sent, and its index. The value is the message's number among all
+    /// messages with this peer in this direction.
     numbers: BTreeMap<(Rank, bool, u32), usize>,
     unread: BTreeMap<OpId, UnreadMessage>,
     steps: Vec<SequenceStep>,
 }
 
-/// The template of `program`; `remedy` is the advice of size errors.
+/// The template of `program`. Size errors state `remedy` as advice.
 pub(super) fn template(
     program: &Program,
     gather: impl Fn(Span) -> Vec<Span>,
@@ -195,7 +196,7 @@ impl<G: Fn(Span) -> Vec<Span>> SequenceWriter<'_, G> {
         self.steps.push(SequenceStep { of, length, awaits, work, sends: None });
     }
 
-    /// Reads the received, unread messages of `steps`, except `not`, to their final places.
+    /// Reads the unread messages of `steps`, except that of `not`, to their final places.
     fn read(&mut self, steps: &[OpId], not: Option<OpId>) {
         for id in steps.iter().filter(|id| Some(**id) != not) {
             if let Some(UnreadMessage { step, from, seq, span }) = self.unread.remove(id) {
@@ -206,7 +207,7 @@ impl<G: Fn(Span) -> Vec<Span>> SequenceWriter<'_, G> {
         }
     }
 
-    /// Sends the result of the descriptor before, or else bytes in memory.
+    /// Sends the result of the previous descriptor if this is the message; otherwise sends bytes in memory.
     fn send(&mut self, id: OpId, to: Rank, seq: usize, span: Span) {
         let message = if span.is_empty() { Vec::new() } else { (self.gather)(span) };
         let sends = Some((to, seq, message));
@@ -242,7 +243,8 @@ impl<G: Fn(Span) -> Vec<Span>> SequenceWriter<'_, G> {
         self.unread.remove(&arrival.step);
         let (operand, packet_left) = if arrival.span == into { (from, !from_left) } else { (into, from_left) };
         let (operand, result) = ((self.gather)(operand), (self.gather)(into));
-        // A result that is never read later need not be written: the next packet is combined with it on the way.
+        // A result that no later step reads is not written to memory: the NIC combines the next packet with the
+        // result directly.
         let rest = &self.program.steps[id.0 as usize + 1..];
         let read_later = |span: &Span| rest.iter().filter_map(|step| step.op.reads()).any(|read| overlap(read, *span));
         let goes_on = |step: &&mut SequenceStep| {
@@ -268,7 +270,7 @@ impl<G: Fn(Span) -> Vec<Span>> SequenceWriter<'_, G> {
     }
 }
 
-/// Checks that all ranks finish their templates, each in order, if a sent message always has room.
+/// Checks that all ranks finish if each rank runs its template in order and a sent message always has room.
 pub(super) fn check_order(programs: &[Program], templates: &[SequenceTemplate]) -> Result<(), OrderedLowerError> {
     let mut at = vec![0; templates.len()];
     let mut sent: BTreeSet<(Rank, Rank, usize)> = BTreeSet::new();

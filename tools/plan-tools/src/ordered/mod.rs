@@ -3,20 +3,20 @@
 //!
 //! | step of a plan | becomes |
 //! |---|---|
-//! | receive | awaited by the first descriptor after it; by one that stores it, if the message itself is needed |
-//! | reduce of a received message | a descriptor with ReduceFlag; several in a row with one SeqID make one, CPCount |
+//! | receive | awaited by the next descriptor, which stores the message if the message itself is needed |
+//! | reduce of a received message | a descriptor with ReduceFlag; several in a row with one SeqID share one (CPCount) |
 //! | copy | a descriptor with operand and result |
-//! | send | CP of the descriptor that makes the message, else a descriptor of its own |
+//! | send | CP of the descriptor that produces the message, else a descriptor of its own |
 //!
-//! Short messages from a rank's input travel in the descriptor, since the host has them when it posts. A message to the
-//! source that its descriptor read last takes the port from there (SwapLocalVP).
+//! Short messages from a rank's input travel in the descriptor, because the host has the bytes when it posts. A
+//! descriptor that sends to the source that it read last takes the port from this source (SwapLocalVP).
 //!
-//! A call that does not fit goes from point to point (C = 0) if no message follows another's arrival, as in gathers and
-//! exchanges of pairs. Then each rank names places for its receives and sends the rest.
+//! A call that does not fit goes from point to point (C = 0) if no message follows the arrival of another message, as
+//! in gathers and exchanges of pairs. Then each rank first posts its receives, which name places, and then its sends.
 //!
 //! A collective that exceeds the room of a pulse is cut into pulses. Each pulse is a whole call for a part of every
 //! vector, so contributions to an element meet as they would in one call (TH-5). In some plans, such as rings, the
-//! position of an element decides its path; they fit one pulse or are rejected.
+//! position of an element decides its path. Such plans fit one pulse or are rejected.
 //!
 //! Invariants: descriptors of a rank run in the order of its plan, and no rank waits for a message that the order of
 //! another rank holds back. A template has no addresses, so it serves all calls of its kind. SeqID counts the messages
@@ -66,7 +66,7 @@ pub struct SequenceStep {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SequenceTemplate {
     pub rank: Rank,
-    /// The table of sources; descriptors wait for runs of it.
+    /// The table of sources. A descriptor waits for a run of this table.
     pub sources: Vec<Rank>,
     pub steps: Vec<SequenceStep>,
 }
@@ -86,7 +86,8 @@ pub struct OrderedCall<'a> {
 }
 
 impl OrderedCall<'_> {
-    /// Gives a descriptor the message in these spans: the words themselves if they are few and from the rank's input.
+    /// Gives a descriptor the message in these spans. The descriptor holds the bytes themselves if they are few and
+    /// from the rank's input.
     fn carry(&self, descriptor: &mut Descriptor, message: &[Span]) {
         let own = message.iter().all(|span| span.buffer == Buffer::Input);
         if own && (1..=MAX_INLINE).contains(&descriptor.length.into()) {
@@ -100,7 +101,7 @@ impl OrderedCall<'_> {
 }
 
 impl SequenceTemplate {
-    /// The descriptors of pulse number `pulse` of the job; with `ends`, the call ends with the last one.
+    /// The descriptors of pulse number `pulse` of the job; with `ends`, the call ends with the last descriptor.
     fn post(&self, call: &OrderedCall<'_>, pulse: u64, ends: bool) -> Vec<Descriptor> {
         let own = call.members[self.rank.0 as usize];
         let last = self.steps.len().saturating_sub(1);

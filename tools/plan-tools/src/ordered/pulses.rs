@@ -18,7 +18,7 @@ enum Elements {
     Vector,
     /// A reduce-scatter: a part consists of elements of every block.
     Blocks(Extents),
-    /// The call cannot be cut. It has no elements, or their position decides their path and so their bits.
+    /// The call cannot be cut: there are no elements, or the position of an element decides its path and so its bits.
     Whole,
 }
 
@@ -57,8 +57,9 @@ impl LoweredCall {
     }
 }
 
-/// Lowers a call by `choice`: to pulses of equal length, as few as doubling finds, else from point to point. Pulses are
-/// preferred, because a message that has room needs no packet before it.
+/// Lowers a call by `choice` to pulses of equal length. The number of pulses doubles until the pulses fit. If no number
+/// fits, the call goes from point to point. Pulses are preferred, because a message that has room needs no packet from
+/// its receiver first.
 pub fn lower(
     choice: Choice,
     arguments: &Arguments<'_>,
@@ -160,8 +161,9 @@ fn one(
     }
 }
 
-/// Moves the result to the intermediate results if the program sends parts of it. NICs pass on combined results without
-/// the way over memory, which broadcasts take (TH Sec. 2.2). Memory gets each part once it is sent, the rest last.
+/// Moves the result to the intermediate results if the program sends parts of the result. NICs then pass on combined
+/// results without the way through memory, which broadcasts take (TH Sec. 2.2). Each part is copied to memory once it
+/// is sent; parts that are never sent are copied last.
 fn kept_in_nic(program: Program) -> Program {
     let of_result = |span: Option<Span>| span.filter(|span| span.buffer == Buffer::Output);
     if program.input_bytes == 0 || !program.steps.iter().any(|step| of_result(step.op.reads()).is_some()) {

@@ -1,4 +1,4 @@
-//! The whereabouts of bytes of a plan's buffers that have arrived but are not in their final place yet.
+//! The places of bytes of a plan's buffers that have arrived but are not in their final place yet.
 //!
 //! Invariant: inserted spans do not overlap.
 
@@ -17,7 +17,7 @@ pub(super) enum ArrivalPlace {
 
 #[derive(Debug, Default, Clone)]
 pub(super) struct ArrivedSpans {
-    /// By buffer and start of a span: its end, and its whereabouts.
+    /// By buffer and start of a span: the span's end, and the place of its bytes.
     spans: [BTreeMap<u64, (u64, ArrivalPlace)>; 3],
 }
 

@@ -1,7 +1,7 @@
 //! Templates that a communicator keeps, and calls that fill them in (CD-3).
 //!
 //! Invariants: calls of one kind share their queue pairs, whatever their sizes. The number of preposted receives is
-//! decided when a queue pair is made. All ranks make the same calls in one order, so all decide alike.
+//! fixed when a queue pair is created. All ranks make the same calls in one order, so all ranks fix the same number.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ type Templates = Arc<[Arc<ListTemplate>]>;
 enum TemplateSize {
     /// Blocks of 1 byte, which stand for blocks of any size.
     Unit,
-    /// This call alone: bytes, bytes of an element, and uneven blocks.
+    /// This call alone. The fields are the bytes, the bytes of an element, and uneven blocks.
     Exact(u64, u64, Option<Extents>),
 }
 
@@ -48,7 +48,7 @@ pub struct LoweredLists {
     pub operation: u16,
     /// Templates, by rank.
     pub templates: Arc<[Arc<ListTemplate>]>,
-    /// Bytes for each byte of the templates.
+    /// Bytes of the call for each byte of the templates.
     pub unit: u64,
 }
 
@@ -107,7 +107,7 @@ impl<'a> Communicator<'a> {
         self.built
     }
 
-    /// Lowers a call, from kept templates if there are any.
+    /// Lowers a call, from kept templates if there are any for it.
     pub fn call(&mut self, choice: Choice, arguments: &Arguments<'_>) -> Result<LoweredLists, TriggeredLowerError> {
         let arguments = Arguments { topology: self.topology, ..*arguments };
         let TriggeredSettings { eager_bytes, buffer_bytes, readiness, .. } = self.settings;
@@ -140,7 +140,7 @@ impl<'a> Communicator<'a> {
         leaders.and_then(|leaders| Some(most()?.div_ceil(leaders.into()))).unwrap_or(1)
     }
 
-    /// The index of the operation of this kind of call; adds the operation if it is new.
+    /// The index of the operation for this kind of call; adds the operation if there is none.
     fn operation(&mut self, choice: Choice, arguments: &Arguments<'_>) -> usize {
         let Arguments { root, exclusive, in_place, .. } = *arguments;
         let same = |other: &CachedOperation| {
@@ -177,13 +177,14 @@ impl<'a> Communicator<'a> {
         for (rank, known) in (0..ranks).map(Rank).zip(&mut operation.preposts) {
             let fresh = lowering.connections(rank, buffer);
             for one in &fresh {
-                // A long message that waits for its receiver does not determine the buffers for eager ones.
+                // A long message waits for its receiver, so its size does not determine the number of eager buffers.
                 let buffers = if eager || size == TemplateSize::Unit { one.buffers } else { one.buffers.min(1) };
                 known.entry(one.connection).or_insert(Prepost { buffers, ..*one });
             }
             wanted.push(fresh);
         }
-        // The preposted buffers may be too few for this call; then its messages wait for receivers and need none.
+        // The preposted buffers may be too few for this call. Then the call's messages wait for receivers and need no
+        // buffers.
         let fits = |(wanted, known): (&Vec<Prepost>, &BTreeMap<PeerConnection, Prepost>)| {
             wanted.iter().all(|one| one.buffers <= known[&one.connection].buffers)
         };

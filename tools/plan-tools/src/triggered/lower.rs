@@ -123,7 +123,7 @@ impl<'a> Lowering<'a> {
         }
         writer.round = self.rounds;
         writer.all_sent();
-        // Flags come first, because siblings need not wait until this rank has copied landed data to its memory.
+        // Flags come first, because siblings need not wait until this rank has copied landed data to its own memory.
         let landed = phases.landings.iter().map(|(receive, left)| (left, writer.span(*receive)));
         let raises = landed.clone().map(|(left, _)| HostStep::Raise { flag: left.flag });
         let own = landed.map(|(left, span)| (TemplatePlace::Shared { offset: left.offset, len: span.len }, span));
@@ -162,10 +162,10 @@ struct ListWriter<'a> {
     tasks: Vec<WorkRequest>,
     /// The current round.
     round: u32,
-    /// Copies of the host from eager buffers at the end.
+    /// Copies from eager buffers, which the host makes after the list.
     parts: Vec<(TemplatePlace, TemplatePlace)>,
     arrivals: ArrivedSpans,
-    /// By eager buffer so far, its queue pair.
+    /// The queue pair of each eager buffer used so far.
     slots: Vec<QueuePairId>,
     /// By queue pair, the numbers of messages that were sent and that were waited for.
     sent: BTreeMap<QueuePairId, (u32, u32)>,
@@ -235,7 +235,7 @@ impl ListWriter<'_> {
         Ok(())
     }
 
-    /// Posts buffers for the same message of the next call; returns the completions to wait for.
+    /// Posts buffers that receive the same message of the next call. Returns the completions to wait for in this call.
     fn receive_eager(&mut self, message: &RoundMessage, size: u64) -> Result<(QueuePairId, u32), TriggeredLowerError> {
         let span = self.span(message.receive);
         let on = self.on(message, Purpose::Eager);

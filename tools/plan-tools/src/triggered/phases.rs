@@ -1,16 +1,16 @@
 //! Work of the host of each rank before and after the list: copies, reductions, and data for ranks of its own host (CD
 //! Sec. IV-B).
 //!
-//! | a step of the plan | it waits for the network | the network waits for it | is done |
+//! | step of the plan | waits for the network | the network waits for the step | is done |
 //! |---|---|---|---|
 //! | copy, reduction, message within a host | no | yes or no | before the list |
-//! | as above | yes | no | after the list |
-//! | as above | yes | yes | never: the plan is rejected |
+//! | copy, reduction, message within a host | yes | no | after the list |
+//! | copy, reduction, message within a host | yes | yes | never: the plan is rejected |
 //!
 //! A message within a host becomes a part of the shared region and a flag. Its sender copies into the region and raises
-//! the flag; its receiver awaits the flag and copies from there. A message to several ranks of the host lies there
-//! once. Data that a rank only passes on to the network leaves from the region. Data that it passes on from the network
-//! arrives in the region, so that no sibling waits for a copy (the region is registered with the NIC).
+//! the flag; its receiver awaits the flag and copies from the region. A message to several ranks of the host lies in
+//! the region once. Data that a rank only passes on to the network leaves from the region. Data from the network that a
+//! rank passes on arrives in the region, so that no sibling waits for a copy. (The region is registered with the NIC.)
 //!
 //! Invariant: all ranks go through their steps in one order of all events of the plan, so no circle of ranks waits for
 //! each other's flags.
@@ -35,7 +35,7 @@ pub(super) struct Phases {
     /// By receive from the network: the part of the region for its message, and the flag of its arrival.
     pub(super) landings: BTreeMap<OpId, SharedPart>,
     pub(super) sharing: HostSharing,
-    /// By step, whether it waits for nothing from the network.
+    /// By step, whether the step waits for nothing from the network.
     pub(super) present: Vec<bool>,
 }
 
@@ -94,7 +94,7 @@ impl NetworkOrder {
     }
 }
 
-/// The flag of a message within a host, and its place in the region.
+/// The flag of a message within a host, and the message's place in the region.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct SharedPart {
     pub(super) flag: u32,
@@ -118,7 +118,7 @@ struct PhaseWriter<'a> {
     topology: &'a Topology,
     phases: Vec<Phases>,
     regions: Vec<HostRegion>,
-    /// By send within a host.
+    /// By send within a host, the part of the region for the message.
     part: BTreeMap<StepNode, SharedPart>,
 }
 
@@ -187,7 +187,7 @@ impl PhaseWriter<'_> {
         if after { &mut phases.after } else { &mut phases.before }.push(step);
     }
 
-    /// Copies a span into the region, unless it lies there already or its message lands there.
+    /// Copies a span into the region, unless the region holds it already or its message lands there.
     fn share(&mut self, (rank, span, follows): SharedContent, after: bool) -> SharedPart {
         let region = &mut self.regions[self.topology.host_of(rank) as usize];
         let key = (rank, span.buffer as u8, span.offset, span.len, follows.clone());
@@ -201,7 +201,7 @@ impl PhaseWriter<'_> {
             self.phases[rank.0 as usize].landings.insert(receive, part);
             return part;
         }
-        // After the list everything is in its place.
+        // After the list, all data are in their final places.
         let pieces = match after {
             true => vec![TemplatePlace::Memory(span)],
             false => self.phases[rank.0 as usize].arrivals.pieces(span),
@@ -227,7 +227,8 @@ impl PhaseWriter<'_> {
         }
     }
 
-    /// Copies a message from the region to its span. The copy is deferred if until then only messages read the span.
+    /// Copies a message from the region to its span. Before the list, the copy is deferred if only messages use the
+    /// span.
     fn take(&mut self, rank: Rank, span: Span, SharedPart { flag, offset }: SharedPart, after: bool) {
         self.push(rank, after, HostStep::Await { flag });
         if span.is_empty() {

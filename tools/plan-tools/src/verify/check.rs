@@ -1,4 +1,4 @@
-//! Checks of each program alone: it is well formed and names nothing outside its rank's reach.
+//! Checks of each program alone: the program is well formed and names nothing outside its rank's reach.
 //!
 //! After these checks, every rank, dependency and span of the group's programs is in range.
 

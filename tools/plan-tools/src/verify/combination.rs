@@ -84,7 +84,7 @@ pub(super) fn outcomes(
         match &last {
             Some((same, runs)) if *same == contract.after => {
                 if let Some(at) = runs.iter().zip(&found).position(|(a, b)| a != b) {
-                    // In data that only moves, a difference is an error by itself.
+                    // If a collective only moves data, a difference is an error by itself.
                     if contract.element_bytes.is_none() {
                         contributions(rank, values, memories.len() as u32, &contract, &found)?;
                     }
@@ -119,7 +119,7 @@ fn outcome(rank: Rank, memory: &SymbolicMemory, contract: &Contract) -> Result<V
         output.erase(range);
         found.extend(runs);
     }
-    // In place, the rank's own contribution lies behind the output.
+    // In a call in place, the memory behind the output may hold more of the rank's own contribution.
     output.erase(contract.output_bytes..u64::MAX);
     output.first().map_or(Ok(found), |offset| Err(VerifyError::Stray { rank, offset }))
 }

@@ -9,7 +9,8 @@
 //! | start of a send -> completion of its receive | data cannot arrive before it is sent |
 //! | start of a receive -> completion of its send | only if the transport makes a send wait for its receive |
 //!
-//! The last edge counts for deadlock, which must not depend on the transport, and never as an order of accesses.
+//! The last edge counts for deadlock alone, because deadlock must not depend on the transport. This edge never
+//! orders accesses.
 //! Invariant: the graph is built from well-formed programs (see `check`), so every index here is in range.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -183,8 +184,8 @@ impl<'a> StepGraph<'a> {
     /// The index of the first unordered pair: on some transport, neither node is complete before the other touches
     /// memory.
     ///
-    /// Most pairs are ordered by steps of their own rank. The others are followed through the events, in batches of as
-    /// many first nodes as a [`NodeSet`] has bits.
+    /// Most pairs are ordered by steps of their own rank. The other pairs are followed through the events in batches. A
+    /// batch has at most as many first nodes as a [`NodeSet`] has bits.
     pub(super) fn unordered(&self, pairs: &[(StepNode, StepNode)]) -> Option<usize> {
         let mut touched = Vec::new();
         // By node, the index of the last pair for which the node was seen.
@@ -259,7 +260,8 @@ impl<'a> StepGraph<'a> {
     /// Visits steps that are complete before `node` touches memory, nearest first. The walk continues beyond the steps
     /// for which `beyond` returns true.
     pub(super) fn walk_back(&self, node: StepNode, mut beyond: impl FnMut(StepNode) -> bool) {
-        // Steps that start, at the latest, when `node` touches memory. A receive does so when its message is sent.
+        // Steps that start, at the latest, when `node` touches memory. A receive touches memory when its message is
+        // sent.
         let mut started = vec![node];
         let mut seen_started = HashSet::from([node]);
         let mut seen_complete = HashSet::new();
@@ -274,7 +276,7 @@ impl<'a> StepGraph<'a> {
         }
     }
 
-    /// Matches the ends of each message, and each multicast, which has no index, with its receives.
+    /// Matches each send with its receive, and each multicast, which has no index, with its receives.
     fn match_messages(&mut self) -> Result<(), VerifyError> {
         let (mut sends, mut receives) = (BTreeMap::new(), BTreeMap::new());
         for (rank, id, node) in self.steps() {

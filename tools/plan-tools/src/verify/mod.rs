@@ -8,8 +8,8 @@
 //! - messages have unique names and equal lengths on both ends; a multicast is received by all other ranks;
 //! - receives of message data wait for nothing (MC-4), and no more roots multicast at once than `chains` allows (MC-8).
 //!
-//! Unordered operations never conflict, so the outcome does not depend on the order of execution, and executing one
-//! order proves them all. Bytes are tracked as ranges with provenance; cost grows with steps and ranges, not with
+//! Unordered operations never conflict, so the outcome does not depend on the order of execution. Therefore executing
+//! one order proves all orders. Bytes are tracked as ranges with provenance; cost grows with steps and ranges, not with
 //! bytes. The verifier needs the programs of the whole group, so it is for tests and tools, not for the path of a call.
 //!
 //! The completion of a rank's own send decides when the rank may reuse the sent memory. Arrival at the receiver is not
@@ -43,8 +43,8 @@ pub struct ContributionSpan {
 
 /// The demands and promises of a collective for one rank.
 ///
-/// Ranks that are promised the same combinations are also promised the same bits: operands meet in the same pairs on
-/// all of them.
+/// If several ranks are promised the same combinations, they are also promised the same bits. Therefore all these ranks
+/// must combine the same pairs of operands.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Contract {
     /// Bytes of an element of a reduction, which no step may cut; `None` if data only moves.
@@ -102,7 +102,7 @@ pub(crate) fn well_formed(programs: &[Program]) -> Result<(), VerifyError> {
 enum BufferLayout {
     /// Separate memory for each.
     Apart,
-    /// Byte `i` of one is byte `i` of the other, as in a call in place.
+    /// Byte `i` of `Input` is byte `i` of `Output`, as in a call in place.
     Same,
 }
 
@@ -162,7 +162,8 @@ fn accesses(graph: &StepGraph<'_>, program: &Program, buffer: Buffer, layout: Bu
     accesses
 }
 
-/// Calls `with` for every two accesses that share bytes and of which one writes, with the start and end of those bytes.
+/// Calls `with` for every two accesses that share bytes if one of them writes. `with` also receives the start and end
+/// of the shared bytes.
 fn sharing(accesses: Vec<BufferAccess>, mut with: impl FnMut(BufferAccess, BufferAccess, u64, u64)) {
     let (mut reads, mut writes): (Vec<BufferAccess>, Vec<BufferAccess>) = (Vec::new(), Vec::new());
     for access in accesses {
@@ -176,11 +177,11 @@ fn sharing(accesses: Vec<BufferAccess>, mut with: impl FnMut(BufferAccess, Buffe
     }
 }
 
-/// Proves that at most `chains` roots multicast at once (MC-8). It divides the multicasts into that many chains; in
+/// Proves that at most `chains` roots multicast at once (MC-8), by dividing the multicasts into that many chains. In
 /// each chain, one multicast is complete before the next starts.
 ///
-/// Each multicast continues the chain of a multicast directly before it that no other continues yet. This never accepts
-/// too many roots; it could reject an order that is not made of chains.
+/// A multicast continues the chain of a multicast directly before it, unless another multicast continues that chain
+/// already. The proof never accepts too many roots. It may reject an order that does not consist of chains.
 fn roots_at_once(graph: &StepGraph<'_>, programs: &[Program]) -> Result<(), VerifyError> {
     let is_multicast = |node: StepNode| matches!(graph.op(node), Op::Multicast { .. });
     let mut continued = HashSet::new();

@@ -194,7 +194,7 @@ fn allgathers_cost_what_they_say() {
     ] {
         assert_eq!(rounds(&programs(Collective::Allgather, algorithm, &Topology::flat(ranks))), most, "{algorithm}");
     }
-    // Bruck has seven partners on each side, and both sides share the partner half way round.
+    // Bruck has seven partners to send to and seven to receive from; the partner half way round is both.
     for (algorithm, most) in [("standard-exchange", 7), ("ring", 2), ("bruck", 13)] {
         let flat = Topology::flat(128);
         let one = program(choice(Collective::Allgather, algorithm), &Arguments::of(&flat, 8), Rank(5)).unwrap();
@@ -225,7 +225,7 @@ fn broadcasts_cost_what_they_say() {
     assert!(most("scatter-allgather") < 2 * BYTES);
 }
 
-/// Programs of the largest group: steps grow with the ranks, or with their logarithm, for any count.
+/// Programs of the largest group: steps grow with the number of ranks, or with its logarithm, for any count.
 #[test]
 fn programs_stay_small() {
     let flat = Topology::flat(MAX_RANKS);

@@ -139,7 +139,7 @@ fn every_layout_of_every_group_up_to_64_is_right() {
         for (topology, choice) in
             layouts(ranks).iter().flat_map(|t| by_hosts(collective).into_iter().map(move |c| (t, c)))
         {
-            // Allgather has many such algorithms, so most are tested with one number of leaders only.
+            // Allgather has many algorithms by hosts, so most of them are tested with one number of leaders only.
             let few = choice.all_leaders_meet() || collective != Collective::Allgather;
             if choice.leaders().is_some_and(|leaders| !few && leaders != 1 + ranks % 3) {
                 continue;
@@ -370,7 +370,7 @@ fn too_many_roots_at_once_are_refused() {
     assert!(matches!(verdict, Err(VerifyError::Roots { chains: 2, .. })), "{verdict:?}");
 }
 
-/// By rank, the ranks whose calls it knows of at the end. Messages pass knowledge on until nothing changes.
+/// By rank, the ranks whose calls this rank knows of at the end. Messages pass knowledge on until nothing changes.
 fn known_at_the_end(programs: &[Program]) -> Vec<Vec<bool>> {
     let ranks = programs.len();
     // By rank and step, the ranks whose calls are known when the step is complete.

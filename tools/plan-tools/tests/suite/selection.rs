@@ -9,7 +9,7 @@ use crate::support::{choice, group};
 /// The largest factor between closed form and simulation, in either direction.
 const FACTOR: u128 = 2;
 
-/// Algorithms that only people choose.
+/// Algorithms that the model never chooses: people choose them by name.
 const BY_NAME: [&str; 2] = ["pairwise", "scatter-destination"];
 
 fn clusters() -> [Cost; 3] {

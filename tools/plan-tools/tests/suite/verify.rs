@@ -105,7 +105,7 @@ fn circle_of_signals_is_a_deadlock() {
     assert_ne!((at.rank, at.step), (other.rank, other.step));
 }
 
-/// Both ranks send first and receive then, which works only on a transport that buffers.
+/// Both ranks send first and receive afterwards, which works only on a transport that buffers.
 #[test]
 fn sends_that_wait_for_late_receives_are_a_deadlock() {
     let programs = pair(|builder, _, other| {

@@ -91,7 +91,7 @@ fn collected(ranks: u32, sources: &'static [u32]) -> Vec<Program> {
     })
 }
 
-/// The root is promised `count` ranks; the others are promised nothing of their output.
+/// A combination of `count` ranks is promised to the root; nothing in the output is promised to other ranks.
 fn rooted(count: u32) -> impl Fn(Rank) -> Contract {
     move |rank| {
         let promised = all(count);

@@ -1,8 +1,8 @@
 //! An attacker who receives multicast and sends an altered datagram before the receiver has the original.
 //!
-//! The attacker knows no key, but has captured datagrams. A datagram of an instance 65,536 calls away, or of another
-//! group with the same handle, carries the key of its time. One kind of forgery alters the source address alone.
-//! Receivers must reject every altered datagram; an accepted one shows as wrong bytes.
+//! The attacker knows no key, but has captured datagrams. A captured datagram of an instance 65,536 calls away, or of
+//! another group with the same handle, is authentic for that instance or group. One kind of forgery alters the source
+//! address alone. Receivers must reject every altered datagram; an accepted one shows as wrong bytes.
 
 use std::rc::Rc;
 

@@ -48,7 +48,8 @@ impl<P: std::fmt::Debug> Cluster<P> {
             let wire_bytes = payload + u64::from(count) * overhead;
             let link = self.network.uplink(host);
             if batch.reach == Reach::Host {
-                // Batches within the machine keep to the rate of the link, too, because that is the machine's pace.
+                // Batches within the machine keep to the rate of the link, too, because the link's rate is the pace of
+                // the machine.
                 let end = done + link.duration(wire_bytes);
                 let ready = end + self.plan.latency;
                 let starts = ClusterEvent::TrainStarts { host, batch: Box::new(batch), first, count, ready };

@@ -147,7 +147,8 @@ pub fn call_of(choice: Choice, ranks: u32, bytes: u64) -> NicCall {
     NicCall { root: Rank(ranks / 2), ..NicCall::new(choice, bytes, combines.then_some(sum)) }
 }
 
-/// Carries out every algorithm of every collective that `engine` accepts, with ranks on these hosts. Returns how many.
+/// Carries out every algorithm of every collective that `engine` accepts, with ranks on these hosts. Returns the number
+/// of algorithms carried out.
 pub fn conformance(engine: EngineKind, hosts: &[u32], bytes: u64) -> Result<usize, String> {
     let mut carried_out = 0;
     for choice in Collective::ALL.into_iter().flat_map(Collective::algorithms) {

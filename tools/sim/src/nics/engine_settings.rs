@@ -53,7 +53,7 @@ pub trait EngineSettings: Copy + Debug {
         members: &[(NodeId, Port)],
     ) -> Result<(), <Self::Engine as NicEngine>::Error>;
 
-    /// The job's failure, if that is the reason for the refusal.
+    /// The failure of the job, if the failure is the reason for the refusal.
     fn failure(refusal: &<Self::Engine as NicEngine>::Error) -> Option<JobFailure>;
 
     /// Whether nothing is in flight, and calls have given everything back.

@@ -17,7 +17,7 @@ pub(super) struct TimedPacket<P> {
     pub(super) over_bus: bool,
     /// The cause for which the sending NIC waited.
     pub(super) cause: Option<WaitCause>,
-    /// The row that was busy with sending it, and since when.
+    /// The row that was busy with sending the packet, and the start of that work.
     pub(super) sent: Option<(TraceRow, f64)>,
 }
 
@@ -26,7 +26,7 @@ pub(super) enum NicEvent<P> {
     Call(usize, usize),
     /// The NIC has a packet to send.
     Depart(TimedPacket<P>),
-    /// The first byte is at the end of the last link; the last byte comes so many nanoseconds later.
+    /// The first byte is at the end of the last link; the last byte comes the given number of nanoseconds later.
     Near(TimedPacket<P>, f64),
     /// The whole packet is at the NIC.
     Receive(TimedPacket<P>),
@@ -37,7 +37,7 @@ pub(super) enum NicEvent<P> {
     End(usize, usize),
 }
 
-/// Events by time and number. Times are not negative, so their bits are in the same order.
+/// Events by time and number. Times are not negative, so the bits of times have the order of the times.
 pub(super) struct NicEventQueue<P> {
     coming: BTreeMap<(u64, u64), NicEvent<P>>,
     pushed: u64,

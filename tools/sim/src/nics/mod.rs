@@ -2,9 +2,9 @@
 //!
 //! A [`NicPlan`] describes jobs, the places of their ranks, and their calls. [`PreparedPlan::play`] carries the plan
 //! out on the [engines](EngineSettings) of `outboard_nic` with real bytes, and a seed chooses every event. Every call
-//! ends with the bits of its plan, or with an error that names the dead; everything that the engine had taken returns.
-//! [`PreparedPlan::exhaust`] does so in every order of events. Costs only delay, so a run with costs has one of these
-//! orders.
+//! ends with the bits of its plan, or with an error that names the dead node. An engine gives back everything that a
+//! call has taken. [`PreparedPlan::exhaust`] plays every order of events. Costs only delay events, so a run with costs
+//! has one of these orders.
 //!
 //! Invariants: a run is a function of plan and choices. Never does IO.
 
@@ -126,7 +126,7 @@ pub enum NicViolation {
     Kept { node: u32 },
 }
 
-/// Chooses one of so many events.
+/// Chooses one of the given number of events.
 type Chooser<'a> = dyn FnMut(usize) -> usize + 'a;
 
 /// A plan that is ready to be played again and again.
@@ -146,7 +146,7 @@ struct PreparedJob<P> {
 
 #[derive(Debug)]
 struct PreparedCall<P> {
-    /// By rank.
+    /// Posts by rank.
     posts: Vec<P>,
     /// By rank, where input, output and scratch lie in the memory of its process, and the final contents of input and
     /// output. Both contents are empty if nothing is judged.
@@ -224,7 +224,7 @@ impl<'a, S: EngineSettings> PreparedPlan<'a, S> {
         Ok(PreparedPlan { plan, jobs, loss: 0 })
     }
 
-    /// Makes the network lose, of a thousand multicast packets, so many on their way to each node.
+    /// Makes the network lose `thousandths` in a thousand multicast packets on their way to each node.
     pub fn losing(self, thousandths: usize) -> Self {
         PreparedPlan { loss: thousandths, ..self }
     }
@@ -234,7 +234,7 @@ impl<'a, S: EngineSettings> PreparedPlan<'a, S> {
         self.watch(seed, |_, _| ())
     }
 
-    /// Like `play`; in the end, `watch` receives the engines of all living nodes.
+    /// Like [`Self::play`]; in the end, `watch` receives the engines of all living nodes.
     pub fn watch(&self, seed: u64, watch: impl FnMut(NodeId, &S::Engine)) -> Result<NicOutcome, NicViolation> {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         // About every fourth rank is late: it calls when nothing else can happen.
@@ -272,7 +272,7 @@ fn refused(refusal: impl std::fmt::Display) -> NicViolation {
     NicViolation::Refused { why: refusal.to_string() }
 }
 
-/// Lowers the calls of a job, lays out the memory of its processes, and determines its final contents.
+/// Lowers the calls of a job, lays out the memory of its processes, and determines the final contents of that memory.
 fn prepare<S: EngineSettings>(
     number: u8,
     job: &JobPlan,

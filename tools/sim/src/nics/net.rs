@@ -20,11 +20,11 @@ struct PacketInFlight<P> {
 /// A call that has ended, with its node and port.
 pub(super) type CompletedCall = (NodeId, Port, JobCompletion);
 
-/// Packets between two nodes with one number, which keep their order.
+/// A flow: packets between two nodes with one number, which keep their order.
 type FlowKey = (NodeId, NodeId, u64);
 
 pub(super) struct NicNetwork<E: NicEngine> {
-    /// By node; `None` for dead nodes.
+    /// Engines by node; `None` for dead nodes.
     engines: Vec<Option<E>>,
     memory: NicMemory,
     /// Packets on their way, only the first of each flow.
@@ -72,7 +72,7 @@ impl<E: NicEngine> NicNetwork<E> {
         self.delivered
     }
 
-    /// Calls that have ended since the last time.
+    /// Calls that have ended since the last call of this function.
     pub(super) fn ended(&mut self) -> Vec<CompletedCall> {
         std::mem::take(&mut self.ended)
     }
@@ -168,7 +168,7 @@ impl<E: NicEngine> NicNetwork<E> {
         }
     }
 
-    /// A packet leaves, unless its receiver is dead. It waits behind earlier packets of its flow.
+    /// A packet leaves, unless its receiver is dead. The packet waits behind earlier packets of its flow.
     fn fly(&mut self, in_flight: PacketInFlight<E::Packet>) {
         if self.engines[in_flight.to.0 as usize].is_none() {
             return;

@@ -71,7 +71,7 @@ pub(super) fn outputs(
     memory.into_iter().map(|RankBuffers([_, output, _])| output).collect()
 }
 
-/// The index of multicast messages, which have none: a rank multicasts once.
+/// The index of multicast messages. A rank multicasts once, so these messages need no index of their own.
 const MULTICAST: u32 = u32::MAX;
 
 /// Carries out a step, unless it waits for its message.

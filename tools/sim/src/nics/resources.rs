@@ -1,7 +1,7 @@
 //! The parts of machines. Each part does one thing at a time, in the order of the requests.
 //!
-//! Nodes may share a machine: in a flat communicator the plan knows of no hosts, but ranks of a host share its NIC,
-//! bus, link and memory. Each process has a processor of its own. Times are in nanoseconds.
+//! Nodes may share a machine. In a flat communicator the plan knows of no hosts, but ranks of a host share the host's
+//! NIC, bus, link and memory. Each process has a processor of its own. Times are in nanoseconds.
 
 use std::collections::BTreeMap;
 
@@ -45,7 +45,8 @@ impl MachineResources {
     }
 }
 
-/// Places written by processors of a node, each with the time at which it is complete, and with the processor's port.
+/// Places written by processors of a node. Each place has the time at which it is complete, and the port of the
+/// processor.
 #[derive(Debug, Default)]
 pub(super) struct PendingWrites(Vec<(MemorySegment, f64, Port)>);
 
@@ -54,7 +55,8 @@ impl PendingWrites {
         self.0.push((place, at, by));
     }
 
-    /// When all of these places are complete, and who wrote the last of them if that is later than `at`.
+    /// When all of these places are complete. Also returns the port that wrote the last place, if the place is complete
+    /// later than `at`.
     pub(super) fn since(&self, places: &[MemorySegment], at: f64) -> (f64, Option<Port>) {
         let meet = |a: &MemorySegment, b: &MemorySegment| {
             a.region == b.region && a.address < b.address + b.len && b.address < a.address + a.len
@@ -69,7 +71,7 @@ impl PendingWrites {
     }
 }
 
-/// The time in which a processor goes through memory, and the rate in GB/s.
+/// The time span in which a processor goes through memory, and the rate of the processor in GB/s.
 #[derive(Debug)]
 struct MemoryUse {
     from: f64,
@@ -91,8 +93,8 @@ impl Processors {
         self.parts.entry(process).or_default().take(at, long)
     }
 
-    /// A processor goes through `bytes` of memory. It is limited by its own rate, and by what earlier uses leave of the
-    /// memory's rate. Returns the start and the end.
+    /// A processor goes through `bytes` of memory. The limits are the processor's own rate, and the part of the
+    /// memory's rate that earlier uses leave. Returns the start and the end.
     pub(super) fn reach(&mut self, process: (NodeId, Port), at: f64, bytes: u64, [own, all]: [f64; 2]) -> (f64, f64) {
         let from = self.take(process, at, 0.0).0;
         let mut now = from;

@@ -15,7 +15,7 @@ use crate::report::RunFailure;
 use crate::scenario::{CallPlan, Scenario};
 use crate::store::StoreKind;
 
-/// A late rank's delay; by then other ranks have done all that they can.
+/// Delay of a late rank, after which other ranks have done all that they can.
 const LATE: Duration = Duration::from_millis(2);
 
 /// Plays `call`, the first of a group with ranks on these hosts, on service processes. Returns whether all ranks that

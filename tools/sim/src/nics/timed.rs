@@ -9,9 +9,9 @@
 //! | a packet arrives | the link, the NIC, the bus if it goes to memory |
 //! | a process notices an arrival | its processor: the cost of noticing |
 //!
-//! Engines run ahead of the clock by the duration of their orders; their sends and ends wait for those orders.
-//! Invariants: costs only delay, so the bytes result from some order of events. Packets of a flow arrive in order. A
-//! run is a function of plan and clock. Never does IO.
+//! Engines run ahead of the clock by the duration of their orders. The sends and ends that an engine reports wait until
+//! its orders are done. Invariants: costs only delay, so the bytes result from some order of events. Packets of a flow
+//! arrive in order. A run is a function of plan and clock. Never does IO.
 
 use std::borrow::Borrow;
 use std::collections::HashMap;
@@ -40,7 +40,7 @@ pub struct TimingModel<C> {
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct Timing {
-    /// By job and rank, nanoseconds from the start of the last call to its end. All ranks start it together.
+    /// By job and rank, nanoseconds from the start of the last call to its end. All ranks start the last call together.
     pub calls: Vec<Vec<f64>>,
     /// By node, the bytes of the NIC's own memory in which packets have lain; no byte counts twice.
     pub used: Vec<u64>,
@@ -67,7 +67,7 @@ impl<S: EngineSettings> PreparedPlan<'_, S> {
         self.time_and_watch(clock, |_, _| ())
     }
 
-    /// Like `time`; in the end, `watch` receives the engines of all nodes.
+    /// Like [`Self::time`]; in the end, `watch` receives the engines of all nodes.
     pub fn time_and_watch<C: EngineCosts<S::Engine>>(
         &self,
         clock: &TimingModel<C>,
@@ -79,7 +79,7 @@ impl<S: EngineSettings> PreparedPlan<'_, S> {
         Ok(timing)
     }
 
-    /// Like `time`, with a trace of what every row did.
+    /// Like [`Self::time`], with a trace of the work of every row.
     pub fn time_and_trace<C: EngineCosts<S::Engine>>(
         &self,
         clock: &TimingModel<C>,
@@ -104,7 +104,8 @@ struct TimedRun<'a, S: EngineSettings, C> {
     machines: Vec<MachineResources>,
     written: Vec<PendingWrites>,
     events: NicEventQueue<<S::Engine as NicEngine>::Packet>,
-    /// By flow, when its last packet was handed to the NIC, left, came, and arrived.
+    /// By flow, the times at which its last packet was handed to the sending NIC, left, reached the receiving NIC, and
+    /// arrived.
     flows: HashMap<(NodeId, NodeId, u64), [f64; 4]>,
     /// By node, the time of its timeout among the events.
     timeouts: Vec<Option<u64>>,
@@ -114,7 +115,7 @@ struct TimedRun<'a, S: EngineSettings, C> {
     progress: Vec<Vec<TimedProgress>>,
     calls: Vec<Vec<f64>>,
     packets: u64,
-    /// By node, the latest post or packet, which counts as the cause of what time alone brings about.
+    /// By node, the latest post or packet. It counts as the cause of everything that happens by timeout alone.
     causes: Vec<Option<WaitCause>>,
     trace: Option<NicTrace>,
 }
@@ -216,7 +217,7 @@ impl<'a, S: EngineSettings, C: EngineCosts<S::Engine>> TimedRun<'a, S, C> {
         span
     }
 
-    /// All ranks of a job call. Each posts when its processor has spent the cost of posting.
+    /// Begins the call of a job on all its ranks. Each rank posts when its processor has spent the cost of posting.
     fn begin(&mut self, job: usize, now: f64, cause: Option<WaitCause>) {
         self.began[job] = now;
         let prepared = &self.prepared.jobs[job];
@@ -292,7 +293,7 @@ impl<'a, S: EngineSettings, C: EngineCosts<S::Engine>> TimedRun<'a, S, C> {
         self.come(start + long, flight);
     }
 
-    /// The last byte of a packet is at its NIC at this time.
+    /// The last byte of a packet is at the receiving NIC at this time.
     fn come(&mut self, at: f64, flight: TimedPacket<<S::Engine as NicEngine>::Packet>) {
         let at = self.in_order(2, at, &flight);
         self.events.push(at, NicEvent::Receive(flight));
@@ -386,7 +387,7 @@ impl<'a, S: EngineSettings, C: EngineCosts<S::Engine>> TimedRun<'a, S, C> {
         span.1
     }
 
-    /// When the data that this pass reads is there, and who brought it there.
+    /// When the data that this pass reads is there, and the cause that brought the data there.
     fn ready(&self, pass: &Pass, reads: &[MemorySegment]) -> (f64, Option<WaitCause>) {
         let node = pass.node;
         let (at, writer) = self.written[node.0 as usize].since(reads, pass.delivered.max(pass.lag));
@@ -400,7 +401,7 @@ impl<'a, S: EngineSettings, C: EngineCosts<S::Engine>> TimedRun<'a, S, C> {
         if let NicOrder::Deliver { to } = order {
             pass.placed |= matches!(to.region, AddressSpace::Host(_));
             if behind_bus(&to) {
-                // Earlier bytes have crossed the bus by then, if the bus was free.
+                // Earlier bytes of the packet have crossed the bus by then, if the bus was free.
                 let long = to.len as f64 / bus_rate;
                 let bus = (machine, Component::Bus(TransferDirection::In));
                 let (_, done) = self.take(bus, (pass.now - long, long), "write", None);
@@ -479,7 +480,7 @@ impl<'a, S: EngineSettings, C: EngineCosts<S::Engine>> TimedRun<'a, S, C> {
         Ok(())
     }
 
-    /// Checks that all calls have ended, and that engines have everything back.
+    /// Checks that all calls have ended, and that engines have all their resources back.
     fn judge(&self) -> Result<(), NicViolation> {
         for (job, (prepared, progress)) in self.prepared.jobs.iter().zip(&self.progress).enumerate() {
             let calls = prepared.calls.len();

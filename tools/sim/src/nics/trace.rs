@@ -17,7 +17,7 @@ pub enum TransferDirection {
     In,
 }
 
-/// A part of a machine beside its processors that does one thing at a time.
+/// A part of a machine that does one thing at a time. Processors are not among these parts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Component {
     /// A part of the NIC that sends and works on memory, by number.
@@ -33,15 +33,16 @@ pub enum Component {
 pub enum TraceRow {
     /// The process behind a port of a node.
     Process(NodeId, Port),
-    /// A part shared by the nodes of a machine, by the machine's number. A node with its own machine has the same
-    /// number.
+    /// A part shared by the nodes of a machine, by the machine's number. If a node does not share its machine, the
+    /// machine has the node's number.
     Shared(usize, Component),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct WaitCause {
     pub by: TraceRow,
-    /// For a packet: the row that was busy with sending it, and since when; `None` if that took no time.
+    /// For a packet: the row that was busy with sending the packet, and the start of that work; `None` if the work took
+    /// no time.
     pub sent: Option<(TraceRow, f64)>,
 }
 
@@ -78,7 +79,8 @@ pub struct NicTrace {
 }
 
 impl NicTrace {
-    /// Records that `row` does `work` in that time, and that it waited for `cause` in the free time before.
+    /// Records that `row` does `work` in this time span, and that it waited for `cause` in the free time before the
+    /// span.
     pub(super) fn note(
         &mut self,
         row: TraceRow,

@@ -107,7 +107,7 @@ impl ScenarioRun<'_> {
     }
 
     /// A rank's process ends: its service process sees the rank leave all groups that it has requested. A rank that has
-    /// not requested all its groups dies when it has.
+    /// not requested all its groups dies after its last request.
     pub(super) fn rank_dies(&mut self, now: Instant, rank: usize) -> Result<(), Violation> {
         if !std::mem::replace(&mut self.dying[rank], true) {
             self.cluster.dice.coverage.fault(FaultKind::RankDied, 1);
@@ -173,7 +173,7 @@ impl ScenarioRun<'_> {
         self.cluster.deliver_at(at, host, Input::PeerLost(peer));
     }
 
-    /// Whether a member will do nothing more, and nothing is owed to it.
+    /// Whether a member will do nothing more, and no end of a call is owed to the member.
     fn member_is_over(&self, group: usize, member: usize) -> bool {
         let host = self.scenario.host_of[self.scenario.groups[group].members[member]];
         let gone = self.progress[group][member] == ScriptProgress::Over || self.truth.gone.contains(&(group, member));

@@ -1,6 +1,6 @@
 //! The judgement of a sequence that has been played.
 //!
-//! Pure but for the delivery of pending events.
+//! Pure except for the delivery of pending events.
 
 use outboard_plan::Rank;
 use outboard_proto::{CallId, CollectiveError, InstanceId, TaggedCall};

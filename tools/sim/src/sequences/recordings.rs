@@ -1,4 +1,4 @@
-//! Recordings as a script writes them: most of them a rank could have recorded, some no rank could.
+//! Recordings as a script writes them. A rank could have recorded most of them; some no rank could have recorded.
 
 use std::sync::Arc;
 
@@ -49,7 +49,7 @@ pub(super) fn tag(input: &mut FuzzInput<'_>) -> u32 {
 }
 
 impl RecordingDraft {
-    /// Usually a rank of the group.
+    /// Draws a rank, usually of the group.
     fn rank(&mut self, input: &mut FuzzInput<'_>) -> Rank {
         match input.byte() {
             member @ 0..=0xfb => Rank(u32::from(member) % self.ranks),
@@ -61,7 +61,7 @@ impl RecordingDraft {
         }
     }
 
-    /// Usually a piece of the memory.
+    /// Draws a piece of memory, usually within the buffer.
     fn span(&mut self, input: &mut FuzzInput<'_>, most: u64) -> Span {
         if input.byte() >= 0xfc {
             self.sound = false;
@@ -77,7 +77,7 @@ impl RecordingDraft {
         Span::output(place % (self.bytes - len + 1), len)
     }
 
-    /// Usually two pieces of one length that do not overlap.
+    /// Draws two pieces of one length, which usually do not overlap.
     fn pair(&mut self, input: &mut FuzzInput<'_>, element: u64) -> [Span; 2] {
         let from = self.span(input, self.bytes / 2);
         if !self.sound {
@@ -154,7 +154,7 @@ pub(super) fn draw(input: &mut FuzzInput<'_>, rank: Rank, ranks: u32) -> DrawnRe
     }
     let RecordingDraft { member, mut reductions, mut sound, .. } = draft;
     let mut program = member.builder.build();
-    // Usually none of these changes is made.
+    // Usually none of the changes below is made.
     match input.byte() {
         0xf0 => program.rank = Rank(input.number32()),
         0xf1 => program.ranks = input.number32(),
@@ -198,7 +198,7 @@ impl SequencePlay {
         let member = &mut self.groups[group].members[rank];
         let right = match &result {
             Ok(()) => !member.left && number > member.last,
-            // Not every recording drawn as unsound is unsound; calls reveal the sound ones.
+            // Some recordings that were drawn as unsound are sound; calls reveal the sound ones.
             Err(RecordError::Step { .. } | RecordError::Whole(_)) => !sound,
             Err(RecordError::Limit { .. } | RecordError::Size { .. } | RecordError::Quota) => false,
             Err(RecordError::Group) => member.left,

@@ -1,8 +1,9 @@
 //! The outcome of a sequence of calls for any order of messages: the reference for the machines.
 //!
-//! Programs run as data flows: a step is done after the steps that it follows, and a message holds its span's bytes of
-//! that moment. Operations without an order leave each other's bytes alone, so there is one outcome. More calls may end
-//! than must: a send may end before it is received, or not. Pure; knows nothing of service processes.
+//! Programs run as data flows. A step is done after the steps that it follows. A message holds the bytes that its span
+//! has when the send is done. Operations without an order leave each other's bytes alone, so there is one outcome. More
+//! calls may end than must end: a send may end before its message is received, or only afterwards. Pure; knows nothing
+//! of service processes.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -85,7 +86,7 @@ struct CallState {
 
 #[derive(Debug, Default)]
 struct MatchQueues {
-    /// The messages, and the calls and steps that send them.
+    /// Each message, behind the call and the step that send it.
     messages: VecDeque<((usize, usize), Vec<u8>)>,
     receives: VecDeque<(usize, usize)>,
 }
@@ -229,7 +230,7 @@ impl DataFlow {
         self.ready_calls.push_back(at);
     }
 
-    /// Matches the first message and the first receive of a name, if both exist.
+    /// Matches the first message and the first receive of a key, if both exist.
     fn match_messages(&mut self, name: MessageKey) {
         let queues = self.matching.get_mut(&name).expect("somebody came");
         let (Some((sender, bytes)), Some(&(at, step))) = (queues.messages.front().cloned(), queues.receives.front())

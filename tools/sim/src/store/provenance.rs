@@ -17,7 +17,7 @@ pub(crate) struct ContributionId {
 impl ContributionId {
     const UNDEFINED: ContributionId = ContributionId { group: u32::MAX, instance: 0, rank: 0 };
 
-    /// Whether this stands for unwritten memory.
+    /// Whether this contribution stands for unwritten memory.
     pub(crate) fn is_undefined(self) -> bool {
         self == Self::UNDEFINED
     }
@@ -122,7 +122,7 @@ impl IntervalMap {
             && at + before.len == start
             && piece.continues(before)
         {
-            // Usually blocks grow.
+            // The usual case: a write extends the interval before it.
             before.len += piece.len;
             return;
         }

@@ -19,7 +19,7 @@ fn mc_r_multicast_sends_each_block_once_and_keeps_the_receive_links_full() {
 }
 
 /// SP-7, SP-8: four machines with two service processes each carry each block once over each link, at the pace of the
-/// links. Datagrams lost over a link are repaired over it about once.
+/// links. Datagrams lost on a link are sent about once more over that link.
 #[test]
 fn sp_8_siblings_share_the_links() {
     let (sps, ranks, machines, bytes) = (8u64, 16u64, 4u64, 1 << 19);
@@ -39,8 +39,8 @@ fn sp_8_siblings_share_the_links() {
     }
 }
 
-/// SP-6: the block of a late rank finds the links empty, and crosses each once. The blocks that the late rank missed
-/// are at its host.
+/// SP-6: the block of a late rank finds the links empty, and crosses each link once. The blocks that the late rank
+/// missed are at the late rank's host.
 #[test]
 fn sp_6_the_block_of_a_late_rank_has_the_links_for_itself() {
     let (bytes, late) = (1u64 << 20, Duration::from_millis(200));

@@ -1,5 +1,5 @@
-//! Allgatherv on the virtual network: the links stay full for any sizes, and service processes that do not know the
-//! sizes stand in as well (SP-6).
+//! Allgatherv on the virtual network: the links stay full for any sizes. Service processes that do not know the sizes
+//! stand in for late ranks, too (SP-6).
 
 use std::time::Duration;
 
@@ -10,11 +10,12 @@ use crate::{one_call, play};
 const LATE: Duration = Duration::from_millis(50);
 /// Bytes received from which the barrier is a small part of the time.
 const LONG: u64 = 1_000_000;
-/// Time relative to the fullest receive link's: headers take 5 %, the rest is the barrier and blocks that end apart.
+/// Time relative to the link time of the fullest receive link. Headers take 5 %. The barrier, and blocks that end at
+/// different times, take the rest.
 const MOST_TIME: f64 = 1.15;
-/// Half of the 80 draws: a quarter of all blocks is empty, so some draws are too short.
+/// More than half of the 80 draws must be long enough. A quarter of all blocks is empty, so some draws are too short.
 const LEAST_TRIED: usize = 40;
-/// At least so many of 120 runs of each kind: the late block is empty in a quarter of them.
+/// More than this many of 120 runs must end early, and as many late. In a quarter of the runs the late block is empty.
 const LEAST_SEEN: usize = 10;
 
 /// MC-8 for blocks of any size: the fullest receive link determines the time, not the slowest even share.

@@ -10,7 +10,7 @@ use rand_chacha::ChaCha8Rng;
 use crate::{last_end, one_call, play};
 
 const LATE: Duration = Duration::from_millis(50);
-/// At least so many of 240 ends of each kind: a quarter of them needs nothing of the late rank.
+/// More than this many of 240 ends must be early, and as many late. A quarter needs nothing of the late rank.
 const LEAST_SEEN: usize = 20;
 /// Time relative to the link time of the late rank's own blocks: announcements and requests precede these blocks.
 const MOST_TIMES_OF_LATE_BLOCKS: u32 = 2;
@@ -22,18 +22,18 @@ const MOST_FRAGMENTS: u64 = 2;
 const MOST_CONTROL: f64 = 1.5;
 /// Time relative to the link time of the payload: headers take 5 %, the first requests and the last pieces the rest.
 const MOST_TIME: f64 = 1.14;
-/// Time from the last call on, when ranks call apart: the bytes first requested from early ranks are not the bytes that
-/// the links need then.
+/// Time from the last call to the end, relative to the link time, if ranks call at different times. The first requests
+/// went to early ranks, and did not ask for the bytes that the links need after the last call.
 const MOST_TIME_APART: f64 = 1.25;
-/// Bound for calls apart with long blocks, which have time to even that out, and among many hosts.
+/// [`MOST_TIME_APART`] for long blocks, during which the links catch up, and for many hosts.
 const MOST_TIME_APART_LONG: f64 = 1.15;
-/// Bound for calls apart with blocks that a link carries in a few pieces.
+/// [`MOST_TIME_APART`] for blocks that a link carries in a few pieces.
 const MOST_TIME_APART_SHORT: f64 = 1.3;
-/// Bound for calls that are up to two milliseconds apart.
+/// [`MOST_TIME_APART`] for calls that are up to two milliseconds apart.
 const MOST_TIME_FAR_APART: f64 = 1.32;
-/// Bound for calls apart between two hosts, which wait for one whole piece after another on both links of a path.
+/// [`MOST_TIME_APART`] for two hosts, where a call waits for one whole piece after another on both links of a path.
 const MOST_TIME_OF_TWO: f64 = 1.35;
-/// The first of two equal calls in flight ends within this part of the time that both take.
+/// The first of two equal calls in flight ends within this fraction of the time that both take.
 const FIRST_OF_TWO: f64 = 0.8;
 
 /// Four ranks, of which the last is late.
@@ -48,8 +48,8 @@ fn limit(hosts: usize, bytes: u64, rate: u64) -> Duration {
     Duration::from_secs_f64((hosts as u64 - 1) as f64 * bytes as f64 * 8.0 / rate as f64)
 }
 
-/// Plays [`with_a_late_rank`]: members end before the late rank calls if they need nothing of it. Returns how many do,
-/// and how many do not.
+/// Plays [`with_a_late_rank`]: members end before the late rank calls if they need nothing of it. Returns the number of
+/// members that end early, and of members that end late.
 fn early_and_late(per_host: usize, pattern: Pattern, bytes: u64, seed: u64) -> [usize; 2] {
     let scenario = with_a_late_rank(per_host, pattern, bytes);
     let outcome = play(&scenario, seed);
@@ -63,8 +63,8 @@ fn early_and_late(per_host: usize, pattern: Pattern, bytes: u64, seed: u64) -> [
     seen
 }
 
-/// A rank that expects nothing from the late rank ends without it, though the late rank's own blocks wait for it. A
-/// rank that stays away holds up no source (SP-6).
+/// A rank that expects nothing from the late rank ends before the late rank calls, even if it has blocks for the late
+/// rank. A rank that stays away holds up no source (SP-6).
 #[test]
 fn sp_5_a_late_rank_holds_up_only_those_who_need_its_bytes() {
     let runs = (0..40).flat_map(|seed| [1, 2].map(|per_host| (seed, per_host)));
@@ -88,14 +88,15 @@ fn sp_5_only_the_root_of_a_gather_waits_and_only_the_root_of_a_scatter_is_waited
     }
 }
 
-/// When the late rank calls, the blocks for it lie at its host, so only its own blocks have to move.
+/// When the late rank calls, the blocks for the late rank lie at its host. So only the blocks that the late rank sends
+/// have to move.
 #[test]
 fn sp_5_when_the_late_rank_calls_only_its_own_blocks_move() {
     let bytes = 200_000;
     let outcome = play(&with_a_late_rank(1, Pattern::Alltoall, bytes), 1);
     let ended = last_end(&outcome);
-    // Three blocks leave on the late rank's link. Without staging three more would arrive meanwhile, which full duplex
-    // hides. So the test shows that nobody waits longer than these blocks take.
+    // Three blocks leave on the late rank's link. Without staging three more blocks would arrive meanwhile, which full
+    // duplex hides. So the test shows that nobody waits longer than the three blocks take.
     let blocks = Duration::from_secs_f64(3.0 * bytes as f64 * 8.0 / 1e9);
     assert!(ended < LATE + blocks * MOST_TIMES_OF_LATE_BLOCKS, "ended after {ended:?}");
     assert_eq!(outcome.late, 1, "SP-9: the late arrival is counted");
@@ -172,8 +173,8 @@ fn sp_5_long_messages_come_in_long_pieces() {
     }
 }
 
-/// Ranks never call exactly together. The first bytes of the last caller are already requested, and later requests do
-/// not wait behind much. No rank requests more from idle sources than a switch can queue (SP-5).
+/// Ranks never call exactly together. The first bytes of the last caller are already requested, and later requests wait
+/// behind few bytes. No rank requests more from idle sources than a switch can queue (SP-5).
 #[test]
 fn sp_5_links_stay_busy_when_ranks_call_apart() {
     let gigabit = 1_000_000_000;
@@ -231,7 +232,8 @@ fn ends_of_two(hosts: usize, bytes: [u64; 2], apart: Duration) -> [Duration; 2] 
     [1, 2].map(|instance| (0..hosts).map(|rank| outcome.ends[&(0, rank, instance)]).max().expect("some hosts"))
 }
 
-/// A pipeline of calls has its first result as early as it can, and waits for no call that is much shorter (SP-5).
+/// In a pipeline of calls the first call ends as early as it can. A short call does not wait for a much longer call
+/// (SP-5).
 #[test]
 fn sp_5_of_calls_in_flight_the_first_ends_first() {
     let apart = Duration::from_millis(1);

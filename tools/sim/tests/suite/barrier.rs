@@ -38,7 +38,7 @@ fn sp_6_nobody_passes_before_the_late_rank() {
     }
 }
 
-/// The news of a call is repeated until it arrives, whatever is lost.
+/// The notification of a call is repeated until it arrives, whatever is lost.
 #[test]
 fn barrier_ends_after_lost_frames() {
     for seed in 0..50 {

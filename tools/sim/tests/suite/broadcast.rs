@@ -7,7 +7,7 @@ use outboard_sim::Pattern;
 use crate::{crosses_each_link_once, one_call, play};
 
 const LATE: Duration = Duration::from_secs(1);
-/// Half of the window of instances, which is not fully used while completions are on their way.
+/// Half of the window of instances. The window is not fully used while completions are on their way.
 const LEAST_AHEAD: usize = 512;
 
 #[test]
@@ -36,8 +36,8 @@ fn sp_6_a_late_leaf_delays_nobody() {
     }
 }
 
-/// Other ranks get ahead of a late leaf by the window of the group, and then wait; nothing is refused and nothing lost.
-/// This holds behind a barrier, too, and for small calls with and without bytes (MC-9).
+/// Other ranks get ahead of a late leaf by the window of the group, and then wait; nothing is refused and nothing is
+/// lost. The bound also holds behind a barrier, and for small calls with and without bytes (MC-9).
 #[test]
 fn sp_6_a_late_leaf_bounds_how_far_others_get_ahead() {
     for (bytes, eager_bytes, calls, window) in [(10, 0, 1300, 1300), (10, 16 << 10, 3500, 8), (0, 16 << 10, 3500, 8)] {

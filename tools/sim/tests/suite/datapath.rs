@@ -20,7 +20,8 @@ fn call((collective, algorithm): (Collective, &str), bytes: u64) -> NicCall {
     NicCall::new(Choice::read(collective, algorithm).expect("an algorithm"), bytes, None)
 }
 
-/// MC-2, MC-6, MC-12: any losses, ranks that share hosts or do not, blocks that differ, calls in a row.
+/// MC-2, MC-6, MC-12: the runs have any losses, ranks that share hosts or do not, blocks that differ, and calls in a
+/// row.
 #[test]
 fn mc_6_loss_changes_no_byte() {
     for (ranks, per_host, loss) in [(2, 1, 500), (5, 1, 50), (6, 3, 300), (7, 2, 1_000), (9, 4, 800)] {
@@ -86,7 +87,7 @@ fn mc_6_the_ring_alone_carries_everything_once() {
     }
 }
 
-/// An unsupported call is rejected with the step, or with both numbers, and with a way out.
+/// An unsupported call is rejected with the step, or with both numbers, and with a remedy.
 #[test]
 fn what_is_not_taken_is_refused_with_the_reason() {
     let said = |collective, algorithm, expected: &str| {

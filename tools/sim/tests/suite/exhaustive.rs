@@ -6,8 +6,8 @@ use outboard_sim::{Pattern, Scenario};
 
 use crate::play;
 
-/// There are half of `deliveries` squared pairs. Runs that end early after a first loss have fewer, so a quarter is
-/// required.
+/// The square of `deliveries` divided by this number is the least number of pairs. All pairs are half of the square.
+/// Runs that end early after a first loss have fewer pairs, so the test requires a quarter.
 const LEAST_PAIRS: u64 = 4;
 const EVEN: [(usize, usize, u64); 2] = [(3, 1, 3), (4, 2, 3)];
 const UNEVEN: [(usize, usize, u64); 2] = [(3, 1, 4), (4, 2, 4)];
@@ -24,7 +24,8 @@ fn short(ranks: usize, per_host: usize, chunks: u64) -> Scenario {
 }
 
 /// Loses every delivery (a datagram to one receiver, or a frame) of one seed, for each (ranks, ranks on a host, chunks
-/// of a block). Each loss is followed by each later one, so that every answer to it is lost once, too.
+/// of a block). Each first loss is combined with each later loss, so that every answer to the first loss is lost once,
+/// too.
 fn exhaust(pattern: Pattern, multicast: bool, groups: &[(usize, usize, u64)]) {
     for (ranks, per_host, chunks) in groups {
         let mut scenario = short(*ranks, *per_host, *chunks).multicast(multicast);

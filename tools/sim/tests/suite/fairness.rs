@@ -11,28 +11,31 @@ const LARGE: u64 = 4 << 20;
 const SMALL_CALLS: u64 = 20;
 const STREAM: usize = 0;
 const OTHER: usize = 1;
-/// Time of a small call beside a stream, on average and at most, relative to the call alone. Each of its messages waits
-/// for one small turn of the stream on each path.
+/// Time of a small call beside a stream, on average and at most, relative to the call alone. Each message of the call
+/// waits for one small turn of the stream on each path.
 const MOST_TIMES: (u32, u32) = (7, 10);
-/// Bound where hosts without a rank in the small group do not know of the other group, and send as if alone.
+/// [`MOST_TIMES`] if some hosts have no rank in the small group. These hosts do not know of the small group, and send
+/// as if alone.
 const MOST_TIMES_UNTOLD: (u32, u32) = (16, 35);
-/// The stream's call queued before takes at least so many times as long as the first small call.
+/// The stream's first call alone takes more than this many times as long as the first small call beside the stream.
 const LEAST_BEFORE_STREAM: u32 = 4;
-/// Stream time beside small calls, relative to the stream alone: it gives up an eighth of its rate, and sends small
-/// pieces.
+/// Time of the stream beside small calls, relative to the stream alone. The stream gives up an eighth of its rate, and
+/// sends small pieces.
 const MOST_STREAM_TIME: f64 = 1.5;
-/// Fragments of groups of large calls in percent of full pieces: the last piece of a request is shorter.
+/// Fragments of groups of large calls, in percent of full pieces. The last piece of a request is shorter.
 const MOST_FRAGMENTS_PERCENT: u64 = 120;
-/// Time of these groups relative to the link time of the payload.
+/// Time of groups of large calls, relative to the link time of the payload.
 const MOST_GRID_TIME: f64 = 1.2;
-/// Like [`MOST_TIMES`], beside two calls in flight of each row and column.
+/// [`MOST_TIMES`] beside the groups of [`grid`]: each row and column has two calls in flight.
 const MOST_TIMES_IN_GRID: (u32, u32) = (6, 10);
-/// The calls in flight before take at least so many times as long as the first small call.
+/// The link time of the large calls in flight is more than this many times the time of the first small call.
 const LEAST_BEFORE_GRID: u32 = 3;
-/// Fragments of large calls beside small ones, in percent of large calls alone: small calls cause smaller pieces.
+/// Fragments of large calls beside small calls, in percent of the fragments of large calls alone. Small calls cause
+/// smaller pieces.
 const LEAST_MORE_FRAGMENTS_PERCENT: u64 = 150;
 
-/// Calls of 4 MiB by all four ranks, and of 4 KiB by `members`, all of one kind. `both` selects large and small calls.
+/// Calls of 4 MiB by all four ranks, and calls of 4 KiB by `members`, all of one kind. `both` says whether to make the
+/// large calls, and whether to make the small calls.
 fn beside(pattern: Pattern, multicast: bool, members: &[usize], both: (bool, bool)) -> Scenario {
     let mut scenario = Scenario::allgather(4, 0).multicast(multicast);
     scenario.store = StoreKind::Provenance;
@@ -65,7 +68,8 @@ fn mean(times: &[Duration]) -> Duration {
     times.iter().sum::<Duration>() / times.len() as u32
 }
 
-/// The first small call meets what the stream queued when it was alone; the others meet what it may queue in company.
+/// The first small call waits for the data that the stream queued when it was alone. Later small calls wait for the
+/// data that the stream may queue beside small calls.
 fn a_stream_lets_small_calls_through(pattern: Pattern, multicast: bool) {
     for (members, (on_average, at_most)) in [(&[0, 1, 2, 3][..], MOST_TIMES), (&[2, 0], MOST_TIMES_UNTOLD)] {
         let kind = format!("multicast {multicast} {pattern:?} {members:?}");
@@ -108,7 +112,7 @@ const BLOCK: u64 = 1 << 20;
 const GRID_CALLS: u64 = 6;
 
 /// Ranks of four hosts in rows and columns, as in a transform by pencils. Each row and each column makes all-to-alls of
-/// large blocks, two at a time. If `small` is set, all ranks make small ones beside them.
+/// large blocks, two at a time. If `small` is set, all ranks make small all-to-alls beside the large ones.
 fn grid(small: bool) -> Scenario {
     let mut scenario = beside(Pattern::Alltoall, true, &[0, 1, 2, 3], (false, small));
     let large = CallPlan { at: Duration::from_millis(5), ..CallPlan::of(Pattern::Alltoall, BLOCK) };

@@ -134,7 +134,8 @@ fn among_leaders(algorithm: &str) -> String {
     format!("hierarchical:leaders=1,between={algorithm}")
 }
 
-/// CD Sec. VI-D: ranks can compute in nearly all of a rendezvous, except Bruck's rotation and the copies of a host.
+/// CD Sec. VI-D: ranks can compute in nearly all of a rendezvous. Exceptions are the rotation of Bruck's algorithm, and
+/// the copies within a host.
 #[test]
 fn cd_7_overlap_is_full_in_flat_communicators_and_less_in_hierarchical_ones() {
     let flat = on_a("standard-exchange", 1 << 20).overlap;
@@ -149,7 +150,7 @@ fn cd_7_overlap_is_full_in_flat_communicators_and_less_in_hierarchical_ones() {
     }
 }
 
-/// CD Sec. VI-G: queue pairs and messages cost more than further leaders bring.
+/// CD Sec. VI-G: further leaders cost more, by queue pairs and messages, than they gain.
 #[test]
 fn one_leader_is_faster_than_several_that_all_meet() {
     for bytes in [64, 8 << 10, 256 << 10] {

@@ -3,9 +3,9 @@
 use outboard_sim::hostile::{play, script};
 use outboard_sim::{Faults, Scenario, run};
 
-/// Scripts to play. A fuzzer starts from these and plays more.
+/// Number of scripts to play. A fuzzer starts from these scripts and plays more.
 const SEEDS: u64 = 1000;
-/// Calls of a script that end well, on average: the seven calls made before the first hostile act.
+/// Least number of calls of a script that end well, on average. Seven calls are made before the first hostile act.
 const LEAST_CALLS: u64 = 6;
 
 #[test]
@@ -16,7 +16,7 @@ fn malformed_bytes_of_strangers_and_members_harm_no_other_group() {
 }
 
 /// An attacker alters a datagram of every other train and is faster than the original. A run without authentication
-/// shows that this matters.
+/// shows that the attack does harm then.
 #[test]
 fn forged_datagrams_are_counted_and_change_no_byte() {
     let forged = |seed, multicast_auth| {

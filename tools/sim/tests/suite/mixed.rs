@@ -41,7 +41,7 @@ fn a_run_is_a_function_of_scenario_and_seed() {
     }
 }
 
-/// Seeds that once found something, by their findings.
+/// Checks seeds that once revealed an error, each list with the name of the error.
 fn stay_quiet(scenario: fn(u64) -> Scenario, seeds: &[(&str, &[u64])]) {
     for (found, seeds) in seeds {
         for &seed in *seeds {
@@ -141,8 +141,8 @@ fn regression_seeds_of_hardships_pass() {
     );
 }
 
-/// The ring heals over ranks that have left. A host dies before it can repeat a lost step of the barrier. All hosts
-/// between it and the host that waits for that step have ended and left.
+/// The ring heals over ranks that have left. A host dies before it can repeat a lost step of the barrier. Another host
+/// waits for that step, and all hosts between the two have ended and left.
 #[test]
 fn a_dead_host_is_noticed_when_its_neighbours_have_left() {
     for multicast in [false, true] {

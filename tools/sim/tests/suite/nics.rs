@@ -79,12 +79,13 @@ fn least(engine: EngineKind) -> usize {
 }
 
 /// TH-6: one suite for all engines, and every algorithm of every collective that they accept. Algorithms of one engine
-/// differ in descriptors alone. Groups of any size, ranks that share hosts, vectors of no byte to several pulses.
+/// differ in descriptors alone. The groups have any size, ranks share hosts, and vectors have no byte to several
+/// pulses.
 #[test]
 fn th_6_engines_conform() {
     for engine in EngineKind::ALL {
         for (ranks, bytes) in (1..=33).zip([0, 1, 70_001, 16_384, 16_383].into_iter().cycle()) {
-            // Collectives of blocks move many blocks.
+            // Large groups use few bytes, because collectives of blocks move many blocks.
             let bytes = if ranks > 8 { bytes.min(4_001) } else { bytes };
             conforms(engine, ranks, 1 + ranks % 4, bytes, least(engine));
         }
@@ -95,7 +96,7 @@ fn th_6_engines_conform() {
 #[ignore = "132 groups on each engine, vectors of full size: for release builds (make soak)"]
 fn engines_conform_in_all_sizes() {
     let groups = (1..=33).flat_map(|ranks| (1..=4).map(move |per_host| (ranks, per_host)));
-    // 5 sizes and 4 ways to share hosts meet in all pairs, group by group.
+    // The sizes are repeated group by group, so each of the 5 sizes meets each of the 4 numbers of ranks on a host.
     for ((ranks, per_host), bytes) in groups.zip([0, 1, 16_383, 16_384, 70_001].into_iter().cycle()) {
         for engine in EngineKind::ALL {
             conforms(engine, ranks, per_host, bytes, least(engine).min(8));
@@ -158,12 +159,13 @@ fn th_2_jobs_side_by_side_and_calls_in_a_row_keep_their_bits() {
     }
 }
 
-/// TH-1: calls without room in the buffers whose messages follow nothing go from point to point (C = 0), beside
-/// sequences of the same ports. Some messages fit one descriptor, others are longer than a descriptor can describe.
+/// TH-1: if the buffers have no room for a call, messages that follow no other message go from point to point (C = 0),
+/// beside sequences of the same ports. Some messages fit one descriptor, others are longer than a descriptor can
+/// describe.
 #[test]
 fn th_1_first_steps_go_point_to_point_when_buffers_are_full() {
     let moves = [(Collective::Alltoall, "pull"), (Collective::Gather, "linear"), (Collective::Allgather, "linear")];
-    // Buffers have room for a block from one source, and for words without bytes from few.
+    // Buffers have room for a block from one source, and for messages without bytes from few sources.
     let (barrier, scatter) = ((Collective::Barrier, "dissemination:ports=32"), (Collective::Scatter, "linear"));
     for (ranks, bytes, also) in [(20, 40, barrier), (33, 1_500, barrier), (3, 300_000, scatter)] {
         let mut calls = Vec::new();
@@ -193,7 +195,8 @@ fn a_dead_node_is_named<S: EngineSettings>(settings: S, calls: [NicCall; 3], los
     assert!(failed > 0);
 }
 
-/// A dead node ends the calls of its jobs with its name, and no others; nothing is kept.
+/// A dead node ends the calls of its jobs with an error that names the node. No other call ends with an error, and
+/// nothing is kept.
 #[test]
 fn a_dead_node_ends_the_calls_of_its_jobs_by_name() {
     let call = |collective, algorithm, bytes| call((collective, algorithm), bytes, sum(Element::F64));
@@ -224,7 +227,7 @@ fn th_5_without_a_counter_a_task_retries_and_fails_in_the_end() {
     assert!(played.iter().any(|played| played.failed > 0) && played.iter().any(|played| played.failed == 0));
 }
 
-/// A plan that does not fit is rejected with the step, or with both numbers, and with a way out.
+/// A plan that does not fit is rejected with the step, or with both numbers, and with a remedy.
 #[test]
 fn what_does_not_fit_is_refused_by_step_or_number() {
     // There is room for one pulse at a time, of 115 packets.

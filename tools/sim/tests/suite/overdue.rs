@@ -1,5 +1,5 @@
-//! SP-9: ranks that have not called are found on all hosts, by the watchdog without consequences, by a deadline with an
-//! error on every rank.
+//! SP-9: ranks that have not called are found on all hosts. The watchdog only reports these ranks; a deadline ends the
+//! call with an error on every rank.
 
 use std::time::Duration;
 
@@ -11,9 +11,10 @@ const LATE: Duration = Duration::from_secs(10);
 /// Bytes of the first and the second call.
 const FIRST: u64 = 10_000;
 const SECOND: u64 = 20_000;
-/// Seconds of the watchdog's reports: 3 s after the first news at 1 s, doubling until the last rank calls at 21 s.
+/// Seconds of the watchdog's reports: 3 s, 6 s and 12 s after the first news at 1 s. The last rank calls at 21 s.
 const REPORTS: [u64; 3] = [4, 7, 13];
-/// A time after the end of the first call, and after the end of the second for ranks that meet its deadline.
+/// A time at which the first call has ended. The second call has ended, too, except for the late ranks, which call
+/// afterwards.
 const ENDED: Duration = Duration::from_secs(5);
 
 /// Eight ranks, two on each host, that call twice; ranks 2 and 7 come late to the second call.
@@ -47,7 +48,7 @@ fn sp_9_the_watchdog_names_the_missing_ranks_and_their_last_calls_on_all_hosts()
     }
 }
 
-/// The oracle knows that the named ranks are late by more than the deadline, on every rank that is notified.
+/// On every rank that is notified, the oracle checks that the named ranks are late by more than the deadline.
 #[test]
 fn sp_9_a_deadline_ends_the_call_on_all_ranks_with_the_names_of_the_missing() {
     let runs = [1, 2, 8].map(|n| [(n, Pattern::Allgather), (n, Pattern::Alltoall)]);

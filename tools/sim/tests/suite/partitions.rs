@@ -40,7 +40,7 @@ fn a_host_that_was_cut_off_is_welcome_again() {
     }
 }
 
-/// A cut in one direction suffices, and one of its ends may not notice.
+/// A cut in one direction suffices to end the group, and one end of the cut may not notice the cut.
 #[test]
 fn one_way_and_pairwise_partitions_end_what_crosses_them_and_heal() {
     for seed in 0..30 {
@@ -54,7 +54,8 @@ fn one_way_and_pairwise_partitions_end_what_crosses_them_and_heal() {
     }
 }
 
-/// The failure of the first group as reported to its members: the named host, and whether it named itself.
+/// By member, how the first group failed: the rank that the error names, and whether the error says that the rank's
+/// service process was stopped.
 fn named(outcome: &RunOutcome) -> BTreeMap<usize, (u32, bool)> {
     let first = outcome.reported_errors.iter().filter(|((group, _), _)| *group == 0);
     let named = first.map(|((_, member), error)| match error {
@@ -131,7 +132,7 @@ fn group_requested_behind_a_cut_is_made() {
     }
 }
 
-/// A group that is requested while nothing gets through is made when something does, or rejected on all ranks.
+/// A group that is requested while no packet gets through is made when packets flow again, or is rejected on all ranks.
 #[test]
 fn a_group_of_the_partition_ends_somehow() {
     for seed in 0..60 {
@@ -141,7 +142,8 @@ fn a_group_of_the_partition_ends_somehow() {
     }
 }
 
-/// With three hosts or more, any host's finding names the missing rank to all members. With no late rank all is well.
+/// With three hosts or more, any host's finding names the missing rank to all members. With no late rank the group is
+/// made.
 #[test]
 fn too_late_group_request_is_named_on_all_ranks() {
     let mut refused = 0;
@@ -168,8 +170,8 @@ fn late_connection_loss_costs_no_group() {
     }
 }
 
-/// A rank that has received all other requests for a group may leave before anybody has received its own. When packets
-/// flow again, ranks that still request are notified that the group was made, and who has left.
+/// A rank that has received all other requests for a group may leave before any rank has received its own request. When
+/// packets flow again, ranks that still request are notified that the group was made, and that the rank has left.
 #[test]
 fn departure_during_a_cut_is_noticed_after_it() {
     for seed in 0..60 {

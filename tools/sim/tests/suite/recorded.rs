@@ -10,16 +10,17 @@ use outboard_sim::{
 use crate::mixed::{seeds, threads};
 use crate::play;
 
-/// Graphs of a scenario, on average: most of its groups have up to three.
+/// Least number of graphs of a scenario, on average. Most groups of a scenario have up to three graphs.
 const LEAST_GRAPHS: u64 = 2;
-/// Messages of a scenario, on average; one of them is too long.
+/// Least number of messages of a scenario, on average. One message of a scenario is too long.
 const LEAST_MESSAGES: u64 = 10;
-/// A third of the 100 scenarios has graphs of the largest messages.
+/// More than this many of the 100 scenarios must have graphs of the largest messages. A third of the scenarios has
+/// them.
 const LEAST_LARGE: u64 = 10;
 /// The scale of the largest messages.
 const LARGE: u64 = 40_000;
 
-/// Every seed's scenario ends as it should, and some scenarios have faults. Returns the groups of all.
+/// Every seed's scenario ends as it should, and some scenarios have faults. Returns the groups of all scenarios.
 fn sweep_all(seeds: u64, scenario: fn(u64) -> Scenario) -> impl Iterator<Item = GroupPlan> {
     let summary = sweep(0..seeds, threads(), scenario, |_| {});
     if let Some(failure) = summary.failures.first() {
@@ -29,7 +30,7 @@ fn sweep_all(seeds: u64, scenario: fn(u64) -> Scenario) -> impl Iterator<Item = 
     (0..seeds).flat_map(move |seed| scenario(seed).groups)
 }
 
-/// Every scenario has several graphs; 500 of them have more than 1,000.
+/// Every scenario has several graphs, so 500 scenarios have more than 1,000 graphs.
 #[test]
 fn gp_2_random_graphs_agree_with_their_reference() {
     let seeds = seeds(500);
@@ -37,7 +38,8 @@ fn gp_2_random_graphs_agree_with_their_reference() {
     assert!(graphs as u64 >= LEAST_GRAPHS * seeds, "{graphs} graphs");
 }
 
-/// Messages beside recordings of the same groups: of every size, some with two of one name under way, some too long.
+/// Groups exchange messages beside their recordings. Messages have every size; some have two of one name under way,
+/// some are too long.
 #[test]
 fn gp_1_messages_arrive_in_order_or_fail_alone() {
     let seeds = seeds(500);
@@ -48,7 +50,7 @@ fn gp_1_messages_arrive_in_order_or_fail_alone() {
     assert!(messages > LEAST_MESSAGES * seeds && too_long > seeds, "{messages} {too_long}");
 }
 
-/// GP-9: a message without room here waits at its source, and is pulled when it is received.
+/// GP-9: a message for which the receiver has no room waits at its source, and is pulled when it is received.
 #[test]
 fn messages_without_room_wait_with_their_sources() {
     for seed in 0..100 {
@@ -76,7 +78,7 @@ fn large_messages_beyond_the_credit_are_announced() {
 }
 
 /// GP-1: a receive waits as long as its source may still send, and no longer. The source's rank or service process may
-/// die, reported or silently, as a neighbour in the ring or not. Other messages go on if a rank has died alone.
+/// die, reported or silently, as a neighbour in the ring or not. If a rank has died alone, other messages go on.
 #[test]
 fn gp_1_a_receive_ends_when_its_source_dies() {
     let (dies, never) = (Duration::from_secs(1), Duration::from_secs(1000));

@@ -15,7 +15,7 @@ const SCRATCH: u64 = 200_000;
 /// Time of a reduce-scatter by a ring, relative to the link time of the payload. Each link has one window, whose
 /// acknowledgements wait in the one queue of the peer's simulated fabric; headers take 5 %.
 const MOST_SCATTER_TIME: f64 = 1.35;
-/// Time of an allreduce: its steps behind the scatter follow without waiting for the first segment.
+/// Time of an allreduce, whose steps behind the scatter follow without waiting for the first segment.
 const MOST_ALLREDUCE_TIME: f64 = 1.3;
 /// Time of a reduce along a chain, whose links carry segments one behind the other.
 const MOST_REDUCE_TIME: f64 = 1.15;
@@ -57,8 +57,8 @@ fn one_rank_alone_and_empty_vectors_end() {
     }
 }
 
-/// TH-2: the plan alone decides in which order contributions meet. Loss, jitter, lateness and the first caller change
-/// no bit. Another order of these contributions gives other bits.
+/// TH-2: the plan alone decides the order in which contributions are combined. Loss, jitter, lateness and the first
+/// caller change no bit. Another order of these contributions gives other bits.
 #[test]
 fn th_2_the_bits_of_a_result_are_the_same_from_run_to_run() {
     for result in results() {
@@ -70,7 +70,7 @@ fn th_2_the_bits_of_a_result_are_the_same_from_run_to_run() {
     }
 }
 
-/// TH-2 where each host reduces first, and where segments pass along chains.
+/// TH-2 for plans where each host reduces first, and for plans where segments pass along chains.
 #[test]
 fn th_2_by_hosts_the_bits_are_the_same_from_run_to_run() {
     let root = ReductionKind::Reduce { root: 1 };
@@ -105,7 +105,7 @@ fn bits_stay(scenario: &Scenario, result: ReductionKind) {
     }
 }
 
-/// SP-6: the service process receives for a rank that has not called, and combines nothing of the rank's own.
+/// SP-6: the service process receives for a rank that has not called, but does not combine that rank's contribution.
 #[test]
 fn sp_6_a_late_rank_finds_its_result_when_it_comes() {
     for result in results() {
@@ -152,7 +152,7 @@ fn a_call_that_can_never_fit_the_staging_fails_on_all_ranks() {
     assert_eq!(play(&scenario, 1).errors, 6);
 }
 
-/// Two groups of all ranks of two hosts. Each host calls another group first.
+/// Two groups of all ranks of two hosts. The two hosts call the groups in different orders.
 fn crossed(bytes: u64) -> Scenario {
     let mut scenario = reduction(8, ReductionKind::Allreduce, Element::F64, bytes).ranks_per_host(4);
     scenario.groups.push(scenario.groups[0].clone());
@@ -162,8 +162,8 @@ fn crossed(bytes: u64) -> Scenario {
     scenario
 }
 
-/// On each host one group holds scratch that the other needs there. The staging for late ranks does not bound calls
-/// that ranks have made.
+/// On each host one group holds scratch that the other group needs there. The staging for late ranks does not bound
+/// calls that ranks have made.
 #[test]
 fn groups_that_hosts_begin_in_different_orders_do_not_wait_for_each_other() {
     for staging in (0..=400_000).step_by(50_000) {
@@ -187,8 +187,7 @@ fn groups_that_do_not_fit_the_scratch_together_fail_and_do_not_hang() {
     assert_eq!(errors(2, 2 * alone), 0);
 }
 
-/// When the last rank has its result, with one rank on each host, and with fabrics that accept no more than their own
-/// queues hold.
+/// When the last rank has its result. Each host has one rank, and a fabric accepts no more than its own queue holds.
 fn ended(hosts: usize, result: ReductionKind, bytes: u64, rate: u64) -> Duration {
     let mut scenario = reduction(hosts, result, Element::U64, bytes).on_links(rate);
     scenario.network.outstanding_frames = 16;
@@ -214,7 +213,7 @@ fn links_are_kept_busy() {
     }
 }
 
-/// A reduce occupies the root's link once, after a segment's way past the other hosts.
+/// A reduce occupies the root's link once, after a segment has passed the other hosts.
 #[test]
 fn a_reduce_takes_every_link_once() {
     const SEGMENT: u64 = 64 << 10;

@@ -7,9 +7,9 @@ use rand_chacha::ChaCha8Rng;
 
 /// Bytes of the longest script.
 const LONGEST: usize = 900;
-/// Scripts to play. On average each has one call of a recording that ends well.
+/// Number of scripts to play. On average each script has one call of a recording that ends well.
 const SEEDS: u64 = 2000;
-/// Rejected recordings and failed calls altogether: one in four scripts has one.
+/// Least number of rejected recordings and failed calls together, one for every four scripts.
 const LEAST_WRONG: u64 = SEEDS / 4;
 
 fn script(seed: u64) -> Vec<u8> {
@@ -32,7 +32,7 @@ fn sequences_agree_with_their_reference() {
     assert!(sum.recorded_completed > SEEDS && sum.refused > LEAST_WRONG && sum.failed > LEAST_WRONG, "{sum:?}");
 }
 
-/// Found by fuzzing: empty recordings with more memory than any rank has.
+/// A fuzzer found this failure: empty recordings with more memory than any rank has.
 #[test]
 fn unnamed_memory_of_a_recording_is_not_needed() {
     use outboard_sim::sequences::acts::{CALL_ALL, RECORD};

@@ -1,5 +1,5 @@
-//! Small calls without a barrier: sooner than with one, right with any late rank and any losses, and never silent when
-//! ranks disagree.
+//! Small calls without a barrier end sooner than with one, and are right with any late rank and any losses. When ranks
+//! disagree, a small call never stays silent.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::{play, sum};
 
 const LATE: Duration = Duration::from_secs(1);
 /// Mean time of small calls, relative to the same calls behind a barrier. Each call ends when its last messages are
-/// acknowledged: between two hosts that is one way there and one back, and a barrier adds one way.
+/// acknowledged. Between two hosts that takes one round trip, and a barrier adds the time of one way.
 const MOST_TIME: f64 = 0.8;
 
 fn reduction(result: ReductionKind) -> Pattern {
@@ -65,7 +65,7 @@ fn sp_6_late_leaf_of_a_small_broadcast_delays_nobody() {
     }
 }
 
-/// TH-2: the bits do not depend on what comes first, with and without a barrier between the calls of a run.
+/// TH-2: the bits do not depend on the order of arrival, with and without a barrier between the calls of a run.
 #[test]
 fn th_2_small_reductions_keep_their_bits_under_lateness_and_loss() {
     let bits = |seed: u64, late: usize| {
@@ -82,7 +82,7 @@ fn th_2_small_reductions_keep_their_bits_under_lateness_and_loss() {
     (1..40).for_each(|seed| assert_eq!(bits(seed, seed as usize % 18), expected, "seed {seed}"));
 }
 
-/// A window of calls without staging for them: messages stay with their sources until they are received.
+/// The staging has no room for a window of calls, so messages stay with their sources until they are received.
 #[test]
 fn small_calls_ahead_of_a_late_rank_take_no_more_staging_than_there_is() {
     for quota in [0, 5000] {
@@ -96,7 +96,7 @@ fn small_calls_ahead_of_a_late_rank_take_no_more_staging_than_there_is() {
     }
 }
 
-/// A rank that calls something else is notified, even when all others have ended and left meanwhile.
+/// A rank that calls another size is notified, even when all other ranks have ended and left meanwhile.
 #[test]
 fn rank_that_calls_another_size_ends() {
     for pattern in patterns() {

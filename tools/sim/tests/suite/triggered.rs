@@ -1,4 +1,4 @@
-//! Triggered NICs: templates that are kept, queue pairs that are made once, settings that change no byte.
+//! Triggered NICs: templates are kept, queue pairs are made once, and settings change no byte.
 
 use std::collections::BTreeMap;
 
@@ -38,7 +38,7 @@ fn cd_3_a_thousand_calls_have_two_templates() {
     }
 }
 
-/// CD-3, CD-6: the queue pairs of the first call serve all other calls; leaders alone have some.
+/// CD-3, CD-6: the queue pairs of the first call serve all other calls; only leaders have queue pairs.
 #[test]
 fn cd_3_queue_pairs_are_made_by_the_first_call() {
     let sizes = [20_000, 1, 16_383, 16_384, 70_000, 0, 5];
@@ -75,7 +75,7 @@ const AHEAD: [(Collective, &str); 6] = [
     (Collective::Alltoall, "pairwise"),
 ];
 
-/// Allgathers of CD-2, with their ranks, and the ranks of a host.
+/// Allgathers of CD-2: the algorithm, the number of ranks, and the ranks of a host.
 const ALLGATHERS: [(&str, u32, u32); 9] = [
     ("ring", 5, 1),
     ("neighbour-exchange", 6, 1),
@@ -113,8 +113,8 @@ fn settings_change_no_byte() {
     }
 }
 
-/// CD-4, CD-5: if nobody leaves before all have come, receives posted one call ahead suffice. Otherwise, and without
-/// clear-to-sends, some senders find their receiver not ready, and send again.
+/// CD-4, CD-5: if nobody leaves before all ranks have come, receives posted one call ahead suffice. Otherwise, and
+/// without clear-to-sends, some senders find their receiver not ready, and send again.
 #[test]
 fn who_finds_a_receiver_not_ready_sends_again() {
     let refused = |collective, algorithm, bytes, readiness| {

@@ -3,8 +3,8 @@
 //! | source, in this order | set by |
 //! |---|---|
 //! | `OUTBOARD_TOKEN` | the launcher (`outboard run`), or the job's script |
-//! | `OUTBOARD_TOKEN_FILE` | users that want another file than the next |
-//! | `$HOME/.outboard/token` | the first rank of the user that needs one and finds none |
+//! | `OUTBOARD_TOKEN_FILE` | users that want another file than the one below |
+//! | `$HOME/.outboard/token` | the first rank of the user that needs a token and finds no file |
 //!
 //! The name of the job is mixed in, so that jobs of one user do not meet by mistake. A file is used only if it is a
 //! regular file of this user that no other user may read. No error and no log contains the secret.
@@ -97,7 +97,7 @@ fn read(path: &Path) -> Result<Vec<u8>, String> {
     if content.is_empty() { Err("is empty".to_owned()) } else { Ok(content) }
 }
 
-/// The content of a file, which is made if it is missing. If several processes make it, one wins.
+/// Returns the content of a file, and creates the file if it is missing. If several processes create it, one wins.
 fn read_or_create(path: &Path) -> Result<Vec<u8>, String> {
     let cannot_create = |error: io::Error| format!("cannot be made: {error}");
     if !path.exists() {
@@ -106,7 +106,7 @@ fn read_or_create(path: &Path) -> Result<Vec<u8>, String> {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(cannot_create(error)),
             Ok(()) | Err(_) => {}
         }
-        // Hosts may share a home, and their process numbers may be equal.
+        // The name is random, because hosts may share a home and their process numbers may be equal.
         let drawn = JobToken::draw().map_err(cannot_create)?;
         let fresh = directory.join(format!("token.{}", &drawn[..16]));
         let secret = JobToken::draw().map_err(cannot_create)?;

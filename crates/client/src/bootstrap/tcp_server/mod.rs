@@ -10,12 +10,12 @@
 //! | server | 2 (u32), handshake |
 //! | server, to a client with another token | 1 (u32) |
 //! | client | blob, as a record: its length (u32), sealed |
-//! | server, when all came | an empty record, then the blob of each rank in order, as records |
-//! | server, when some did not | the sentence that names the missing ranks, as a record |
+//! | server, when all ranks came | an empty record, then the blob of each rank in order, as records |
+//! | server, when ranks are missing | the sentence that names the missing ranks, as a record |
 //! | server, to a rank it cannot place | the reason, as a record |
 //!
 //! Invariants: every exchange has a deadline, however slowly the other end sends. A process without the token cannot
-//! take a rank's place, serve a rank or receive a blob; no user sees its text.
+//! take a rank's place, serve a rank or receive a blob. A client never shows text of a server without the token.
 
 mod job_token;
 mod sealed_channel;
@@ -33,9 +33,9 @@ use std::io::{self, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
-/// Longest blob of a rank: it fits one message of the handshake's protocol, which is at most 64 KiB long.
+/// Longest blob of a rank: a blob fits one message of the handshake's protocol, which is at most 64 KiB long.
 pub const MAX_BLOB_BYTES: u32 = 63 << 10;
-/// The most time in which a client tries to reach the server; it waits for the other ranks twice as long.
+/// A client tries this long to reach the server. Then the client waits for the other ranks at most twice as long.
 pub const LIMIT: Duration = Duration::from_secs(30);
 
 const MAGIC: u32 = u32::from_le_bytes(*b"OBRV");
@@ -91,7 +91,7 @@ fn list(ranks: &[u32]) -> String {
     if more > 0 { format!("{} and {more} more", named.join(", ")) } else { named.join(", ") }
 }
 
-/// A rank that another process serves.
+/// A rank that exchanges through a server of another process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct TcpClient {
     pub(crate) address: String,
@@ -102,8 +102,8 @@ pub(crate) struct TcpClient {
 }
 
 impl TcpClient {
-    /// Sends this rank's blob and returns all blobs, in rank order. Collective; ends within `reach`, in which it tries
-    /// to reach the server, and twice `limit`, in which the other ranks may come.
+    /// Sends this rank's blob and returns all blobs, in rank order. Collective. Tries for `reach` to reach the server,
+    /// then waits for the other ranks for twice `limit`.
     pub(crate) fn exchange_within(
         &self,
         reach: Duration,
@@ -132,7 +132,7 @@ impl TcpClient {
         }
     }
 
-    /// Sends rank and blob, and waits until the blobs of all ranks follow.
+    /// Sends rank and blob, and waits for the blobs of all ranks.
     fn join_exchange(
         &self,
         server: &mut DeadlineStream<'_>,
@@ -172,7 +172,7 @@ impl TcpClient {
         }
     }
 
-    /// An error if the deadline comes before the pause is over.
+    /// Fails if the deadline comes before the end of the pause.
     fn check_retry(&self, deadline: Instant, pause: Duration, reason: io::Error) -> Result<(), TcpBootstrapError> {
         if Instant::now() + pause < deadline {
             return Ok(());

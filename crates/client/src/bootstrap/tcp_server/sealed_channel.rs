@@ -2,7 +2,7 @@
 //! (noiseprotocol.org, revision 34). Pure: bytes in, bytes out.
 //!
 //! The prologue binds the earlier plain text. The first record authenticates the client, since a replay cannot make
-//! it; the answer to the handshake authenticates the server.
+//! that record; the answer to the handshake authenticates the server.
 
 use std::io;
 

@@ -1,7 +1,8 @@
 //! The server's end: accepts connections, waits for the ranks, and answers all.
 //!
-//! Invariants: beside the connections of missing ranks at most [`MAX_UNAUTHENTICATED`] are held; beyond that the
-//! oldest one without a valid begin is closed. No connection is held longer than [`ARRIVAL_LIMIT`] without its blob.
+//! Invariants: beside one connection for each missing rank the server holds at most [`MAX_UNAUTHENTICATED`]. Beyond
+//! that bound it closes the oldest connection without a valid begin. No connection stays longer than [`ARRIVAL_LIMIT`]
+//! without its blob.
 
 use super::sealed_channel::{self, HANDSHAKE_BYTES, SealedChannel, TAG_BYTES};
 use super::{
@@ -15,12 +16,12 @@ use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
 const MOST_RANKS: u32 = 1 << 20;
-/// Connections beyond the ranks' own that the server holds at a time.
+/// The most connections that the server holds beside one for each missing rank.
 const MAX_UNAUTHENTICATED: usize = 64;
 const ACCEPTS_PER_TURN: usize = 64;
 /// The most time that a client may take to send everything.
 const ARRIVAL_LIMIT: Duration = Duration::from_secs(5);
-/// The time left to notify the last ranks when the others have taken all of it.
+/// The least time for each send of an answer, also when earlier sends have used up the limit.
 const LAST_SEND_LIMIT: Duration = Duration::from_millis(100);
 
 struct PendingConnection {
@@ -62,7 +63,7 @@ impl RankHeader {
     }
 }
 
-/// Serves one exchange among `ranks` ranks with this token; returns when all have come and been answered. After a
+/// Serves one exchange among `ranks` ranks with this token; returns when all ranks have come and been answered. After a
 /// failure the ranks that came get the list of missing ranks.
 ///
 /// # Errors
@@ -73,7 +74,8 @@ pub fn serve(listener: &TcpListener, ranks: u32, token: &JobToken, deadline: Ins
     gather_ranks(listener, (0..ranks).map(|_| None).collect(), token, deadline).map(drop)
 }
 
-/// Serves one exchange after another until one fails. The ranks of each have `limit` to come once the first has come.
+/// Serves one exchange after another until one fails. Once the first rank of an exchange has come, the other ranks have
+/// `limit` to come.
 ///
 /// # Errors
 /// As for [`serve`]; the function ends in no other way.
@@ -101,7 +103,7 @@ pub(crate) fn serve_as_rank(
     gather_ranks(listener, arrived, &own.token, deadline)
 }
 
-/// Waits for the ranks that are not in `arrived` and answers all; returns their blobs in rank order.
+/// Waits for the ranks that are not in `arrived` and answers all ranks; returns their blobs in rank order.
 fn gather_ranks(
     listener: &TcpListener,
     mut arrived: Vec<Option<ArrivedRank>>,
@@ -137,7 +139,7 @@ fn gather_ranks(
                 Err(_) => {}
             }
         }
-        // A rank sends its number at once, so a silent connection is dropped first; a slow rank comes again.
+        // A rank sends its number at once, so a silent connection is dropped first; a slow rank connects again.
         while pending.len() > missing + MAX_UNAUTHENTICATED {
             pending.remove(pending.iter().position(|one| one.greeted.is_none()).unwrap_or(0));
         }
@@ -148,7 +150,7 @@ fn gather_ranks(
     Ok(blobs)
 }
 
-/// Sleeps until a connection is pending or one has bytes.
+/// Sleeps until a connection is pending or an accepted one has bytes to read.
 fn poll_connections(listener: &TcpListener, pending: &[PendingConnection], left: Duration) -> io::Result<()> {
     let mut watched = vec![PollFd::new(listener, PollFlags::IN)];
     watched.extend(pending.iter().map(|one| PollFd::new(&one.stream, PollFlags::IN)));

@@ -47,7 +47,7 @@ static void attaches_once(outboard_context **context) {
     EXPECT(strcmp(outboard_memory_tier(*context), "cross-memory attach") == 0);
 }
 
-/* Out of place and in place, awaited in every way. */
+/* Gathers out of place and in place, and waits by every function. */
 static void gathers_to_all(outboard_context *context, outboard_group *group, uint32_t rank) {
     static unsigned char send[BYTES], receive[2 * BYTES];
     outboard_request *requests[3] = {NULL, NULL, NULL};

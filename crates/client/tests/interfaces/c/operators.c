@@ -44,7 +44,7 @@ static int is(const struct matrix *found, struct matrix wanted) {
     return memcmp(found, &wanted, sizeof wanted) == 0;
 }
 
-/* Every kind of reduction once. */
+/* Posts every kind of reduction once. */
 static void all_kinds(outboard_group *group, int op, uint32_t rank, uint32_t ranks) {
     static struct matrix own[2 * COUNT], found[2 * COUNT];
     const uint64_t counts[2] = {1, COUNT};

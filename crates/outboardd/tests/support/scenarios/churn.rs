@@ -1,4 +1,4 @@
-//! Buffers of every kind that come and go at the same addresses, between calls that use them (GP-4).
+//! Buffers of every kind are made and freed at the same addresses, between calls that use them (GP-4).
 
 use outboard::{Context, Contribution, Group, Tier};
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
@@ -8,11 +8,12 @@ use std::ptr::NonNull;
 use super::{LIMIT, block, me, pause};
 
 const ROUNDS: usize = 60;
-/// More bytes than a rank keeps for reuse: freeing so large a piece makes it unmap everything that it keeps.
+/// More bytes than a rank keeps for reuse. When a piece of this size is freed, the rank unmaps all memory that it
+/// keeps.
 const MORE_THAN_KEPT: usize = 257 << 20;
 const SIZES: [usize; 5] = [1, 4096, 10_000, 70_001, 300_000];
 
-/// Gathers from `send` into `receive` and checks the result.
+/// Calls an allgather from `send` into `receive` and checks the result.
 fn gather(group: &Group, call: usize, bytes: usize, send: NonNull<u8>, receive: NonNull<u8>) {
     let (rank, ranks) = me(group);
     // SAFETY: the buffers hold that many bytes, and nobody else uses them before the request has ended.
@@ -30,11 +31,11 @@ fn gather(group: &Group, call: usize, bytes: usize, send: NonNull<u8>, receive: 
     }
 }
 
-/// A new private mapping, at `address` unless that is NULL; none if the address is in use.
+/// Makes a private mapping, at `address` unless that is NULL. Returns `None` if the address is in use.
 fn map_at(address: *mut u8, bytes: usize) -> Option<NonNull<u8>> {
     let rights = ProtFlags::READ | ProtFlags::WRITE;
     let fixed = if address.is_null() { MapFlags::empty() } else { MapFlags::FIXED_NOREPLACE };
-    // SAFETY: a fresh mapping that replaces none.
+    // SAFETY: the mapping is fresh and replaces none.
     let start = unsafe { mmap_anonymous(address.cast(), bytes, rights, MapFlags::PRIVATE | fixed) };
     NonNull::new(start.ok()?.cast())
 }
@@ -48,7 +49,8 @@ fn unmap(start: NonNull<u8>, bytes: usize) {
     unsafe { munmap(start.as_ptr().cast(), bytes) }.expect("it was mapped");
 }
 
-/// Reports the tier that reached the rank, and how often private memory lay where shared memory had been.
+/// Reports the tier that reached the rank's memory, and how often private memory lay at an address of earlier shared
+/// memory.
 pub(super) fn run(context: &Context, group: &Group) {
     let (_, ranks) = me(group);
     let mut grown: Vec<u8> = vec![0; 1];
@@ -57,7 +59,8 @@ pub(super) fn run(context: &Context, group: &Group) {
     for round in 0..ROUNDS {
         let bytes = SIZES[round % SIZES.len()];
         let whole = bytes * ranks;
-        // Private memory at the last round's address, then where shared memory was, if that is free.
+        // Private memory at the address of the last round. Later in the round: private memory at the address of earlier
+        // shared memory, if that address is free.
         let again = map_at(last, whole).unwrap_or_else(|| map(whole));
         let own = map(bytes);
         gather(group, 5 * round, bytes, own, again);
@@ -70,12 +73,12 @@ pub(super) fn run(context: &Context, group: &Group) {
         let send = map(bytes);
         gather(group, 5 * round + 1, bytes, send, receive);
         unmap(receive, whole);
-        // A buffer of an earlier call that has grown or shrunk, in place or elsewhere.
+        // The vector of earlier calls has grown or shrunk, in place or by a move.
         grown.resize(whole, 0);
         grown.shrink_to_fit();
         let start = NonNull::new(grown.as_mut_ptr()).expect("not NULL");
         gather(group, 5 * round + 2, bytes, send, start);
-        // Shared memory for one buffer and for both.
+        // First one buffer is shared memory, then both buffers are.
         let shared = context.allocate(whole).expect("within bounds");
         gather(group, 5 * round + 3, bytes, send, shared);
         let other = context.allocate(bytes).expect("within bounds");

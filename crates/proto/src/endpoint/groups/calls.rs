@@ -35,7 +35,7 @@ impl Endpoint {
         carried_out: bool,
     ) {
         let Some(g) = self.groups.get_mut(&group) else { return };
-        // Otherwise the call has ended by an error since.
+        // If there is no such instance or list, the call has ended with an error before.
         let Some(local) = g.instance(instance).and_then(|i| i.offloaded(call)) else { return };
         if carried_out {
             g.with_instance(&mut self.node, instance, |i, cx| i.handle_offloaded(cx, local));
@@ -92,7 +92,7 @@ impl Group {
         if let (Some(watch), Some(after)) = (self.watches.get_mut(&instance), call.deadline) {
             watch.set_deadline(node.out.now, after);
         }
-        // Compare before the call, since it may enter the barrier, and after it, since it may need something.
+        // Compare before the call, which may enter the barrier, and after the call, which may need a departed rank.
         self.check_against_departed(node, instance);
         if let Some(failure) = self.failure_of(instance) {
             return Err(failure);
@@ -183,7 +183,7 @@ impl Group {
         }
     }
 
-    /// `reporter` has sent the sizes of an instance. An error has broken the group.
+    /// `reporter` has sent the sizes of an instance. An error means that the group is broken.
     fn size_instance(
         &mut self,
         node: &mut NodeState,
@@ -208,10 +208,10 @@ impl Group {
         sizes: &[u64],
     ) -> Result<(), Rejection> {
         let (cx, instance) = self.parts(&node.config, &mut node.out, id);
-        // A local rank may have called in the meantime, and ended.
+        // A local rank may have called in the meantime, and the instance may have ended.
         let Some(instance) = instance else { return Ok(()) };
         let whole = instance.handle_sizes(cx.members.ranks(), from, first, sizes)?;
-        // An error has been sent to all members already, and no local rank has called.
+        // An error needs no handling: all members have been notified of it, and no local rank has called.
         whole.into_iter().for_each(|sizes| _ = self.size_instance(node, from, id, sizes));
         Ok(())
     }
@@ -298,7 +298,8 @@ impl Group {
         }
     }
 
-    /// Handles an offer of a collective without a barrier: blocks of `rank` for local ranks, and early CTS for theirs.
+    /// Handles an offer of a collective without a barrier: blocks of `rank` for local ranks, and early CTS for blocks
+    /// of local ranks.
     fn handle_offer(
         &mut self,
         node: &mut NodeState,
@@ -330,7 +331,7 @@ impl Group {
         Rejection::unless(self.may_open(instance), "more open calls than ranks can have")
     }
 
-    /// Compares a call with a known or ended instance. Only exchanges end without all ranks.
+    /// Compares a call with a known or ended instance. Only exchanges can end without all ranks.
     pub(super) fn compare_with_known(
         &mut self,
         node: &mut NodeState,
@@ -365,7 +366,7 @@ impl Group {
         }
     }
 
-    /// A rank that has left owes nothing: an instance that still needs something of it contradicts it.
+    /// A rank that has left owes nothing. If an instance still needs something of such a rank, the calls do not match.
     pub(super) fn check_against_departed(&mut self, node: &mut NodeState, id: InstanceId) {
         let left = self.lost.iter().filter(|(_, lost)| lost.after >= id).map(|(rank, _)| *rank);
         let left: Vec<Rank> = left.collect();
@@ -402,7 +403,7 @@ fn mismatched_offer(offer: &TransferMessage) -> Option<CollectiveError> {
     ready.first().map(sent).or_else(|| early.first().map(expected))
 }
 
-/// Whether the blocks of a call are valid. Calls without blocks of their own are as even as the signature.
+/// Whether the blocks of a call are valid. A call without a list of blocks has the even blocks of its signature.
 fn has_valid_blocks(call: &PostedCall, ranks: u32) -> bool {
     let CallClass { moves, sizes } = call.signature.kind.class();
     let bytes = call.signature.bytes;

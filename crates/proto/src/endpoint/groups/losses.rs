@@ -1,10 +1,10 @@
 //! Lost ranks: which instances fail with them, and which members are notified.
 //!
-//! The service process of a rank notifies all members after which instance the rank takes part in nothing. On each link
-//! this news comes behind all messages that the rank owes. A lost link may lose the news, so that one member waits for
-//! another, whose calls have failed. A member that waits long queries the members that still serve a rank, or owe
-//! something, for failures of its instances ([`Group::look`]). It then fails them for the same rank. Never decides that
-//! a rank is lost.
+//! When a rank leaves or dies, its service process notifies all members of the last instance that the rank takes part
+//! in. On each link this news follows all messages that the rank owes. A lost link may lose the news. Then one member
+//! waits for another member whose calls have failed. A member that waits long queries the active members for failures
+//! (`Group::check`): members that still serve a rank, or owe something. An instance that fails at the answering member
+//! then fails here, too, because of the same rank. Never decides that a rank is lost.
 
 use outboard_plan::Rank;
 
@@ -23,7 +23,7 @@ pub(super) const UNKNOWN_RANK: &str = "a rank that is not in the group";
 pub(super) struct Lost {
     /// The rank's calls up to this one ended well.
     pub(super) after: InstanceId,
-    /// The rank whose loss fails later instances: this one, unless another loss was known where it left.
+    /// The rank whose loss fails later instances: the lost rank, unless its service process knew of another loss.
     pub(super) cause: Rank,
 }
 
@@ -49,7 +49,7 @@ impl Group {
         Ok(())
     }
 
-    /// Fails the instances after the last that `rank` took part in: they need the rank.
+    /// Fails the instances after the last that `rank` took part in: these instances need the rank.
     pub(super) fn lose_rank(&mut self, node: &mut NodeState, rank: Rank, lost: Lost) {
         let Lost { after, cause } = lost;
         let at = self.members.of_rank[rank.0 as usize] as usize;
@@ -62,8 +62,8 @@ impl Group {
         self.with_tagged(node, |tagged, cx| tagged.cancel_rank(cx, rank));
     }
 
-    /// A member waits long. It gets the reason for failures here, since a lost link may have lost the news. Its oldest
-    /// call is compared with the call here, since some mismatched calls only wait for each other.
+    /// A member waits long. Sends the member the reason for failures here, since a lost link may have lost the news.
+    /// Compares the member's oldest call with the call here, since some mismatched calls only wait for each other.
     pub(super) fn handle_query_failures(
         &mut self,
         node: &mut NodeState,
@@ -88,8 +88,8 @@ impl Group {
         Ok(())
     }
 
-    /// The answer: an instance that fails at a member fails here, too. Nothing else follows, since the messages that a
-    /// lost rank owes come from its own service process.
+    /// The answer to a query for failures: an instance that fails at a member fails here, too. Nothing else follows
+    /// from the answer, since the messages that a lost rank owes come from the rank's own service process.
     pub(super) fn handle_failures(
         &mut self,
         node: &mut NodeState,

@@ -20,9 +20,9 @@ use crate::wire::{GroupMessage, MAX_ADDRESS, MAX_OFFERS, Message};
 
 /// Extra wait for remote ranks, so that the service process of a missing rank reports it first.
 const LOCAL_FIRST: Duration = Duration::from_millis(250);
-/// When a group in the making is first examined: later than ranks that call together are apart.
+/// When a group in the making is first examined. Ranks that call together request the group within this time.
 const FIRST_CHECK: Duration = Duration::from_millis(50);
-/// Time between examinations of a group, per service process: an examination sends one message to each.
+/// Time between examinations of a group, per service process: an examination sends one message to each service process.
 const CHECK_PER_PEER: Duration = Duration::from_millis(10);
 
 impl Endpoint {
@@ -114,7 +114,7 @@ impl Endpoint {
         let error = CollectiveError::Refused { rank, why };
         match self.groups.get_mut(&handle) {
             Some(g) if g.members.fingerprint == fingerprint => g.break_up(&mut self.node, error, true),
-            // Another group has the handle, so this group could not be made anyway.
+            // Another group has the handle, so the requested group could not be made anyway.
             Some(_) => self.refuse(spec, &members, &error),
             None if FailedGroup::find(&self.failed_groups, handle, fingerprint).is_some() => {}
             None => {
@@ -131,7 +131,7 @@ impl Endpoint {
         self.failed_groups.push_back(failed);
     }
 
-    /// A service process makes a group that is not known here, and misses these ranks.
+    /// A service process makes a group that is not known here, and waits for these local ranks.
     fn answer_step_request(
         &mut self,
         from: SpId,
@@ -143,7 +143,7 @@ impl Endpoint {
         for &(rank, offer) in offers {
             ours |= self.offers.add_waiter(offer, OfferWaiter { rank, ..waiter });
         }
-        // The offers may be forgotten here; then nothing is known of their ranks.
+        // If the offers are forgotten here, nothing is known of their ranks.
         if !ours || address.is_empty() {
             return;
         }
@@ -224,7 +224,7 @@ impl Endpoint {
             let waiter = OfferWaiter { sp: from, group: handle, fingerprint, rank: Rank(0) };
             return self.answer_step_request(from, &address, waiter, &offers);
         }
-        // If another group has the handle, a rank that requests this one gets `HandleTaken`.
+        // If another group has the handle, a rank that requests the unknown group gets `HandleTaken`.
         let ended = self.groups.contains_key(&handle) || self.retired.iter().any(|(retired, _)| *retired == handle);
         if ended || matches!(body, GroupMessage::Refuse { .. } | GroupMessage::Failures { .. }) {
             return;
@@ -287,8 +287,8 @@ impl FailedGroup {
 }
 
 impl Group {
-    /// When to examine the group, if that is not known yet. While the group is being made or has something in flight,
-    /// this happens regularly, and less often for larger groups.
+    /// When to examine the group, if the time is not set yet. A group is examined regularly while it is being made or
+    /// has something in flight, and less often if it is larger.
     pub(in crate::endpoint) fn next_check(&mut self, node: &NodeState) -> Option<Instant> {
         let waits = match &self.state {
             GroupState::Creating { .. } => true,
@@ -307,7 +307,7 @@ impl Group {
         at
     }
 
-    /// Something takes long. Polls the concerned members for failures. The poll also exposes dead links that only this
+    /// If something takes long, polls the active members for failures. The poll also exposes dead links that only this
     /// group needs.
     fn check(&mut self, node: &mut NodeState) {
         let oldest = (self.instances.keys().next().copied(), self.tagged.oldest_call());
@@ -326,7 +326,7 @@ impl Group {
                 if !waits_still {
                     return;
                 }
-                // A failure of any open instance there fails the newest, too.
+                // If any open instance fails at a member, the newest instance fails there, too.
                 let newest = self.instances.keys().next_back().copied().unwrap_or(TAGGED);
                 let oldest = self.instances.first_key_value().map(|(instance, i)| {
                     let (rank, signature) = i.signature();
@@ -339,8 +339,9 @@ impl Group {
         }
     }
 
-    /// When the group is given up. A service process that misses a local rank reports first, then one that misses its
-    /// left neighbour. The others cannot know the missing rank and report last: their ranks may be earlier.
+    /// When the group is given up. A service process that misses a local rank reports first, then a service process
+    /// that misses its left neighbour. The others cannot know the missing rank and report last: their ranks may have
+    /// requested the group earlier.
     fn making_deadline(&self, node: &NodeState) -> Option<Instant> {
         let GroupState::Creating { barrier, .. } = &self.state else { return None };
         let timeout = node.config.group_timeout?;
@@ -389,7 +390,7 @@ impl Group {
         node.out.messages.push_back((to, Message::abort(group, fingerprint, error.clone())));
     }
 
-    /// Breaks the group if a local rank that has not requested it cannot do so any more.
+    /// Breaks the group if a local rank has not requested the group and cannot request it any more.
     fn fail_by_withdrawn(&mut self, node: &mut NodeState, withdrawn: impl Fn(OfferId) -> Option<Withdrawn>) {
         if !matches!(self.state, GroupState::Creating { .. }) {
             return;
@@ -416,8 +417,8 @@ impl Group {
         Rejection::unless(served, "news of a rank that its sender does not serve")
     }
 
-    /// A member is still making the group. If it does not know that the group has broken, the news was not sent or was
-    /// lost with a link. A step that it misses may have been dropped for lack of room.
+    /// A member is still making the group. If the group has broken, the news was not sent to the member, or was lost
+    /// with a link. A step that the member misses may have been dropped for lack of room.
     pub(super) fn handle_step_request(&mut self, node: &mut NodeState, from: u32) {
         let said = match &self.state {
             GroupState::Creating { barrier, .. } => barrier.sent_to(from),

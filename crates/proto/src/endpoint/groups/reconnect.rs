@@ -6,17 +6,18 @@
 //! If the peer has given up the link, the two ends may have received different messages. One rule decides: a group
 //! continues over the next link if no message of a call has come from the peer. All other messages of a group may
 //! safely be received twice. So unacknowledged messages are sent again, and the peer receives a `RequestStep` for the
-//! group. If a message of a call had come there, the peer has broken the group by the same rule, and answers so. If all
-//! have left the group there, the peer sends again what was lost with the link.
+//! group. If the peer had received a message of a call, it has broken the group by the same rule, and answers with the
+//! error. If all ranks have left the group there, the peer sends again the messages that were lost with the link.
 //!
 //! | event | a group without any message of a call from the peer |
 //! |---|---|
 //! | the peer has made another end | continues, over another link |
 //! | the peer owed an acknowledgement for too long | continues once, if it is being made or was requested recently |
-//! | the fabric reports that the peer is gone | as in the line above; the fabric must connect once more |
+//! | the fabric reports that the peer is gone | continues once, if being made or requested recently; reconnects |
 //!
 //! A group counts as requested recently for as long as an acknowledgement may be owed. Silence from before the request
-//! is not counted against it, nor are connection attempts that the fabric gives up. Never decides that a link is lost.
+//! does not count against the group, and neither do connection attempts that the fabric gives up. Never decides that a
+//! link is lost.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -88,8 +89,8 @@ impl Endpoint {
         }
     }
 
-    /// Sends unacknowledged messages over the new link: of groups that are made and continue, and of groups that all
-    /// local ranks have left in order, which the peer may not know.
+    /// Sends unacknowledged messages over the new link: messages of made groups that continue, and messages of groups
+    /// that all local ranks have left in order. The peer may not know of the leaving.
     fn resend_unacknowledged(&mut self, peer: SpId, surviving: &BTreeSet<GroupHandle>, link: Link) {
         for (message, payload, acked) in link.into_unacknowledged() {
             let Message::Group { group, .. } = &message else { continue };
@@ -99,8 +100,8 @@ impl Endpoint {
         }
     }
 
-    /// Keeps unacknowledged messages of groups that all local ranks have left: the peer may not know that they were
-    /// made, or which ranks have left them. Broken groups need no more than their errors.
+    /// Keeps unacknowledged messages of groups that all local ranks have left. The peer may not know that these groups
+    /// were made, or which ranks have left them. Broken groups need no more than their errors.
     fn keep_undelivered(&mut self, peer: SpId, link: Link) {
         for (message, ..) in link.into_unacknowledged() {
             let Message::Group { group, body: GroupMessage::Create { .. } | GroupMessage::Lost { .. } } = &message
@@ -117,7 +118,7 @@ impl Endpoint {
         }
     }
 
-    /// A peer requests a group that all local ranks have left. It gets the kept messages that it may not have received.
+    /// A peer requests a group that all local ranks have left. Sends the kept messages that the peer may lack.
     pub(super) fn send_undelivered(&mut self, peer: SpId, address: &Arc<[u8]>, handle: GroupHandle) {
         let about = |(to, message): &(SpId, Message)| {
             *to == peer && matches!(message, Message::Group { group, .. } if *group == handle)
@@ -184,7 +185,7 @@ impl Group {
         }
     }
 
-    /// A member is lost, or gave the group up. This breaks the group, unless its ranks have left and it owes nothing.
+    /// A member is lost, or gave the group up. The group breaks, unless the member has no rank left and owes nothing.
     fn handle_member_loss(&mut self, node: &mut NodeState, peer: SpId) {
         let Some(at) = self.members.index_of(peer) else { return };
         if !self.is_active_member(at as usize) {
@@ -194,7 +195,7 @@ impl Group {
         self.break_up(node, error, true);
     }
 
-    /// The error for a lost member. After a stall this service process names itself, as the others do.
+    /// The error for a lost member. After a stall this service process names itself, as all other members do.
     fn loss_of(&self, node: &NodeState, at: u32) -> CollectiveError {
         match node.stalled(self.since) {
             Some(lasted) => {
@@ -213,7 +214,7 @@ impl Group {
         self.break_up(node, error, false);
     }
 
-    /// The reporter could not notify the service process that it lost. That one may be alive, with a link to us.
+    /// The reporter could not notify the peer that it lost. The lost peer may be alive, with a link to us.
     fn notify_lost_peer(&self, node: &mut NodeState, error: &CollectiveError) {
         if let CollectiveError::PeerLost { sp, .. } = error
             && *sp != node.id

@@ -1,6 +1,6 @@
 //! Watches the peers that a group depends on: neighbours in the ring, and members that owe for an open instance.
 //!
-//! Invariant: a service process is watched as long as the group depends on it, once the group is made. Never detects a
+//! Invariant: once the group is made, a service process is watched as long as the group depends on it. Never detects a
 //! death itself: the link does.
 
 use std::collections::BTreeSet;
@@ -10,8 +10,8 @@ use crate::endpoint::NodeState;
 use crate::ids::SpId;
 
 impl Group {
-    /// The peers that must be alive. These are the nearest service processes on both sides of the ring that still serve
-    /// a rank, and members that have left but may owe us something for an open instance, unless they were lost.
+    /// The peers that must be alive: the nearest service processes on both sides of the ring that still serve a rank,
+    /// and members that have left but may owe us something for an open instance. Lost members are not among them.
     fn required_peers(&mut self) -> BTreeSet<SpId> {
         let me = self.members.me as usize;
         let owing = (0..self.members.sps.len()).filter(|at| *at != me && self.is_awaited(*at));
@@ -59,7 +59,7 @@ impl Group {
         debug_assert_eq!(self.required_peers(), self.watched, "what is kept is what a look at all gives");
     }
 
-    /// Watches the peers that the group depends on, once it is made.
+    /// Watches the peers that the group depends on, once the group is made.
     pub(super) fn rearm_watches(&mut self, node: &mut NodeState) {
         let required_peers = self.required_peers();
         let watched = match self.state {

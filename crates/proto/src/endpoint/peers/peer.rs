@@ -1,6 +1,6 @@
 //! One peer, and its part in the totals over all peers.
 //!
-//! Invariant: [`Peer::summary`] derives that part from the peer alone; it changes nothing.
+//! Invariant: [`Peer::summary`] derives that part from the peer alone and changes nothing.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,8 +15,8 @@ use crate::wire::FrameHeader;
 const DEAFNESS: u32 = 4;
 /// A peer that sends for this long without a new acknowledgement may not receive our frames.
 const DEAF_FROM: Duration = Duration::from_millis(100);
-/// Extra silence for such a peer. On a one-way cut the end that receives nothing then reports the other end first. So
-/// all ranks connected to both ends name that one.
+/// Extra silence for a peer that sends without a new acknowledgement. On a one-way cut the end that receives nothing
+/// then reports the other end first. So all ranks connected to both ends name that other end.
 const DEAF_SILENCE: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
@@ -46,7 +46,7 @@ pub(in crate::endpoint) struct Peer {
 /// One peer's part in the totals over all peers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct PeerSummary {
-    /// Its link has a message to send.
+    /// The link has a message to send.
     pub(super) message: bool,
     /// When the link has a separate acknowledgement to send.
     pub(super) ack: Option<Instant>,
@@ -56,11 +56,11 @@ pub(super) struct PeerSummary {
     pub(super) timer: Option<Instant>,
     /// Messages that wait for sending or acknowledgement.
     pub(super) backlog: usize,
-    /// Bytes of payload in these messages.
+    /// Bytes of payload in messages that wait for sending or acknowledgement.
     pub(super) payload: u64,
     /// The peer's address is known, and frames to it may still be needed.
     pub(super) connected: bool,
-    /// The peer has no group with us, and nothing is on its way.
+    /// The peer has no group with us, waits for no local rank, and is owed neither a message nor an acknowledgement.
     pub(super) idle: bool,
     pub(super) retransmissions: u64,
 }
@@ -85,7 +85,7 @@ impl Peer {
     }
 
     /// Whether silence means that the peer is dead. Until a group is made, a member that has never sent may not know of
-    /// it. Without a group nothing waits for the peer.
+    /// the group. Without a group nothing waits for the peer.
     fn has_to_answer(&self) -> bool {
         self.link.has_received() || self.watched_by > 0 || self.knows_us || self.has_address || self.groups == 0
     }
@@ -96,7 +96,7 @@ impl Peer {
         (self.link.backlog() > 0 && self.address.is_some()).then(|| self.link.silent_since() + self.dead_after + grace)
     }
 
-    /// Whether the peer has acknowledged nothing new for too long, although it sends. Partitions make such peers, too.
+    /// Whether the peer sends but has acknowledged nothing new for too long. A partition may also cause this.
     pub(super) fn is_deaf(&self) -> bool {
         self.deaf_for >= self.dead_after.saturating_mul(DEAFNESS)
     }
@@ -106,7 +106,8 @@ impl Peer {
         if self.is_deaf() { overdue_at.map(|_| self.link.silent_since()) } else { overdue_at }
     }
 
-    /// Handles a frame of the peer. The silence before counts as deafness up to `dead_after`: we may have been stopped.
+    /// Handles a frame of the peer. The silence before the frame counts as deafness up to `dead_after`: we may have
+    /// been stopped.
     pub(super) fn handle_frame<'a>(
         &mut self,
         now: Instant,

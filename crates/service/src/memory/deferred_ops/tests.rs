@@ -7,7 +7,7 @@ use outboard_shm::region::MemfdRegion as Shared;
 use super::*;
 use crate::memory::{EndpointMemory, MemoryFault, MemoryPieces, PostedBuffers};
 
-/// Address of each rank's buffer, and of its copy.
+/// Address of each rank's buffer, and of the rank's copy of the buffer.
 const BUFFER: u64 = 0x10000;
 const COPY: u64 = 0x20000;
 const BYTES: u64 = 64;
@@ -26,7 +26,8 @@ fn piece(region: MemRegion) -> MemRef {
     MemRef { region, offset: 0, len: 8 }
 }
 
-/// The memory of a service process. Calls count from 1; each has its own rank, with the same bytes as input and output.
+/// The memory of a service process. Calls count from 1. Each call has its own rank, and its input and output are the
+/// same bytes.
 struct Host {
     memory: EndpointMemory,
     ranks: Vec<Arc<TieredMemory>>,
@@ -51,7 +52,7 @@ impl Host {
         host
     }
 
-    /// The kernel withdraws access to the buffers of this call.
+    /// Simulates that the kernel withdraws access to the buffers of this call.
     fn withdraw(&mut self, call: u64) {
         let error = AccessError::Withdrawn { address: BUFFER, bytes: 8 };
         self.memory.note_fault(MemoryFault::Call { call: CallId(call), error });
@@ -103,7 +104,7 @@ fn gp_9_work_that_depends_on_an_awaited_call_waits() {
     assert_eq!((host.found(2, COPY), host.found(3, BUFFER)), (4, 6));
 }
 
-/// GP-2, GP-9: a start was posted with the copy, while the copy of the start before it is still awaited.
+/// GP-2, GP-9: a start is posted with the address of the copy, while the copy for the start before is still awaited.
 #[test]
 fn starts_of_a_recording_keep_their_order_wherever_their_memory_lies() {
     let mut host = Host::new(1);
@@ -148,7 +149,7 @@ fn calls_that_need_bytes_of_a_lost_rank_are_reported() {
     assert!(!host.defers(3));
 }
 
-/// A failed call takes its bytes along although they could be read, because they wait for another rank.
+/// The bytes of a failed call are lost although they could be read, because work on them waits for another rank.
 #[test]
 fn calls_that_need_bytes_of_a_failed_call_are_reported() {
     let mut host = Host::new(2);

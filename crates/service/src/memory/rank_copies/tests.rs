@@ -6,10 +6,10 @@ use super::*;
 use crate::memory::PostedBuffers;
 
 const BYTES: usize = 3 << 20;
-/// A value that no byte of the sources has.
+/// A byte value that occurs in no source.
 const EMPTY: u8 = 251;
 
-/// A rank whose process is this one, with one call in flight.
+/// A rank with one call in flight; this process acts as the rank's process.
 struct Rank {
     call: CallId,
     side: RankSide,
@@ -18,14 +18,14 @@ struct Rank {
     output: Vec<u8>,
 }
 
-/// The memory of a service process and its ranks, each with a call. All ranks but the strangers are this process.
+/// The memory of a service process and its ranks, each with a call. This process acts as all ranks but the strangers.
 struct Host {
     memory: EndpointMemory,
     ranks: Vec<Rank>,
 }
 
 impl Host {
-    /// A stranger's process number belongs to another process.
+    /// The process number of a stranger belongs to another process.
     fn new(ranks: u64, strangers: &[u64]) -> Host {
         let mut memory = EndpointMemory::default();
         memory.copy_offers.min_bytes = 1000;
@@ -39,7 +39,7 @@ impl Host {
             let input: Vec<u8> = (0..BYTES).map(|at| ((at as u64 * 7 + number) % u64::from(EMPTY)) as u8).collect();
             let output = vec![EMPTY; BYTES];
             let pair = |buffer: &[u8]| (buffer.as_ptr() as u64, buffer.len() as u64);
-            // The number belongs to another process by now.
+            // By now the number belongs to another process.
             let pid = if strangers.contains(&number) { rustix::process::getppid().expect("it has one") } else { pid };
             let copy_agent = CopyAgent { id: number, pid, copies: service.rank_copies() };
             let buffers = PostedBuffers::new(Arc::new(reached), pair(&input), pair(&output));
@@ -51,7 +51,7 @@ impl Host {
         Host { memory, ranks }
     }
 
-    /// Orders a copy of a whole region to the output of rank `to`.
+    /// Orders a copy of all bytes of a region to the output of rank `to`.
     fn copy(&mut self, from: MemRegion, to: usize) {
         let piece = |region| MemRef { region, offset: 0, len: BYTES as u64 };
         let to = MemRegion::Output(self.ranks[to].call);
@@ -62,7 +62,7 @@ impl Host {
         MemRegion::Input(self.ranks[rank].call)
     }
 
-    /// Whether the rank has received the contribution of rank `of`.
+    /// Whether rank `rank` has received the contribution of rank `of`.
     fn has(&self, rank: usize, of: usize) -> bool {
         // The service process writes the output without the compiler's knowledge.
         std::hint::black_box(&self.ranks[rank].output) == &self.ranks[of].input
@@ -72,7 +72,7 @@ impl Host {
         (0..self.ranks.len()).filter(|rank| self.memory.deferred_ops.names_call(self.ranks[*rank].call)).collect()
     }
 
-    /// The rank does all rank copies that it is offered; returns their number.
+    /// Does all rank copies that the rank is offered; returns their number.
     fn run(&self, rank: usize) -> usize {
         let side = &self.ranks[rank].side;
         let done = std::iter::from_fn(|| side.claim_copy()).map(|(slot, errand)| {
@@ -124,14 +124,14 @@ fn work_that_needs_the_bytes_of_a_copy_gets_them() {
     assert!(host.has(2, 0), "what is passed on is there first");
     host.run(1);
     assert!(host.memory.poll_rank_copies() && host.has(1, 2), "what comes later stays");
-    // Reads of one source do not wait for each other.
+    // Two ranks may read one source at once.
     host.ranks[2].side.begin_wait();
     host.copy(host.input(0), 1);
     host.copy(host.input(0), 2);
     host.memory.advance_planned_work();
     assert_eq!((host.run(2), host.run(1)), (1, 1));
     assert!(host.memory.poll_rank_copies() && host.has(1, 0) && host.has(2, 0));
-    // A transmission reads bytes that a rank copy was to copy.
+    // A transmission reads bytes that a rank copy has yet to write.
     host.copy(host.input(2), 1);
     host.memory.advance_planned_work();
     let piece = MemRef { region: MemRegion::Output(CallId(1)), offset: 0, len: 8 };
@@ -145,7 +145,7 @@ fn a_rank_that_stops_during_a_copy_delays_only_itself() {
     host.copy(host.input(0), 1);
     host.memory.advance_planned_work();
     let (slot, _) = host.ranks[1].side.claim_copy().expect("offered");
-    // Another copy overwrites the source, which is not needed any more then.
+    // Another copy overwrites the source: the service process has read the source by then.
     host.copy(host.input(1), 2);
     let source = MemRegion::Input(CallId(0));
     let whole = MemRef { region: source, offset: 0, len: BYTES as u64 };
@@ -153,7 +153,7 @@ fn a_rank_that_stops_during_a_copy_delays_only_itself() {
     assert_eq!(host.held(), [1, 2], "the call of rank 0 may end");
     host.memory.advance_planned_work();
     assert!(host.has(2, 1) && host.held() == [1]);
-    // Work that reads the rank's output waits with it.
+    // Work that reads the output of a stopped rank waits for that rank.
     host.copy(MemRegion::Output(CallId(1)), 2);
     host.memory.advance_planned_work();
     assert_eq!(host.held(), [1, 2]);
@@ -196,7 +196,7 @@ fn bytes_of_a_lost_rank_are_missed_and_bytes_of_a_failed_call_arrive() {
         let begun = [2, 3].map(|rank: usize| host.ranks[rank].side.claim_copy().expect("offered"));
         // SAFETY: the target is the rank's output.
         host.ranks[2].side.report(begun[0].0, unsafe { CrossMemory::perform(&begun[0].1) });
-        // The failure is not reported while other calls can still get the call's bytes.
+        // The failure is not reported while other calls can still get the bytes of the failed call.
         while !gone && host.memory.deferred_ops.holds_back(CallId(0), |call| call == CallId(0)) {
             host.memory.poll_rank_copies();
         }
@@ -214,7 +214,7 @@ fn bytes_of_a_lost_rank_are_missed_and_bytes_of_a_failed_call_arrive() {
     }
 }
 
-/// A turn does the work behind rank copies as far as it has room; the rest waits.
+/// A turn does the work that follows rank copies within the turn's budget, and leaves the rest to later turns.
 #[test]
 fn work_after_rank_copies_is_spread_over_turns() {
     let mut host = Host::new(6, &[]);
@@ -240,7 +240,7 @@ fn work_after_rank_copies_is_spread_over_turns() {
 fn a_failure_waits_for_live_readers_behind_a_copy_only() {
     let mut host = Host::new(5, &[]);
     let failed = |call| call == CallId(0);
-    // Little of the turn is left.
+    // These copies leave little of the turn's budget.
     host.copy(host.input(4), 3);
     host.copy(host.input(3), 4);
     host.memory.advance_planned_work();

@@ -12,11 +12,12 @@ use crate::memory::combine::OrderedReduction;
 
 const BUFFER: u64 = 0x1_0000_0000;
 const BYTES: u64 = 12 << 20;
-/// A region of the service process.
+/// Index of the region of the service process; lower indices are ranks.
 const STAGED: u64 = 3;
 const PLACES: u64 = STAGED + 1;
 
-/// Three ranks, each with a call whose input is its output, and staging: the memory, and its expected content.
+/// Three ranks, each with a call whose input is its output, and a staging region. Holds the memory and its expected
+/// content.
 struct Host {
     memory: EndpointMemory,
     expected: Vec<Vec<u8>>,
@@ -77,7 +78,7 @@ impl Host {
         self.memory.do_or_defer(MemoryWork::Deliver { bytes, to: piece(to, (offset, len)) });
     }
 
-    /// Whether a transmission from there reads the expected bytes.
+    /// Whether a transmission from `span` of the region `place` reads the expected bytes.
     fn is_right(&mut self, place: u64, span: (u64, u64)) -> bool {
         let mut found = vec![0; span.1 as usize];
         self.memory.locate_to_read(piece(place, span)).and_then(|place| place.read(&mut found)).expect("within reach");
@@ -122,7 +123,7 @@ fn act() -> impl Strategy<Value = Act> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
 
-    /// Each piece of work finds the result of the work before it, and no result of later work, whenever it is done.
+    /// Each piece of work uses the result of the work before it, and no result of later work, whenever it is done.
     #[test]
     fn deferred_orders_leave_the_same_bytes_as_immediate_ones(acts in prop::collection::vec(act(), 1..40)) {
         let mut host = Host::new();
@@ -168,7 +169,7 @@ fn a_turn_is_bounded_and_receivers_take_turns() {
     assert!(host.finish() >= 8 && host.is_right(0, whole) && host.is_right(1, whole));
 }
 
-/// A turn stays bounded under any load: work beyond the limit of pieces is put off whole.
+/// Work beyond the limit of pieces is deferred without being split, so a turn stays bounded under any load.
 #[test]
 fn work_beyond_the_piece_limit_is_deferred_whole() {
     let mut host = Host::new();
@@ -188,7 +189,7 @@ fn work_beyond_the_piece_limit_is_deferred_whole() {
     assert!(host.finish() >= 16 && host.is_right(0, whole) && host.is_right(1, whole));
 }
 
-/// Staging that is released while planned work reads it stays until that work is done.
+/// Staging memory that is released while planned work reads it stays until that work is done.
 #[test]
 fn staging_outlives_planned_work_that_reads_it() {
     let mut host = Host::new();
@@ -201,7 +202,8 @@ fn staging_outlives_planned_work_that_reads_it() {
     assert!(host.memory.staging.is_empty() && host.is_right(1, (0, BYTES)));
 }
 
-/// A rank that dies in the middle takes its bytes along. A failed call is not reported while others can get its bytes.
+/// The bytes of a rank that dies during planned work are lost. A failed call is not reported while other calls can get
+/// its bytes.
 #[test]
 fn planned_work_of_a_lost_rank_is_dropped() {
     for gone in [true, false] {
@@ -224,7 +226,7 @@ fn planned_work_of_a_lost_rank_is_dropped() {
     }
 }
 
-/// GP-9: the work of a rank that copies its buffers is done turn by turn, as all other work.
+/// GP-9: work for a rank that copies its buffers is done turn by turn, like all other work.
 #[test]
 fn restaged_buffers_stay_within_the_turn_budget() {
     let mut host = Host::new();

@@ -59,7 +59,7 @@ fn altered(op: Op, ranks: u32) -> Vec<Op> {
     ops
 }
 
-/// `program` without step `id`; steps that followed it do not follow its predecessors instead.
+/// `program` without step `id`. Steps that followed step `id` do not follow its predecessors instead.
 fn without(program: &Program, id: usize) -> Program {
     let mut program = program.clone();
     program.steps.remove(id);

@@ -59,7 +59,7 @@ pub fn allgather(
     let nodes_per_machine = if choice.leaders().is_some() { 1 } else { ranks_per_host };
     let node_of = |rank| rank * nodes_per_machine / ranks_per_host;
     let nodes: Vec<u32> = (0..hosts * ranks_per_host).map(node_of).collect();
-    // The hosts' capacity is unknown, and larger than any of this needs.
+    // The capacity of the paper's hosts is unknown, and larger than these experiments need.
     let settings = TriggeredSettings {
         virtual_ports,
         physical_ports,

@@ -22,7 +22,7 @@ pub enum PaperOperation {
     Broadcast,
     /// Vector halving with distance doubling and a binomial tree, sums of doubles.
     Reduce,
-    /// Rabenseifner's, sums of doubles.
+    /// Rabenseifner's algorithm, sums of doubles.
     Allreduce,
 }
 
@@ -32,12 +32,12 @@ pub struct SpeedComparison {
     /// Nanoseconds until all ranks of all tasks have ended, by NIC and by hosts.
     pub times: [f64; 2],
     /// The used part of the packet places in the root's hash buffers, without the tenth that stays free. The first
-    /// column of TH Table 1 leaves this reading of the table.
+    /// column of TH Table 1 allows no other reading of the table.
     pub used: f64,
 }
 
 impl SpeedComparison {
-    /// How many times as fast the collective is by NIC.
+    /// The time by hosts divided by the time by NIC.
     pub fn speed_up(&self) -> f64 {
         self.times[1] / self.times[0]
     }

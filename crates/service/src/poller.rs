@@ -6,7 +6,7 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::io::Errno;
 
-/// Wake-ups handled per sleep; the rest come with the next.
+/// Wake-ups handled per sleep; the next sleep returns the rest at once.
 const BATCH: usize = 64;
 
 /// The descriptor that woke the conductor.
@@ -32,7 +32,7 @@ pub enum WakeToken {
 }
 
 const KIND_SHIFT: u32 = 56;
-/// Tokens without a number; the index is the code.
+/// Tokens without a number; a token's index is its code.
 const PLAIN: [WakeToken; 7] = [
     WakeToken::Stop,
     WakeToken::Fabric,
@@ -64,10 +64,10 @@ impl WakeToken {
     }
 }
 
-/// Condition under which a descriptor wakes.
+/// Condition under which a descriptor wakes the thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Trigger {
-    /// Wakes as long as the descriptor is readable or hung up.
+    /// Wakes the thread as long as the descriptor is readable or hung up.
     Level,
     Edge,
 }
@@ -84,7 +84,7 @@ impl Poller {
         Ok(Poller { epoll, woken: Vec::with_capacity(BATCH) })
     }
 
-    /// Watches a descriptor: it wakes with this token from now on.
+    /// Watches a descriptor, which wakes the thread with this token from now on.
     pub fn watch(&self, fd: impl AsFd, token: WakeToken, trigger: Trigger) -> Result<(), Errno> {
         let flags = match trigger {
             Trigger::Level => epoll::EventFlags::IN | epoll::EventFlags::RDHUP,
@@ -93,7 +93,8 @@ impl Poller {
         epoll::add(&self.epoll, fd, epoll::EventData::new_u64(token.encode()), flags)
     }
 
-    /// Needed before a descriptor that another process shares is closed: a close here alone does not end the watch.
+    /// Stops watching a descriptor. This must precede the close if another process shares the descriptor: a close here
+    /// alone does not end the watch.
     pub fn unwatch(&self, fd: impl AsFd) {
         if let Err(errno) = epoll::delete(&self.epoll, fd) {
             tracing::warn!(%errno, "cannot stop watching a descriptor");

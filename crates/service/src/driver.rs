@@ -1,8 +1,8 @@
-//! The machine with its memory and its clock: orders that follow an input are carried out at once.
+//! The protocol machine with its memory and its clock. The orders that follow an input are carried out at once.
 //!
 //! Invariant: between two calls of this module every order is carried out, except work that waits for ranks
-//! ([`crate::memory::deferred_ops`]), and every memory fault is reported. The end of a call is reported after its bytes
-//! are in place.
+//! ([`crate::memory::deferred_ops`]), and every memory fault is reported. The end of a collective call is reported
+//! after the call's bytes are in place.
 
 use std::time::{Duration, Instant as WallInstant};
 
@@ -15,13 +15,13 @@ use outboard_proto::{
 };
 use outboard_shm::memory::{MappedBytes, ScatterList};
 
+use crate::ConnectionId;
 use crate::memory::deferred_ops::DeferredOps;
 use crate::memory::{EndpointMemory, FaultCause, MemoryFault, MemoryLocation, PostedBuffers, ReceivedPayloads};
-use crate::ranks::ConnectionId;
 use crate::telemetry::statistics::CopyCounters;
 use crate::telemetry::turns::TurnLength;
 
-/// Faults are reported in rounds, since the report of a fault may order work that fails in turn.
+/// Limit on rounds of fault reports, since the report of a fault may order work that fails in turn.
 const FAULT_ROUNDS: u32 = 64;
 
 #[derive(Debug)]
@@ -39,7 +39,7 @@ impl EndpointDriver {
         EndpointDriver { machine: Endpoint::new(id, config, seed), memory, origin: WallInstant::now() }
     }
 
-    /// Nanoseconds since the start.
+    /// Nanoseconds since the driver was made.
     pub(crate) fn now(&self) -> Instant {
         Instant(u64::try_from(self.origin.elapsed().as_nanos()).unwrap_or(u64::MAX))
     }
@@ -48,7 +48,7 @@ impl EndpointDriver {
         &self.machine
     }
 
-    /// Operations in flight, and what each of them waits for.
+    /// Operations in flight, and the ranks or bytes that each operation waits for.
     pub(crate) fn in_flight(&self) -> impl Iterator<Item = InFlightInstance> + '_ {
         self.machine.in_flight(self.now())
     }
@@ -85,7 +85,7 @@ impl EndpointDriver {
         self.machine.handle_offer(offer);
     }
 
-    /// The rank no longer requests a group by this offer.
+    /// Withdraws an offer with which its rank will not request a group any more.
     pub(crate) fn withdraw(&mut self, offer: OfferId, refused: Option<GroupRefusal>) {
         self.apply(|machine, now| machine.handle_offer_withdrawn(now, offer, refused));
     }
@@ -117,24 +117,25 @@ impl EndpointDriver {
         self.machine.handle_record(group, rank, number, recording)
     }
 
-    /// The rank no longer needs a recording. Returns false while a call of the recording is in flight.
+    /// Frees a recording that the rank no longer needs. Returns false while a call of the recording is in flight.
     pub(crate) fn free_recording(&mut self, group: GroupHandle, rank: Rank, number: u32) -> bool {
         self.machine.handle_free(group, rank, number)
     }
 
-    /// The call has ended and its buffers belong to the rank again.
+    /// Removes a call that has ended; the call's buffers belong to the rank again.
     pub(crate) fn forget_call(&mut self, call: CallId) {
         self.memory.remove(call);
     }
 
-    /// `rank`, which posted this call, is gone. Its memory is not accessed any more.
+    /// Stops all access to the buffers of `call`, because the rank that posted the call is gone.
     pub(crate) fn forget_memory(&mut self, call: CallId, rank: Rank) {
         for missing in self.memory.drop_call_work(call, true) {
             self.machine.handle_bytes_lost(missing, CollectiveError::RankLost(rank));
         }
     }
 
-    /// The rank has copied the buffers of a call in flight (GP-9). Returns false if the buffers would not fit there.
+    /// Notes the addresses to which the rank has copied the buffers of a call in flight (GP-9). Returns false if the
+    /// buffers would exceed the address space there.
     #[must_use]
     pub(crate) fn restage(&mut self, call: CallId, send: u64, receive: u64) -> bool {
         let restaged = self.memory.restage(call, send, receive);
@@ -170,7 +171,7 @@ impl EndpointDriver {
         self.memory.bytes_landed
     }
 
-    /// Whether memory that payload may be read into was withdrawn since the last check.
+    /// Whether memory for incoming payloads was withdrawn since the last check.
     pub(crate) fn take_withdrawn(&mut self) -> bool {
         self.memory.take_withdrawn()
     }
@@ -181,9 +182,9 @@ impl EndpointDriver {
         self.drain_orders(payloads);
     }
 
-    /// The memory of a multicast batch has been read, or the read has failed.
+    /// Reports that the memory of a multicast batch has been read, or that the read has failed.
     pub(crate) fn multicast_done(&mut self, token: u64, read: Result<(), MemoryFault>) {
-        // The fault comes first: the batch may be the last that its collective waits for.
+        // The fault is reported first, because the batch may be the last that its collective waits for.
         if let Err(fault) = read {
             self.report_fault(fault);
         }
@@ -194,7 +195,7 @@ impl EndpointDriver {
         self.apply(|machine, now| machine.handle_peer_lost(now, peer));
     }
 
-    /// The fabric has lost a peer. If descriptors ran out, this service process caused the loss.
+    /// Reports that the fabric has lost a peer. If descriptors ran out, this service process caused the loss.
     pub(crate) fn lose_peer(&mut self, peer: SpId, why: &PeerLoss) {
         match why {
             PeerLoss::Descriptors => self.apply(|machine, now| machine.handle_no_descriptors(now, peer)),
@@ -202,17 +203,17 @@ impl EndpointDriver {
         }
     }
 
-    /// The send queue is full of frames to this peer, or has room again.
+    /// Reports that the send queue is full of frames to this peer, or has room again.
     pub(crate) fn set_full(&mut self, peer: SpId, full: bool) {
         self.machine.handle_full(peer, full);
     }
 
-    /// The engine beside the machine has carried out the list of a call, or the list has failed.
+    /// Reports that the engine beside the machine has carried out the list of a call, or that the list has failed.
     pub(crate) fn offloaded(&mut self, place: (GroupHandle, InstanceId, CallId), carried_out: bool) {
         self.apply(|machine, now| machine.handle_offloaded(now, place, carried_out));
     }
 
-    /// Memory of this process that holds a piece, for the engine.
+    /// Memory of this process that holds `piece`, for the engine.
     pub(crate) fn resident(&mut self, piece: MemRef) -> Result<MappedBytes, MemoryFault> {
         let place = self.memory.locate_to_read(piece)?;
         Ok(place.resident(piece.len).expect("the engine is given memory of this process alone"))
@@ -234,7 +235,8 @@ impl EndpointDriver {
         self.machine.poll_timeout().into_iter().chain(transmit).min()
     }
 
-    /// The next event. If a call fails, calls that need bytes which its rank alone could copy fail too.
+    /// The next event. If the event is a failed call, other calls fail too if only the rank of the failed call could
+    /// copy their bytes.
     pub(crate) fn poll_event(&mut self) -> Option<Event> {
         let event = self
             .machine
@@ -254,12 +256,13 @@ impl EndpointDriver {
         self.machine.poll_transmit(now)
     }
 
-    /// Whether the machine has ordered work on memory behind the last transmission.
+    /// Whether the machine has ordered work on memory since the last transmission.
     pub(crate) fn has_orders(&self) -> bool {
         self.machine.has_orders()
     }
 
-    /// All polled payloads have been read, so the work on memory behind them may be done.
+    /// Does the work on memory that was ordered behind the transmissions; to be called once all polled payloads have
+    /// been read.
     pub(crate) fn transmitted(&mut self) {
         self.drain_orders(&[]);
     }
@@ -277,7 +280,7 @@ impl EndpointDriver {
         found
     }
 
-    /// Work on memory that is not done.
+    /// Unfinished work on memory.
     pub(crate) fn deferred_ops(&self) -> &DeferredOps {
         &self.memory.deferred_ops
     }
@@ -286,13 +289,13 @@ impl EndpointDriver {
         self.memory.copy_offers.copies
     }
 
-    /// The rank is gone, and the memory of all its calls has been forgotten before.
+    /// Forgets a rank that is gone; the memory of all its calls must have been forgotten before.
     pub(crate) fn forget_copy_agent(&mut self, id: ConnectionId) {
         self.memory.copy_offers.forget_copy_agent(id);
     }
 
-    /// A turn has outlasted the silence after which peers count this process as dead. It is called once for each such
-    /// turn, before the timers.
+    /// Logs a turn that took longer than the silence after which peers count this process as dead. Called once for each
+    /// such turn, before the timers.
     pub(crate) fn report_stall(&mut self, turn: TurnLength) {
         let (limit, seconds) = (self.machine.config().dead_after, turn.ns as f64 / 1e9);
         let off_processor = Duration::from_nanos(turn.off_processor_ns);
@@ -303,7 +306,7 @@ impl EndpointDriver {
         );
     }
 
-    /// A read failed. The fault is reported to the machine at once.
+    /// Reports a failed read to the machine at once.
     pub(crate) fn report_fault(&mut self, fault: MemoryFault) {
         self.memory.note_fault(fault);
         self.drain_orders(&[]);
