@@ -13,12 +13,15 @@ use outboard_plan::combine::scratch_vectors;
 use outboard_plan::selection::Tuning;
 use siphasher::sip::SipHasher13;
 
-use crate::instance::ALIGN;
+use crate::staging::ALIGN;
 
 /// Positions in a digest, from the top: settings hash, engine bit, bit for authenticated multicast, tuning digest.
 const SETTINGS_SHIFT: u32 = 34;
 const ENGINE_SHIFT: u32 = 33;
 const AUTH_SHIFT: u32 = 32;
+
+/// Version of everything on the wire. Service processes of different versions refuse each other's groups.
+pub const VERSION: u8 = 17;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
@@ -151,7 +154,7 @@ impl Config {
 
     fn settings_digest(&self) -> u64 {
         let mut h = SipHasher13::new_with_keys(0x6f75_7462, 0x6f61_7264);
-        h.write_u8(crate::wire::VERSION);
+        h.write_u8(VERSION);
         h.write_u32(self.chunk_bytes);
         h.write_u8(self.multicast.into());
         h.write_u32(self.chains);
@@ -214,6 +217,7 @@ impl fmt::Display for Difference {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::staging::staging_size;
 
     fn difference(a: &Config, b: &Config) -> String {
         Difference { a: a.digest(), b: b.digest() }.to_string()
@@ -225,7 +229,7 @@ mod tests {
             let config = Config { scratch_quota: scratch, ..Config::default() };
             let most = config.reduction_most(ranks, here);
             let each = (scratch_vectors(ranks, here) / u64::from(here) * most).next_multiple_of(ALIGN);
-            let taken = crate::staging_size(each * u64::from(here)).expect("it fits");
+            let taken = staging_size(each * u64::from(here)).expect("it fits");
             assert!(most == 0 || taken <= scratch, "{most} of {scratch} bytes, {ranks} ranks");
             assert_eq!(most > 0, scratch > 0, "{scratch}");
         }

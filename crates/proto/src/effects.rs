@@ -8,12 +8,11 @@ use outboard_plan::{Rank, Reduction};
 
 use crate::config::Config;
 use crate::error::CollectiveError;
-use crate::group::members::Members;
-use crate::ids::{CallId, GroupHandle, InstanceId, Instant, SpId, StagingId};
-use crate::instance::tagged::TAGGED;
-use crate::interface::{CallKind, EndpointCounters, Event, MemRef, MemRegion, Milestone, Offload, Order, staging_size};
+use crate::ids::{CallId, GroupHandle, InstanceId, Instant, SpId, StagingId, TAGGED};
+use crate::interface::{CallKind, EndpointCounters, Event, MemRef, MemRegion, Milestone, Offload, Order};
 use crate::link::MessageOwner;
 use crate::multicast::pacing::Contention;
+use crate::staging::staging_size;
 use crate::wire::Message;
 
 /// Most bytes that a step of a recording copies or combines at once.
@@ -75,12 +74,12 @@ impl Effects {
     }
 
     /// Allocates memory of the service process for a group; `None` when the quota has no room.
-    pub(crate) fn stage(&mut self, quota: Quota, members: &Members, bytes: u64) -> Option<Staging> {
+    pub(crate) fn stage(&mut self, quota: Quota, group: GroupHandle, bytes: u64) -> Option<Staging> {
         let size = staging_size(bytes).filter(|size| self.hold(quota, *size))?;
         self.counters.staging_peak = self.counters.staging_peak.max(self.staged());
         let id = StagingId(self.next_staging);
         self.next_staging += 1;
-        self.orders.push_back(Order::Stage { id, bytes, group: members.handle });
+        self.orders.push_back(Order::Stage { id, bytes, group });
         Some(Staging { id, bytes, size, quota })
     }
 
@@ -125,7 +124,7 @@ impl Effects {
         }
     }
 
-    pub(crate) fn reduce(&mut self, reduction: Reduction, (from, into): (MemRef, MemRef), from_left: bool) {
+    pub(crate) fn reduce(&mut self, reduction: Reduction, from: MemRef, into: MemRef, from_left: bool) {
         assert_eq!(from.len, into.len, "operands have one length");
         assert!(from.len.is_multiple_of(reduction.element().bytes()), "operands are whole elements");
         if from.len > 0 {
@@ -161,7 +160,8 @@ impl Effects {
         &mut self,
         group: GroupHandle,
         rank: Rank,
-        (instance, kind): (InstanceId, CallKind),
+        instance: InstanceId,
+        kind: CallKind,
         began: Instant,
     ) {
         let by_ns = self.now.0 - began.0;
@@ -298,23 +298,12 @@ pub(crate) struct Staging {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ids::{HostId, OfferId};
-    use crate::interface::{GroupMember, GroupSpec};
 
     /// A size that is allocated without rounding.
     const UNIT: u64 = 256;
 
     fn try_stage(out: &mut Effects, quota: Quota, units: u64) -> Option<Staging> {
-        out.stage(quota, &members(), units * UNIT)
-    }
-
-    fn members() -> Members {
-        let none: [u8; 0] = [];
-        let (address, engine, offer) = (none.into(), none.into(), OfferId(0));
-        let member =
-            GroupMember { sp: SpId(1), host: HostId(1), address, sends_from: None, link_rate: 0, engine, offer };
-        let spec = GroupSpec { handle: GroupHandle(1), key: [2, 3], members: vec![member] };
-        Members::new(&spec, SpId(1), &Config::default()).expect("a group of one")
+        out.stage(quota, GroupHandle(1), units * UNIT)
     }
 
     fn stage(out: &mut Effects, quota: Quota, units: u64) -> Staging {
@@ -339,7 +328,7 @@ mod tests {
     #[test]
     fn allocation_counts_rounded_up_by_an_eighth_at_most() {
         let mut out = Effects::new(&Config { staging_quota: 1000 * UNIT, ..Config::default() });
-        let held: Vec<_> = std::iter::from_fn(|| out.stage(Quota::Late, &members(), 1)).collect();
+        let held: Vec<_> = std::iter::from_fn(|| out.stage(Quota::Late, GroupHandle(1), 1)).collect();
         assert_eq!(held.len(), 1000, "messages of one byte");
         held.into_iter().for_each(|staging| out.unstage(staging));
         assert_eq!(out.staged(), 0);

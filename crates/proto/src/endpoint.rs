@@ -17,12 +17,12 @@ use crate::effects::Effects;
 use crate::error::{CollectiveError, GroupRefusal};
 use crate::ids::{CallId, GroupHandle, InstanceId, Instant, OfferId, SpId};
 use crate::instance::Instance;
-use crate::instance::recording::{RecordError, Recording};
 use crate::interface::{
     EndpointCounters, Event, GroupSpec, InFlightInstance, MulticastBatch, Order, PostedCall, ReceivedDatagram, Transmit,
 };
 use crate::link::{Acked, AckedKind, FrameAge, MessageOwner, ReceivedFrame};
 use crate::multicast::pacing::{Pacer, SmallCalls};
+use crate::recording::{RecordError, Recording};
 use crate::wire::{DecodeError, FrameHeader, GroupMessage, Message};
 
 mod datagrams;
@@ -219,7 +219,7 @@ impl Endpoint {
     /// A local rank frees a recording. False while a call of the recording has not ended.
     pub fn handle_free(&mut self, group: GroupHandle, rank: Rank, number: u32) -> bool {
         let Some(g) = self.groups.get_mut(&group) else { return true };
-        g.tagged.free(&mut self.node.out, (rank, number))
+        g.tagged.free(&mut self.node.out, rank, number)
     }
 
     /// A local rank calls a collective, a recorded group or a message. Exactly one [`Event::Completed`] answers it.
@@ -249,7 +249,7 @@ impl Endpoint {
             FrameAge::Newer => self.lose_peer(from, LossCause::Renewed),
         }
         let mut acked = std::mem::take(&mut self.acked);
-        let message = match self.node.peers.handle_frame((now, &self.node.config), from, (&frame, body), &mut acked) {
+        let message = match self.node.peers.handle_frame(now, &self.node.config, from, &frame, body, &mut acked) {
             ReceivedFrame::Nothing => None,
             ReceivedFrame::Message(body) => Some(Message::decode(body)),
         };

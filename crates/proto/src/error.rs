@@ -2,12 +2,13 @@
 //!
 //! Service processes send these values to each other, so that every rank names the same culprit.
 
-use outboard_plan::Rank;
+mod absentees;
+
+use outboard_call::{Rank, Signature};
 
 use crate::config::Difference;
-use crate::group::lateness::DeadlineMissed;
 use crate::ids::{GroupHandle, SpId};
-use crate::interface::Signature;
+pub use absentees::{Absentee, Absentees, DeadlineMissed, MAX_ABSENT};
 
 /// Why a message of another service process, or the call that the message names, is rejected: the group breaks.
 #[derive(Debug)]

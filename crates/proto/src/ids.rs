@@ -64,6 +64,9 @@ pub struct OfferId(pub u64);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct InstanceId(pub u64);
 
+/// The instance number that stands for all messages of a group. No collective has it.
+pub(crate) const TAGGED: InstanceId = InstanceId(0);
+
 /// One rank's call of a collective, named by the driver. The ID stands for the buffers that the rank passed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CallId(pub u64);

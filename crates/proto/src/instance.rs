@@ -31,7 +31,6 @@ use std::collections::BTreeSet;
 use outboard_plan::{Extents, OpId, Rank};
 
 use crate::config::Config;
-use crate::deadlines::Deadlines;
 use crate::effects::{CallCompletion, Effects, Quota};
 use crate::error::{CollectiveError, Rejection};
 use crate::group::barrier::Barrier;
@@ -40,7 +39,7 @@ use crate::ids::{CallId, InstanceId, Instant, SpId};
 use crate::interface::{
     BlockSizes, CallClass, CallMovement, ExchangePairs, InFlightInstance, MemRegion, PostedCall, Signature,
 };
-use crate::multicast::block::{Block, chunks_of};
+use crate::multicast::block::chunks_of;
 use crate::multicast::pacing::Quantum;
 use crate::transfer::{MessageName, Site, StepOf, StepOwner, Transfer};
 use crate::wire::{OfferOrigin, Scope, TransferMessage};
@@ -52,7 +51,6 @@ mod local;
 mod offloaded;
 mod pairs;
 mod plan_choice;
-pub(crate) mod recording;
 mod recovery;
 pub(crate) mod run;
 mod scratch;
@@ -67,7 +65,6 @@ use offloaded::OffloadedList;
 use plan_choice::PlanChoice;
 pub(crate) use recovery::ChunkBatch;
 use recovery::Multicasts;
-pub(crate) use scratch::ALIGN;
 use scratch::Scratch;
 use sizes::AwaitingSizes;
 
@@ -92,6 +89,13 @@ impl Context<'_> {
     pub(crate) fn transfer(&mut self) -> (&mut Transfer, Site<'_>) {
         (self.transfer, Site { config: self.config, members: self.members, out: self.out })
     }
+}
+
+/// A rank's call that is the first news of an instance, or is compared with the first.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct FirstCall {
+    pub(crate) rank: Rank,
+    pub(crate) signature: Signature,
 }
 
 /// The guarantees that the programs of a call rely on.
@@ -137,8 +141,6 @@ pub(crate) struct Instance {
     stand_in_at: Option<Instant>,
     /// Without a barrier: absent ranks have a stand-in, also ranks whose first block comes later.
     has_stand_ins: bool,
-    /// When to retry to take scratch. Other instances of the group come first.
-    scratch_retry_at: Option<Instant>,
     /// When to notify others of a call that their engines may not have.
     notify_at: Option<Instant>,
     /// The instance is queued to continue its steps at the next timeout.
@@ -148,11 +150,11 @@ pub(crate) struct Instance {
 }
 
 impl Instance {
-    /// A call whose first news is that of `first_caller`, with the sizes of its blocks if known.
+    /// An instance with the sizes of its blocks, if known.
     pub(crate) fn new(
         cx: &mut Context<'_>,
         id: InstanceId,
-        (first_caller, signature): (Rank, Signature),
+        FirstCall { rank: first_caller, signature }: FirstCall,
         sizes: Option<Extents>,
     ) -> Result<Self, Rejection> {
         let mut instance = Instance {
@@ -164,12 +166,11 @@ impl Instance {
             phase: InstancePhase::Gathering,
             barrier: Barrier::new(cx.members.me, cx.members.sps.len() as u32),
             locals: cx.members.locals.iter().map(|rank| Local::new(*rank)).collect(),
-            scratch: Scratch::Unneeded,
+            scratch: Scratch::default(),
             extents: None,
             multicast: Multicasts::default(),
             stand_in_at: None,
             has_stand_ins: false,
-            scratch_retry_at: None,
             notify_at: None,
             is_queued: false,
             table_bytes: 0,
@@ -306,8 +307,7 @@ impl Instance {
         let mut awaits: BTreeSet<Rank> = self.barrier.awaited().map(|at| members.lowest_rank(at)).into_iter().collect();
         if self.running() {
             let here = |scope| scope == Scope::Instance(self.id);
-            let whole = |block: &Block| block.is_root() || block.is_full();
-            awaits.extend(self.multicast.blocks.iter().filter(|(_, block)| !whole(block)).map(|(source, _)| source));
+            awaits.extend(self.multicast.awaited());
             let destinations = transfer.destinations(here).filter(|_| self.may_end_alone());
             awaits.extend(transfer.sources(here).chain(destinations).filter(|rank| members.local(*rank).is_none()));
         }
@@ -347,7 +347,7 @@ impl Instance {
         local.presence = Presence::Called(call, staging);
         let slow = self.policy != Policy::Pairs && cx.out.now.since(self.since) > cx.config.stand_in_after;
         if let Some(began) = missed.or(slow.then_some(self.since)) {
-            cx.out.late(cx.members.handle, rank, (self.id, self.signature.kind), began);
+            cx.out.late(cx.members.handle, rank, self.id, self.signature.kind, began);
         }
         if let Some(id) = stood_in {
             self.copy_from_staging(cx, i, MemRegion::Staging(id));
@@ -368,7 +368,7 @@ impl Instance {
 
     /// Continues when the group's window, or local memory, may have become available. An error breaks the group.
     pub(crate) fn try_enter(&mut self, cx: &mut Context<'_>) -> Result<(), CollectiveError> {
-        self.scratch_retry_at = None;
+        self.scratch.cancel_retry();
         let open = self.id.0 <= cx.members.window_end;
         match (&self.phase, self.policy) {
             (InstancePhase::Gathering, Policy::Barrier) if open => self.try_enter_barrier(cx),
@@ -422,12 +422,12 @@ impl Instance {
     /// Whether other ranks need nothing of local ranks whose programs are done. Without a barrier nothing is ever
     /// needed.
     fn may_complete(&self) -> bool {
-        self.may_end_alone() || self.running() && !self.multicast.right_lacks && !self.multicast.owes_complete
+        self.may_end_alone() || self.running() && self.multicast.is_complete()
     }
 
     /// Ends the calls that can end. When all local calls have ended, ends the instance.
     fn try_end(&mut self, cx: &mut Context<'_>) {
-        if self.multicast.outstanding > 0 {
+        if self.multicast.has_outstanding() {
             return;
         }
         match &self.phase {
@@ -452,9 +452,9 @@ impl Instance {
             | InstancePhase::Ended => return,
         }
         self.phase = InstancePhase::Ended;
-        self.multicast.checks = Deadlines::default();
+        self.multicast.cancel_checks();
         cx.out.release(Quota::Tables, std::mem::take(&mut self.table_bytes));
-        self.free_scratch(cx);
+        self.scratch.free(cx, self.id);
         let (transfer, mut site) = cx.transfer();
         transfer.forget_instance(&mut site, self.id);
         cx.out.ended_instances.push((cx.members.handle, self.id));
@@ -462,9 +462,7 @@ impl Instance {
 
     /// Ends one rank's call: its buffers are not used any more.
     fn end_local(&mut self, cx: &mut Context<'_>, i: usize, result: Result<(), CollectiveError>) {
-        if let Some(block) = self.multicast.blocks.get_mut(self.locals[i].rank) {
-            block.stop();
-        }
+        self.multicast.stop(self.locals[i].rank);
         let offloaded_list = self.locals[i].offloaded_list.take().and_then(OffloadedList::into_staging);
         offloaded_list.into_iter().for_each(|staging| cx.out.unstage(staging));
         let staging = match std::mem::replace(&mut self.locals[i].presence, Presence::Ended) {
@@ -489,33 +487,26 @@ impl Instance {
         self.phase = InstancePhase::Failed(error);
         let (transfer, mut site) = cx.transfer();
         transfer.cancel(&mut site, self.id);
-        self.multicast.checks = Deadlines::default();
-        (self.multicast.have_at, self.multicast.start_at, self.stand_in_at, self.scratch_retry_at) =
-            (None, None, None, None);
+        self.multicast.cancel_timers();
+        self.stand_in_at = None;
+        self.scratch.cancel_retry();
         self.try_end(cx);
     }
 
     /// When [`Self::handle_timeout`] is due.
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
         let request_at = if let InstancePhase::AwaitingSizes(call) = &self.phase { call.request_at() } else { None };
-        let timers = [
-            self.check_at(),
-            self.multicast.have_at,
-            self.multicast.start_at,
-            self.stand_in_at,
-            self.scratch_retry_at,
-            self.notify_at,
-            request_at,
-        ];
+        let timers =
+            [self.multicast.poll_timeout(), self.stand_in_at, self.scratch.retry_at(), self.notify_at, request_at];
         timers.into_iter().flatten().min()
     }
 
     /// Handles the timers. An error breaks the group.
     pub(crate) fn handle_timeout(&mut self, cx: &mut Context<'_>) -> Result<(), CollectiveError> {
         let due = |t: Option<Instant>| t.is_some_and(|t| t <= cx.out.now);
-        let (check, whole, stand_in) = (due(self.check_at()), due(self.multicast.have_at), due(self.stand_in_at));
-        self.multicast.start_at = self.multicast.start_at.filter(|at| *at > cx.out.now);
-        if due(self.scratch_retry_at) {
+        let stand_in = due(self.stand_in_at);
+        let [check, whole] = self.multicast.handle_timeout(cx.out.now);
+        if due(self.scratch.retry_at()) {
             self.try_enter(cx)?;
         }
         self.notify_offloaded(cx);

@@ -17,12 +17,10 @@ use outboard_call::{Blocks, Rank, Reduction};
 use outboard_plan::deferred::DeferredList;
 use serde::{Deserialize, Serialize};
 use siphasher::sip::SipHasher13;
-use smallvec::SmallVec;
 
-use crate::error::{CollectiveError, GroupError};
-use crate::group::lateness::Overdue;
+use crate::error::{Absentees, CollectiveError, GroupError};
 use crate::ids::{CallId, GroupHandle, HostId, InstanceId, MulticastChannel, OfferId, SpId, StagingId};
-use crate::wire::{MulticastKey, PayloadHash};
+use crate::wire::{DatagramHeader, FrameBytes, MulticastKey, PayloadHash};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PostedCall {
@@ -105,17 +103,6 @@ pub struct MemRef {
     pub len: u64,
 }
 
-/// Smallest allocation of staging.
-const MIN_STAGING: u64 = 256;
-
-/// The size of an allocation for `bytes` of staging, which counts to quotas. The size exceeds `bytes` by an eighth at
-/// most: there are eight sizes from one power of two to the next, so that freed memory can be reused for similar sizes.
-/// `None` when the size overflows.
-pub fn staging_size(bytes: u64) -> Option<u64> {
-    let bytes = bytes.max(MIN_STAGING);
-    bytes.checked_next_multiple_of(bytes.checked_next_power_of_two()? / 16)
-}
-
 /// Work on memory. The driver drains [`crate::Endpoint::poll_order`] after every `handle_*`. The driver completes each
 /// order before it polls the next order, and before it releases the input (the payload of a frame, the batch of
 /// datagrams).
@@ -179,7 +166,7 @@ pub struct MulticastBatch {
     /// How far the datagrams go. The sender itself never gets them back.
     pub reach: Reach,
     /// The header of the first datagram. In datagram `i` the `chunk` is greater by `i` ([`crate::wire`]).
-    pub header: crate::wire::DatagramHeader,
+    pub header: DatagramHeader,
     /// The full number whose low bits are the header's epoch.
     pub instance: InstanceId,
     pub key: MulticastKey,
@@ -189,9 +176,6 @@ pub struct MulticastBatch {
     pub chunk_bytes: u32,
     pub memory: MemRef,
 }
-
-/// A frame without payload. Most frames are short and need no allocation.
-pub type FrameBytes = SmallVec<[u8; 96]>;
 
 /// The pieces of memory that a frame carries. Cloning them costs nothing.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -333,6 +317,15 @@ pub struct InFlightInstance {
     /// Remote ranks that this service process waits for: the lowest rank of the host whose step of the ready barrier is
     /// missing, and behind the barrier the ranks whose bytes are missing.
     pub awaits: Vec<Rank>,
+}
+
+/// A collective that takes longer than the watchdog's time.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Overdue {
+    pub flight: InFlightInstance,
+    pub missing: Absentees,
+    /// The lowest rank of each service process that did not answer.
+    pub silent: Vec<Rank>,
 }
 
 /// One datagram of a received batch, without its payload.

@@ -6,7 +6,7 @@
 //! ([`Endpoint::poll_order`], [`Endpoint::poll_transmit`], [`Endpoint::poll_event`]) and calls
 //! [`Endpoint::handle_timeout`] at [`Endpoint::poll_timeout`].
 //!
-//! Other engines carry out plans with parts of this crate: [`Barrier`], [`Block`], [`ProgramRun`], [`Deadlines`].
+//! Other engines carry out plans with parts of this crate: [`models`].
 //!
 //! Invariants: the machine sees headers and (region, offset, length), never payload; its only clock is the
 //! [`Instant`] it is given; its only randomness is the seed it is given; every queue is bounded. A peer that
@@ -28,20 +28,27 @@ mod group;
 mod instance;
 mod interface;
 mod multicast;
+mod recording;
+mod staging;
 mod transfer;
 
 pub use config::Config;
-pub use deadlines::Deadlines;
 pub use endpoint::Endpoint;
-pub use error::{CollectiveError, GroupError, GroupRefusal};
-pub use group::barrier::Barrier;
-pub use group::lateness::{Absentee, Absentees, DeadlineMissed, MAX_ABSENT, Overdue};
+pub use error::{Absentee, Absentees, CollectiveError, DeadlineMissed, GroupError, GroupRefusal, MAX_ABSENT};
 pub use ids::{CallId, GroupHandle, HostId, InstanceId, Instant, MulticastChannel, OfferId, SpId, StagingId};
-pub use instance::recording::{MAX_STEPS, RecordError, Recording};
-pub use instance::run::ProgramRun;
 pub use interface::{
-    BlockSizes, CallClass, CallKind, CallMovement, EndpointCounters, EngineMessage, Event, ExchangePairs, FrameBytes,
-    FramePayload, GroupMember, GroupSpec, InFlightInstance, MemRef, MemRegion, Milestone, MulticastBatch, Offload,
-    Order, PostedCall, Reach, ReceivedDatagram, Signature, TaggedCall, Transmit, sizes_digest, staging_size,
+    BlockSizes, CallClass, CallKind, CallMovement, EndpointCounters, EngineMessage, Event, ExchangePairs, FramePayload,
+    GroupMember, GroupSpec, InFlightInstance, MemRef, MemRegion, Milestone, MulticastBatch, Offload, Order, Overdue,
+    PostedCall, Reach, ReceivedDatagram, Signature, TaggedCall, Transmit, sizes_digest,
 };
-pub use multicast::block::{Block, DetectedLosses, Patience};
+pub use recording::{MAX_STEPS, RecordError, Recording};
+pub use staging::staging_size;
+pub use wire::FrameBytes;
+
+/// Parts of the protocol with which the models of NICs execute plans.
+pub mod models {
+    pub use crate::deadlines::Deadlines;
+    pub use crate::group::barrier::Barrier;
+    pub use crate::instance::run::ProgramRun;
+    pub use crate::multicast::block::{Block, DetectedLosses, Patience};
+}

@@ -36,10 +36,10 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use crate::ids::{CallId, GroupHandle, InstanceId, Instant};
-use crate::interface::{FrameBytes, FramePayload, MemRef, MemRegion, payload_bytes};
+use crate::interface::{FramePayload, MemRef, MemRegion, payload_bytes};
 use crate::link::round_trip::{RoundTrip, micros};
 use crate::link::serial::{compare32, expand32};
-use crate::wire::{FrameHeader, FrameKind, Message};
+use crate::wire::{FrameBytes, FrameHeader, FrameKind, Message};
 
 pub const WINDOW: usize = 128;
 const ACK_EVERY: u32 = 16;

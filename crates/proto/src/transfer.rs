@@ -26,9 +26,9 @@ use crate::effects::{Effects, Quota};
 use crate::error::{CollectiveError, Rejection};
 use crate::group::members::Members;
 use crate::ids::{CallId, InstanceId, SpId};
-use crate::interface::{MemRef, Order};
+use crate::interface::MemRef;
 use crate::multicast::pacing::Quantum;
-use crate::wire::{DataPiece, EarlyCts, Fragment, MessageNumber, OfferOrigin, Rts, Scope, TransferMessage};
+use crate::wire::{DataPiece, Fragment, MessageNumber, OfferOrigin, Scope, TransferMessage};
 
 mod incoming;
 mod matching;
@@ -36,8 +36,9 @@ mod offering;
 mod outgoing;
 mod queues;
 
-use incoming::{InboundKey, IncomingMessages, Unexpected, stage};
+use incoming::{IncomingMessages, Unexpected};
 pub(crate) use matching::MessageName;
+use offering::Offerer;
 pub(crate) use outgoing::{Bulk, Target};
 use outgoing::{EAGER, OutgoingMessages};
 
@@ -166,7 +167,7 @@ impl Transfer {
     /// Copies a message between local ranks to staging, if there is room. The source of a staged message is done.
     fn stage_local(&mut self, site: &mut Site<'_>, message: Outbound) -> Unexpected {
         // Empty messages are staged, too: a kept message whose source is done must count to the quota.
-        match site.out.stage(Quota::Late, site.members, message.from.len) {
+        match site.out.stage(Quota::Late, site.members.handle, message.from.len) {
             None => Unexpected::Local(message),
             Some(staging) => {
                 site.out.copy(message.from, staging.whole());
@@ -220,9 +221,7 @@ impl Transfer {
         };
         match message {
             Unexpected::Local(message) => self.copy(site, message, posting),
-            Unexpected::Announced { key, bytes } => {
-                self.incoming.queue_request(site, name, (key, bytes), Some(posting))
-            }
+            Unexpected::Announced { key, bytes } => self.incoming.queue_request(site, name, key, bytes, Some(posting)),
             Unexpected::Inbound { key, .. } => {
                 if let Some(inbound) = self.incoming.inbound.get_mut(&key) {
                     inbound.receive = Some(posting);
@@ -293,7 +292,7 @@ impl Transfer {
             let message = match self.incoming.matching.message_for(&name) {
                 Some(Unexpected::Local(message)) => self.stage_local(site, message),
                 Some(Unexpected::Announced { key, bytes }) => {
-                    self.incoming.queue_request(site, name, (key, bytes), None);
+                    self.incoming.queue_request(site, name, key, bytes, None);
                     Unexpected::Inbound { key, bytes }
                 }
                 Some(message) => message,
@@ -314,10 +313,7 @@ impl Transfer {
     pub(crate) fn places_of_data(&self, from: SpId, pieces: &[DataPiece], payload_len: u32) -> Option<Vec<MemRef>> {
         let numbers: BTreeSet<MessageNumber> = pieces.iter().map(|piece| piece.number).collect();
         let all: u64 = pieces.iter().map(|piece| u64::from(piece.bytes)).sum();
-        let place = |piece: &DataPiece| {
-            let key = InboundKey { from, number: piece.number };
-            self.incoming.place_of_bytes(key, (piece.offset, piece.bytes.into()))
-        };
+        let place = |piece: &DataPiece| self.incoming.place_of_bytes(from, piece);
         let sound = numbers.len() == pieces.len() && all == payload_len.into();
         pieces.iter().map(place).collect::<Option<_>>().filter(|_| sound)
     }
@@ -332,9 +328,9 @@ impl Transfer {
     ) -> Result<(), Rejection> {
         let handled = match message {
             TransferMessage::Offer { origin, rank, first_ready, ready, first_early, early } => {
-                let scope = origin.scope();
-                let ready = self.handle_ready(site, (from, scope, rank), first_ready, &ready, payload_len);
-                ready.and_then(|()| self.handle_early(site, (from, scope, rank), first_early, &early))
+                let offerer = Offerer { from, scope: origin.scope(), rank };
+                let ready = self.handle_ready(site, offerer, first_ready, &ready, payload_len);
+                ready.and_then(|()| self.handle_early(site, offerer, first_early, &early))
             }
             TransferMessage::Cts(all) => all.into_iter().try_for_each(|cts| self.outgoing.handle_cts(from, cts)),
             TransferMessage::Data(pieces) => self.handle_data(site, from, &pieces, payload_len),
@@ -377,128 +373,13 @@ impl Transfer {
         let carried = pieces.iter().map(|piece| u64::from(piece.bytes)).sum::<u64>();
         Rejection::unless(carried == u64::from(payload_len), "a payload of another length than its pieces")?;
         let (mut at, mut sound) = (0, true);
-        for &DataPiece { number, offset, bytes } in pieces {
-            let handled = self.incoming.handle_bytes(site, InboundKey { from, number }, (offset, bytes.into()), at);
+        for piece in pieces {
+            let handled = self.incoming.handle_bytes(site, from, piece, at);
             sound &= handled.is_some();
             self.ended.extend(handled.flatten());
-            at += bytes;
+            at += piece.bytes;
         }
         Rejection::unless(sound, UNEXPECTED)
-    }
-
-    /// Handles the RTS of one call of `rank`; eager RTS come with their bytes.
-    fn handle_ready(
-        &mut self,
-        site: &mut Site<'_>,
-        (from, scope, source): (SpId, Scope, Rank),
-        first: u64,
-        ready: &[Rts],
-        payload_len: u32,
-    ) -> Result<(), Rejection> {
-        let here = |rts: &Rts| site.members.local(rts.destination).is_some();
-        let eager = ready.iter().filter(|rts| rts.eager).try_fold(0u64, |sum, rts| sum.checked_add(rts.bytes));
-        let tagged = !matches!(scope, Scope::Instance(_));
-        Rejection::unless(
-            site.members.sp_of_member(source) == Some(from),
-            "an RTS of a rank that is served elsewhere",
-        )?;
-        Rejection::unless(ready.iter().all(here), "an RTS for a rank that is served elsewhere")?;
-        Rejection::unless(eager == Some(payload_len.into()), "a payload of another length than its eager messages")?;
-        let has_room = self.incoming.matching.messages() + ready.len() <= MAX_WAITING;
-        Rejection::unless(has_room, "more messages than may wait for their receives")?;
-        Rejection::unless(
-            self.incoming.accept_numbers(from, first, ready.len()),
-            "an RTS with a number that was used",
-        )?;
-        let mut end = 0;
-        for (rts, number) in ready.iter().zip(first..) {
-            let &Rts { destination, tag, occurrence, bytes, eager } = rts;
-            let offset = end;
-            end += if eager { bytes as u32 } else { 0 };
-            let name = MessageName { scope, destination, source, tag, occurrence };
-            let key = InboundKey { from, number: MessageNumber::Rts(number) };
-            let twice = scope != Scope::Single && self.incoming.matching.has_message(&name);
-            Rejection::unless(!twice && (bytes > 0 || eager), "an RTS that came before, or without bytes")?;
-            if tagged && self.lost.contains(&destination) {
-                // The source learns of the loss by itself.
-            } else if eager {
-                self.receive_eager_bytes(site, key, name, (offset, bytes));
-            } else if let Some(PostedReceive { step, to }) = self.incoming.note_announced(site, &name) {
-                if to.len != bytes {
-                    self.end(step, Err(name.mismatch(bytes, to.len)));
-                }
-            } else {
-                self.match_arrival(site, name, Unexpected::Announced { key, bytes });
-            }
-        }
-        self.grant_credit(site, scope);
-        Ok(())
-    }
-
-    /// Early CTS of one call of `rank`.
-    fn handle_early(
-        &mut self,
-        site: &Site<'_>,
-        (from, scope, destination): (SpId, Scope, Rank),
-        first: u64,
-        early: &[EarlyCts],
-    ) -> Result<(), Rejection> {
-        let here = |cts: &EarlyCts| site.members.local(cts.source).is_some();
-        let is_served = site.members.sp_of_member(destination) == Some(from);
-        Rejection::unless(is_served, "an early CTS of a rank that is served elsewhere")?;
-        Rejection::unless(early.iter().all(here), "an early CTS for a rank that is served elsewhere")?;
-        let has_room = self.outgoing.cleared() + early.len() <= MAX_WAITING;
-        Rejection::unless(has_room, "more early CTS than may wait for their messages")?;
-        Rejection::unless(
-            self.outgoing.accept_numbers(from, first, early.len()),
-            "an early CTS with a number that was used",
-        )?;
-        for (cts, number) in early.iter().zip(first..) {
-            let &EarlyCts { source, tag, occurrence, bytes, up_to } = cts;
-            let name = MessageName { scope, destination, source, tag, occurrence };
-            let sound = match scope {
-                Scope::Instance(_) => up_to > 0,
-                Scope::Single | Scope::Recorded { .. } => name.awaits_early_cts(bytes),
-            };
-            let lost = self.lost.contains(&source) || self.lost.contains(&destination);
-            let gone = lost && !matches!(scope, Scope::Instance(_));
-            Rejection::unless(sound, "an early CTS for a message that needs none")?;
-            if !gone {
-                self.outgoing.handle_early(from, name, (number, *cts))?;
-            }
-        }
-        Ok(())
-    }
-
-    /// A message whose bytes lie at `offset` of the payload: delivers them to the receive, or to staging.
-    fn receive_eager_bytes(
-        &mut self,
-        site: &mut Site<'_>,
-        key: InboundKey,
-        name: MessageName,
-        (offset, bytes): (u32, u64),
-    ) {
-        let deliver = |to: MemRef| (bytes > 0).then_some(Order::Deliver { payload: 0, offset, to });
-        if let Some(posting) = self.incoming.matching.receive_for(&name) {
-            self.incoming.finish_rts(site, name.scope, key);
-            match Self::fit(&name, bytes, posting) {
-                Ok(posting) => {
-                    site.out.orders.extend(deliver(posting.to));
-                    self.end(posting.step, Ok(()));
-                }
-                Err(error) => self.end(posting.step, Err(error)),
-            }
-            return;
-        }
-        let message = match stage(site, bytes) {
-            None => Unexpected::Announced { key, bytes },
-            Some(staging) => {
-                self.incoming.finish_rts(site, name.scope, key);
-                site.out.orders.extend(staging.as_ref().and_then(|staging| deliver(staging.whole())));
-                Unexpected::Staged(staging)
-            }
-        };
-        self.incoming.matching.keep_message(name, message);
     }
 
     pub(crate) fn handle_acked(&mut self, number: u64) {
@@ -516,9 +397,9 @@ impl Transfer {
         self.outgoing.targets()
     }
 
-    /// The next frame for the service process `to.0`, if `to.1` peers have bulk. Called while the link has room.
-    pub(crate) fn next_bulk(&mut self, site: &Site<'_>, to: (SpId, usize)) -> Option<Bulk> {
-        let (bulk, signal) = self.outgoing.next(site.members.handle, to, site.quantum())?;
+    /// The next frame for the service process `to`, if `links` peers have bulk. Called while the link has room.
+    pub(crate) fn next_bulk(&mut self, site: &Site<'_>, to: SpId, links: usize) -> Option<Bulk> {
+        let (bulk, signal) = self.outgoing.next(site.members.handle, to, links, site.quantum())?;
         signal.into_iter().for_each(|step| self.end(step, Ok(())));
         Some(bulk)
     }

@@ -9,8 +9,9 @@ mod message;
 mod recorded_memory;
 mod transfer;
 
+pub use crate::config::VERSION;
 pub use datagram::{DATAGRAM_HEADER_BYTES, DatagramError, DatagramHeader, MulticastKey, PayloadHash, PayloadHasher};
-pub use frame::{FRAME_HEADER_BYTES, FrameHeader, FrameKind};
+pub use frame::{FRAME_HEADER_BYTES, FrameBytes, FrameHeader, FrameKind};
 pub use message::{
     GroupMessage, InstanceMessage, MAX_ADDRESS, MAX_BLOCKS, MAX_OFFERS, MAX_RANGES, MAX_SOURCES, Message,
     MulticastMessage,
@@ -22,7 +23,5 @@ pub use transfer::{
     Scope, TransferMessage,
 };
 
-/// Version of everything on the wire. Service processes of different versions refuse each other's groups.
-pub const VERSION: u8 = 17;
 /// Largest frame without payload, bytes.
 pub const MAX_FRAME_HEADER: usize = 512;

@@ -61,7 +61,7 @@ impl Endpoint {
         DatagramHeader::check(datagram.header, &group.members.key, instance, datagram.payload)
             .map_err(|_| "a datagram with a wrong tag")?;
         let ended = group.has_ended(instance);
-        let (mut cx, found) = group.parts((&self.node.config, &mut self.node.out), instance);
+        let (mut cx, found) = group.parts(&self.node.config, &mut self.node.out, instance);
         if found.as_ref().map_or(ended, |found| !found.is_active()) {
             cx.out.counters.datagrams_stale += 1;
             return Ok(None);
@@ -71,7 +71,7 @@ impl Endpoint {
             cx.out.counters.datagrams_early += 1;
             return Err("a datagram before the ready barrier");
         };
-        found.handle_datagram(&mut cx, source, header.chunk.into(), (payload, datagram.payload_len))?;
+        found.handle_datagram(&mut cx, source, header.chunk.into(), payload, datagram.payload_len)?;
         Ok(Some(header.group))
     }
 }

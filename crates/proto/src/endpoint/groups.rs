@@ -24,9 +24,9 @@ use crate::error::{CollectiveError, GroupError, Rejection};
 use crate::group::barrier::Barrier;
 use crate::group::lateness::LatenessWatch;
 use crate::group::members::Members;
-use crate::ids::{CallId, GroupHandle, InstanceId, Instant, OfferId, SpId};
-use crate::instance::tagged::{TAGGED, TaggedCalls};
-use crate::instance::{ChunkBatch, Context, Instance};
+use crate::ids::{CallId, GroupHandle, InstanceId, Instant, OfferId, SpId, TAGGED};
+use crate::instance::tagged::TaggedCalls;
+use crate::instance::{ChunkBatch, Context, FirstCall, Instance};
 use crate::interface::{Event, GroupSpec, Milestone, Signature};
 use crate::link::serial::expand16;
 use crate::multicast::pacing::{Contention, Pace};
@@ -71,6 +71,13 @@ pub(super) struct FailedGroup {
 }
 
 type Addresses = BTreeMap<SpId, Arc<[u8]>>;
+
+/// The service process that sent a message, and its index among the members.
+#[derive(Debug, Clone, Copy)]
+struct Sender {
+    sp: SpId,
+    index: u32,
+}
 
 #[derive(Debug)]
 pub(super) struct Group {
@@ -176,18 +183,20 @@ impl Group {
     /// An instance that an event changes, and its context.
     pub(super) fn parts<'a>(
         &'a mut self,
-        (config, out): (&'a Config, &'a mut Effects),
+        config: &'a Config,
+        out: &'a mut Effects,
         instance: InstanceId,
     ) -> (Context<'a>, Option<&'a mut Instance>) {
         out.mark_changed(self.members.handle, instance);
-        let (cx, instances, _) = self.all((config, out));
+        let (cx, instances, _) = self.all(config, out);
         (cx, instances.get_mut(&instance))
     }
 
     /// All instances and the tagged calls, and their context.
     pub(super) fn all<'a>(
         &'a mut self,
-        (config, out): (&'a Config, &'a mut Effects),
+        config: &'a Config,
+        out: &'a mut Effects,
     ) -> (Context<'a>, &'a mut BTreeMap<InstanceId, Instance>, &'a mut TaggedCalls) {
         let cx = Context { config, members: &mut self.members, out, transfer: &mut self.transfer };
         (cx, &mut self.instances, &mut self.tagged)
@@ -271,20 +280,21 @@ impl Group {
     fn handle_message(
         &mut self,
         node: &mut NodeState,
-        (from, from_index): (SpId, u32),
+        sender: Sender,
         body: GroupMessage,
         payload_len: u32,
     ) -> Result<(), &'static str> {
+        let Sender { sp: from, index } = sender;
         let handled = match body {
             GroupMessage::Instance { .. } | GroupMessage::Transfer(_) if self.has_not_entered() => {
                 Err("a call before the barrier that makes the group".into())
             }
             GroupMessage::RequestStep { .. } => {
-                self.handle_step_request(node, from_index);
+                self.handle_step_request(node, index);
                 Ok(())
             }
             GroupMessage::Refuse { error, .. } => self.handle_refuse(from, error),
-            GroupMessage::Create { step, digest, .. } => self.handle_create(node, (from, from_index, step), digest),
+            GroupMessage::Create { step, digest, .. } => self.handle_create(node, sender, step, digest),
             GroupMessage::Lost { rank, after, cause } => self.handle_lost(node, from, rank, Lost { after, cause }),
             GroupMessage::QueryFailures { newest, oldest, .. } => {
                 self.handle_query_failures(node, from, newest, oldest)
@@ -295,11 +305,11 @@ impl Group {
                 Ok(())
             }
             GroupMessage::Instance { instance, body } => {
-                self.has_sent_call[from_index as usize] = true;
-                self.handle_instance_message(node, instance, (from, from_index), body, payload_len)
+                self.has_sent_call[index as usize] = true;
+                self.handle_instance_message(node, instance, sender, body, payload_len)
             }
             GroupMessage::Transfer(transfer) => {
-                self.has_sent_call[from_index as usize] = true;
+                self.has_sent_call[index as usize] = true;
                 self.handle_transfer(node, from, transfer, payload_len)
             }
         };
@@ -319,7 +329,7 @@ impl Group {
         &mut self,
         node: &mut NodeState,
         instance: InstanceId,
-        (from, from_index): (SpId, u32),
+        Sender { sp: from, index }: Sender,
         body: InstanceMessage,
         payload_len: u32,
     ) -> Result<(), Rejection> {
@@ -333,9 +343,9 @@ impl Group {
                 Ok(())
             }
             InstanceMessage::Ready { step, signature, rank } => {
-                self.handle_ready(node, instance, (from_index, step), (signature, rank))
+                self.handle_ready(node, instance, index, step, FirstCall { rank, signature })
             }
-            InstanceMessage::Sizes { first, sizes } => self.handle_sizes(node, instance, (from, first), &sizes),
+            InstanceMessage::Sizes { first, sizes } => self.handle_sizes(node, instance, from, first, &sizes),
             InstanceMessage::RequestSizes => self.with_known_instance(node, instance, |i, cx| i.send_sizes(cx, from)),
             InstanceMessage::Multicast(multicast) => {
                 self.with_known_instance(node, instance, |i, cx| i.handle_multicast(cx, from, &multicast, payload_len))
@@ -393,7 +403,8 @@ impl Group {
     fn handle_create(
         &mut self,
         node: &mut NodeState,
-        (sp, from, step): (SpId, u32, u8),
+        Sender { sp, index: from }: Sender,
+        step: u8,
         peer_digest: u64,
     ) -> Result<(), Rejection> {
         let digest = node.config.digest();
@@ -420,7 +431,7 @@ impl Group {
 
     /// Fails the instances after `after`; with 0, all instances.
     fn fail_instances(&mut self, node: &mut NodeState, after: InstanceId, error: &CollectiveError) {
-        let (mut cx, instances, _) = self.all((&node.config, &mut node.out));
+        let (mut cx, instances, _) = self.all(&node.config, &mut node.out);
         for (id, instance) in instances.range_mut((Bound::Excluded(after), Bound::Unbounded)) {
             cx.out.mark_changed(cx.members.handle, *id);
             instance.fail(&mut cx, error.clone());
@@ -430,7 +441,7 @@ impl Group {
     /// The next multicast batch of a collective that has one, and its pace.
     pub(super) fn next_batch(&mut self, node: &mut NodeState, instance: InstanceId) -> Option<(Pace, ChunkBatch)> {
         let contention = node.out.contention;
-        let (mut cx, found) = self.parts((&node.config, &mut node.out), instance);
+        let (mut cx, found) = self.parts(&node.config, &mut node.out, instance);
         let found = found?;
         let pace = Pace::new(cx.config, found.share(cx.members)?);
         let pace = match contention {
@@ -511,7 +522,7 @@ impl Group {
             node.out.events.push_back(Event::GroupReady { group, rank, result });
         }
         self.fail_instances(node, InstanceId(0), &error);
-        let (mut cx, _, tagged) = self.all((&node.config, &mut node.out));
+        let (mut cx, _, tagged) = self.all(&node.config, &mut node.out);
         tagged.fail_all(&mut cx, &error);
         self.update_turns(node);
         if notify {

@@ -6,10 +6,10 @@ use std::collections::BTreeSet;
 use outboard_plan::Rank;
 
 use crate::effects::Effects;
-use crate::error::CollectiveError;
-use crate::group::lateness::{Absentee, Absentees, DeadlineMissed, LatenessFindings, Overdue, WatchAction};
+use crate::error::{Absentee, Absentees, CollectiveError, DeadlineMissed};
+use crate::group::lateness::{LatenessFindings, WatchAction};
 use crate::ids::{InstanceId, Instant, SpId};
-use crate::interface::Event;
+use crate::interface::{Event, Overdue};
 use crate::wire::{InstanceMessage, Message};
 
 use super::NodeState;

@@ -24,8 +24,7 @@ use std::time::Duration;
 use smallvec::SmallVec;
 
 use crate::config::Config;
-use crate::ids::{GroupHandle, InstanceId, Instant, SpId};
-use crate::instance::tagged::TAGGED;
+use crate::ids::{GroupHandle, InstanceId, Instant, SpId, TAGGED};
 use crate::interface::{Event, FramePayload, MemRef, MemRegion, Transmit, payload_bytes};
 use crate::link::{AckTag, Acked, AckedKind, FrameAge, Link, MessageOwner, ReceivedFrame};
 use crate::multicast::pacing::Quantum;
@@ -100,7 +99,7 @@ impl Peers {
 
     /// The oldest peer without a group, if there are more than the limit, once silent for `dead_after`. A peer that
     /// still needs us would have sent again by then.
-    fn excess(&self, (now, config): (Instant, &Config)) -> Option<SpId> {
+    fn excess(&self, now: Instant, config: &Config) -> Option<SpId> {
         let is_quiet = |peer: &SpId| self.all[peer].link.silent_since() + config.dead_after <= now;
         self.idle.excess(config.idle_peers).filter(is_quiet)
     }
@@ -175,7 +174,7 @@ impl Peers {
     }
 
     /// Makes this end of the link with a peer, if it does not exist.
-    fn make_link(&mut self, (now, config): (Instant, &Config), id: SpId) {
+    fn make_link(&mut self, now: Instant, config: &Config, id: SpId) {
         self.all.entry(id).or_insert_with(|| {
             self.links = self.links.checked_add(1).unwrap_or(1); // never 0
             Box::new(Peer::unknown(self.links, now, config))
@@ -202,12 +201,13 @@ impl Peers {
     /// Makes a new link over which groups continue. The peer may be silent for `patience` until its first frame.
     pub(super) fn renew_link(
         &mut self,
-        (now, config): (Instant, &Config),
+        now: Instant,
+        config: &Config,
         id: SpId,
         address: Option<Arc<[u8]>>,
         patience: Duration,
     ) {
-        self.make_link((now, config), id);
+        self.make_link(now, config, id);
         self.change(id, |peer| {
             peer.address = address;
             peer.knows_us = true;
@@ -239,20 +239,22 @@ impl Peers {
     /// Handles a frame of a peer and makes its link if needed. Appends acknowledged messages to `acked`.
     pub(super) fn handle_frame<'a>(
         &mut self,
-        (now, config): (Instant, &Config),
+        now: Instant,
+        config: &Config,
         from: SpId,
-        (frame, body): (&FrameHeader, &'a [u8]),
+        frame: &FrameHeader,
+        body: &'a [u8],
         acked: &mut Vec<Acked>,
     ) -> ReceivedFrame<'a> {
-        self.make_link((now, config), from);
-        let received = self.change(from, |peer| peer.handle_frame((now, config), (frame, body), acked));
+        self.make_link(now, config, from);
+        let received = self.change(from, |peer| peer.handle_frame(now, config, frame, body, acked));
         acked.iter().for_each(|acked| self.disown(acked.owner, from, 1));
         received.unwrap_or(ReceivedFrame::Nothing)
     }
 
     /// Queues a message. A message to a lost peer is dropped: such a peer has no link, or no address if it has sent
     /// again since. The groups of a lost peer are broken, so nothing waits for the message.
-    pub(super) fn push(&mut self, now: Instant, to: SpId, (message, payload): (&Message, FramePayload), tags: Acked) {
+    pub(super) fn push(&mut self, now: Instant, to: SpId, message: &Message, payload: FramePayload, tags: Acked) {
         let backlog = self.change(to, |peer| {
             peer.address.as_ref()?;
             peer.link.push(now, message, payload, tags.owner, tags.tag);
@@ -311,7 +313,7 @@ impl Peers {
     }
 
     /// Starts (or stops) watching a neighbour of a made group. A watched neighbour is polled after `period` of silence.
-    pub(super) fn watch(&mut self, (now, period): (Instant, Duration), peer: SpId, start: bool) {
+    pub(super) fn watch(&mut self, now: Instant, period: Duration, peer: SpId, start: bool) {
         self.change(peer, |peer| {
             if start && peer.watched_by == 0 {
                 peer.link.expect_answer(now);
@@ -396,7 +398,7 @@ impl Peers {
 impl NodeState {
     /// A local rank requests a group with `peer`, or the peer must learn that there is no such group.
     pub(super) fn connect_peer(&mut self, peer: SpId, address: &Arc<[u8]>) {
-        self.peers.make_link((self.out.now, &self.config), peer);
+        self.peers.make_link(self.out.now, &self.config, peer);
         let connected = self.peers.change(peer, |peer| {
             let connected = peer.address.is_none();
             peer.address.get_or_insert_with(|| Arc::clone(address));
@@ -416,7 +418,7 @@ impl NodeState {
         };
         let owner = ask.map(|(group, instance)| MessageOwner::Instance(group, instance));
         let tag = ask.map(|(group, instance)| AckTag { group, instance, kind: AckedKind::Nak, urgent: true });
-        self.peers.push(self.out.now, to, (message, FramePayload::Empty), Acked { owner, tag });
+        self.peers.push(self.out.now, to, message, FramePayload::Empty, Acked { owner, tag });
     }
 }
 
@@ -432,7 +434,7 @@ impl Endpoint {
 
     /// Forgets the oldest peers without a group beyond the limit, with their links.
     pub(super) fn evict_idle_peers(&mut self) {
-        while let Some(peer) = self.node.peers.excess((self.node.out.now, &self.node.config)) {
+        while let Some(peer) = self.node.peers.excess(self.node.out.now, &self.node.config) {
             let address = self.node.peers.remove_peer(peer).and_then(|lost| lost.address);
             self.node.out.events.extend(address.map(|_| Event::Disconnect { peer }));
         }
@@ -481,10 +483,10 @@ impl Endpoint {
                     return None;
                 }
                 let (transfer, site) = g.transfer(&mut self.node);
-                let bulk = transfer.next_bulk(&site, (to, links));
+                let bulk = transfer.next_bulk(&site, to, links);
                 let repair = || {
                     self.node.turns.repairs_of(group).find_map(|instance| {
-                        let (mut cx, found) = g.parts((&self.node.config, &mut self.node.out), instance);
+                        let (mut cx, found) = g.parts(&self.node.config, &mut self.node.out, instance);
                         found?.next_repair(&mut cx, to)
                     })
                 };
@@ -496,7 +498,7 @@ impl Endpoint {
             }
             self.node.peers.serve(to, group);
             let owner = owner_of(group, bulk.instance, &bulk.payload);
-            self.node.peers.push(now, to, (&bulk.message, bulk.payload), Acked { owner, tag: bulk.tag });
+            self.node.peers.push(now, to, &bulk.message, bulk.payload, Acked { owner, tag: bulk.tag });
             self.groups.get_mut(&group).into_iter().for_each(|g| g.run_steps(&mut self.node));
         }
     }

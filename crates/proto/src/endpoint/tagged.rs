@@ -11,11 +11,11 @@ use super::groups::Group;
 use super::turns::CallLoad;
 use crate::effects::Effects;
 use crate::error::CollectiveError;
-use crate::ids::{InstanceId, Instant};
-use crate::instance::recording::{RecordError, Recording};
-use crate::instance::tagged::{TAGGED, TaggedCalls};
+use crate::ids::{InstanceId, Instant, TAGGED};
+use crate::instance::tagged::TaggedCalls;
 use crate::instance::{Context, Instance};
 use crate::interface::{InFlightInstance, PostedCall};
+use crate::recording::{RecordError, Recording};
 
 impl Group {
     pub(super) fn tagged_in_flight(&self, now: Instant) -> Option<InFlightInstance> {
@@ -24,7 +24,7 @@ impl Group {
 
     /// Runs `f` on the tagged calls, then advances them.
     pub(super) fn with_tagged(&mut self, node: &mut NodeState, f: impl FnOnce(&mut TaggedCalls, &mut Context<'_>)) {
-        let (mut cx, _, tagged) = self.all((&node.config, &mut node.out));
+        let (mut cx, _, tagged) = self.all(&node.config, &mut node.out);
         f(tagged, &mut cx);
         tagged.advance(&mut cx);
         self.run_steps(node);
@@ -67,7 +67,7 @@ impl Group {
         if !self.is_member(rank) {
             return Err(RecordError::Group);
         }
-        self.tagged.record(out, (rank, &self.members), number, recording)
+        self.tagged.record(out, rank, &self.members, number, recording)
     }
 
     pub(super) fn try_tagged_call(&mut self, node: &mut NodeState, call: PostedCall) -> Result<(), CollectiveError> {

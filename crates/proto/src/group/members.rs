@@ -162,8 +162,11 @@ impl Members {
     /// The tag of a message between engines. The tag is secret; calls that differ in anything have different tags.
     pub(crate) fn engine_tag(
         &self,
-        (instance, signature): (InstanceId, &Signature),
-        (from, to, index): (Rank, Rank, u32),
+        instance: InstanceId,
+        signature: &Signature,
+        from: Rank,
+        to: Rank,
+        index: u32,
     ) -> u64 {
         let mut hasher = SipHasher13::new_with_keys(self.secret[0], self.secret[1]);
         let mut called = Vec::new();

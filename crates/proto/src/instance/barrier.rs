@@ -31,7 +31,7 @@ impl Instance {
             return Ok(());
         }
         if let InstancePhase::AwaitingSizes(call) = &mut self.phase {
-            return call.handle_ready(cx.members, (from, step));
+            return call.handle_ready(cx.members, from, step);
         }
         if self.policy == Policy::Offloaded {
             // The caller has compared the signatures; nothing else is needed.
@@ -57,7 +57,7 @@ impl Instance {
         if self.barrier.done() && matches!(self.phase, InstancePhase::Barrier) {
             self.phase = InstancePhase::Running;
             cx.out.step(cx.members.handle, self.id, Milestone::Ready);
-            self.multicast.start_at = self.start_time(cx);
+            self.schedule_start(cx);
             self.retry_blocked(cx);
             self.note_complete(cx);
         }

@@ -24,12 +24,11 @@ use crate::effects::{Quota, Staging};
 use crate::error::CollectiveError;
 use crate::ids::CallId;
 use crate::interface::{EngineMessage, MemRef, MemRegion, Milestone, Offload};
+use crate::staging::ALIGN;
 use crate::wire::{InstanceMessage, Message};
 
 /// Duration of a call after which others are first notified of it.
 const NOTIFY_AFTER: Duration = Duration::from_secs(1);
-/// Alignment of buffers; it suits every element type.
-const ALIGN: u64 = 64;
 
 /// A list that the engine has.
 #[derive(Debug)]
@@ -92,7 +91,7 @@ impl Instance {
         }
         let message = |(peer, from, to, index, span): (_, _, _, u32, Span)| EngineMessage {
             peer: cx.members.engine_of(peer).clone(),
-            tag: cx.members.engine_tag((self.id, &self.signature), (from, to, index)),
+            tag: cx.members.engine_tag(self.id, &self.signature, from, to, index),
             memory: mirror.as_ref().filter(|_| span.len > 0).map(|mirror| mirror.place(span)),
         };
         let messages = list.tasks.iter().map(|task| match task.action {
@@ -116,7 +115,7 @@ impl Instance {
         if bytes == 0 {
             return Ok(None);
         }
-        let staging = cx.out.stage(Quota::Calls, cx.members, bytes);
+        let staging = cx.out.stage(Quota::Calls, cx.members.handle, bytes);
         let none = CollectiveError::Staging { rank: self.locals[i].rank, bytes };
         staging.map(|staging| Some(Mirror { staging, output })).ok_or(none)
     }

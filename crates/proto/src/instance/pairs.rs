@@ -67,7 +67,7 @@ impl Instance {
         }
         let origin = self.origin();
         let (transfer, mut site) = cx.transfer();
-        transfer.exchange(&mut site, (origin, rank), sends, receives);
+        transfer.exchange(&mut site, origin, rank, sends, receives);
         transfer.unmatched(self.id, rank).map_or(Ok(()), Err)
     }
 

@@ -38,27 +38,27 @@ pub(crate) struct ChunkBatch {
 #[derive(Debug, Default)]
 pub(super) struct Multicasts {
     /// By the rank that multicasts the block. Empty when nothing is multicast between hosts.
-    pub(super) blocks: ByRank<Block>,
+    blocks: ByRank<Block>,
     subgroups: u16,
     shares: Shares,
     /// Blocks of other hosts that are not whole here.
     leaves_missing: u32,
     /// `owes_complete`: the left neighbour has not been notified that nothing is missing here. `right_lacks`: the right
     /// neighbour has not sent that notification.
-    pub(super) owes_complete: bool,
-    pub(super) right_lacks: bool,
+    owes_complete: bool,
+    right_lacks: bool,
     /// Blocks that may have chunks to serve to the right neighbour.
     serving: BTreeSet<u32>,
     /// NAKs that the links have not delivered.
     unacknowledged_naks: u32,
     pending_haves: Vec<Rank>,
-    pub(super) have_at: Option<Instant>,
+    have_at: Option<Instant>,
     /// When the blocks of local ranks begin to leave; `None` if they may leave.
-    pub(super) start_at: Option<Instant>,
+    start_at: Option<Instant>,
     /// When to check each block for losses.
-    pub(super) checks: Deadlines<Rank>,
+    checks: Deadlines<Rank>,
     /// Batches that the driver has received but not finished.
-    pub(super) outstanding: u32,
+    outstanding: u32,
 }
 
 impl Multicasts {
@@ -80,6 +80,57 @@ impl Multicasts {
 
     pub(super) fn table_bytes(cx: &Context<'_>, run: &ProgramRun) -> u64 {
         roots(cx, run).map(|(_, bytes, here)| Block::table_bytes(bytes, cx.config.chunk_bytes, here)).sum()
+    }
+
+    /// The driver still reads memory of batches.
+    pub(super) fn has_outstanding(&self) -> bool {
+        self.outstanding > 0
+    }
+
+    /// Neither neighbour in the ring needs anything of this service process (MC-7).
+    pub(super) fn is_complete(&self) -> bool {
+        !self.right_lacks && !self.owes_complete
+    }
+
+    /// Ranks on other hosts whose blocks are not whole here.
+    pub(super) fn awaited(&self) -> impl Iterator<Item = Rank> {
+        let whole = |block: &Block| block.is_root() || block.is_full();
+        self.blocks.iter().filter(move |(_, block)| !whole(block)).map(|(source, _)| source)
+    }
+
+    /// The block of a rank on another host.
+    pub(super) fn received(&self, source: Rank) -> Option<&Block> {
+        self.blocks.get(source).filter(|block| !block.is_root())
+    }
+
+    /// The memory of a rank's block is not read any more.
+    pub(super) fn stop(&mut self, source: Rank) {
+        self.blocks.get_mut(source).into_iter().for_each(Block::stop);
+    }
+
+    pub(super) fn cancel_checks(&mut self) {
+        self.checks = Deadlines::default();
+    }
+
+    pub(super) fn cancel_timers(&mut self) {
+        self.cancel_checks();
+        (self.have_at, self.start_at) = (None, None);
+    }
+
+    /// When [`Instance::check`] is due. With too many NAKs outstanding, the next acknowledgement triggers the check.
+    fn check_at(&self) -> Option<Instant> {
+        self.checks.first().filter(|_| self.unacknowledged_naks < MAX_UNACKNOWLEDGED_NAKS)
+    }
+
+    pub(super) fn poll_timeout(&self) -> Option<Instant> {
+        [self.check_at(), self.have_at, self.start_at].into_iter().flatten().min()
+    }
+
+    /// Lets the local roots begin when it is time. Returns whether [`Instance::check`] and [`Instance::send_have`] are
+    /// due.
+    pub(super) fn handle_timeout(&mut self, now: Instant) -> [bool; 2] {
+        self.start_at = self.start_at.filter(|at| *at > now);
+        [self.check_at(), self.have_at].map(|timer| timer.is_some_and(|at| at <= now))
     }
 }
 
@@ -149,11 +200,12 @@ impl Instance {
         self.running() && self.multicast.start_at.is_none() && self.locals.iter().any(root)
     }
 
-    /// When the local roots begin, if not now.
-    pub(super) fn start_time(&self, cx: &Context<'_>) -> Option<Instant> {
-        let (share, pace) = self.multicast.shares.of(cx.members, self.locals[0].rank)?;
-        let after = pace.stagger(cx.config, share, (cx.members.me, cx.members.sps.len() as u32));
-        (after > Duration::ZERO && !self.multicast.blocks.is_empty()).then(|| cx.out.now + after)
+    /// Schedules when the local roots begin, if not now.
+    pub(super) fn schedule_start(&mut self, cx: &Context<'_>) {
+        let Some((share, pace)) = self.multicast.shares.of(cx.members, self.locals[0].rank) else { return };
+        let after = pace.stagger(cx.config, share, cx.members.me, cx.members.sps.len() as u32);
+        let waits = after > Duration::ZERO && !self.multicast.blocks.is_empty();
+        self.multicast.start_at = waits.then(|| cx.out.now + after);
     }
 
     /// Hands out the next run of at most `most` chunks to multicast.
@@ -201,7 +253,8 @@ impl Instance {
         cx: &mut Context<'_>,
         source: Rank,
         chunk: u64,
-        (payload, len): (u32, u32),
+        payload: u32,
+        len: u32,
     ) -> Result<(), &'static str> {
         const NOTHING: &str = "a datagram of a rank that multicasts nothing here";
         let patience = self.patience(cx, source).ok_or(NOTHING)?;
@@ -328,11 +381,6 @@ impl Instance {
             let (before, after) = self.block(source).rearm_loss_check(cx.out.now, patience);
             self.multicast.checks.change(source, before, after);
         }
-    }
-
-    /// When [`Self::check`] is due. With too many NAKs outstanding, the next acknowledgement triggers the check.
-    pub(super) fn check_at(&self) -> Option<Instant> {
-        self.multicast.checks.first().filter(|_| self.multicast.unacknowledged_naks < MAX_UNACKNOWLEDGED_NAKS)
     }
 
     /// Requests missing chunks from the left neighbour, for all blocks whose check is due (MC-5).

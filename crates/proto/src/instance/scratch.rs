@@ -16,20 +16,30 @@ use super::{Context, Instance, Local};
 use crate::effects::{Quota, Staging};
 use crate::error::CollectiveError;
 use crate::group::members::Members;
-use crate::ids::InstanceId;
-use crate::interface::staging_size;
+use crate::ids::{InstanceId, Instant};
+use crate::staging::{ALIGN, staging_size};
 
-/// Alignment of scratch; it suits every element type.
-pub(crate) const ALIGN: u64 = 64;
-
-#[derive(Debug)]
-pub(super) enum Scratch {
+#[derive(Debug, Default)]
+enum ScratchState {
     /// No program uses scratch, or it has been freed.
+    #[default]
     Unneeded,
     Wanted {
         bytes: u64,
     },
     Taken(Staging),
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Scratch {
+    state: ScratchState,
+    /// When to try again to take scratch that other instances of the group get first.
+    retry_at: Option<Instant>,
+}
+
+/// The error of a call for which there is no scratch.
+fn no_scratch(locals: &[Local], bytes: u64) -> CollectiveError {
+    CollectiveError::Staging { rank: locals[0].rank, bytes }
 }
 
 impl Scratch {
@@ -38,17 +48,51 @@ impl Scratch {
         let need = |sum: u64, local: &Local| sum.checked_add(room(local)?);
         let bytes = locals.iter().try_fold(0, need).ok_or("scratch beyond the address space")?;
         if bytes == 0 {
-            return Ok(Scratch::Unneeded);
+            return Ok(Scratch::default());
         }
         members.waiting_for_scratch.insert(instance);
-        Ok(Scratch::Wanted { bytes })
+        Ok(Scratch { state: ScratchState::Wanted { bytes }, retry_at: None })
     }
 
     /// Bytes that are still to be taken.
     pub(super) fn wanted(&self) -> u64 {
-        match self {
-            Scratch::Wanted { bytes } => *bytes,
-            Scratch::Unneeded | Scratch::Taken(_) => 0,
+        match self.state {
+            ScratchState::Wanted { bytes } => bytes,
+            ScratchState::Unneeded | ScratchState::Taken(_) => 0,
+        }
+    }
+
+    pub(super) fn retry_at(&self) -> Option<Instant> {
+        self.retry_at
+    }
+
+    pub(super) fn cancel_retry(&mut self) {
+        self.retry_at = None;
+    }
+
+    /// Takes the scratch of `locals`, if it is the turn of `instance` and `quota` has room.
+    fn take(&mut self, cx: &mut Context<'_>, instance: InstanceId, locals: &mut [Local], quota: Quota) -> bool {
+        let members = &cx.members;
+        let turn = members.waiting_for_scratch.first() == Some(&instance) && instance.0 <= members.window_end;
+        let staging = turn.then(|| cx.out.stage(quota, cx.members.handle, self.wanted())).flatten();
+        let Some(staging) = staging else { return false };
+        cx.members.waiting_for_scratch.remove(&instance);
+        cx.members.holding_scratch += u32::from(quota == Quota::Calls);
+        let mut start = 0;
+        for local in locals {
+            local.scratch = Some((staging.id, start));
+            start += room(local).expect("the sum fits");
+        }
+        self.state = ScratchState::Taken(staging);
+        true
+    }
+
+    /// Frees the scratch: it is not used any more.
+    pub(super) fn free(&mut self, cx: &mut Context<'_>, instance: InstanceId) {
+        cx.members.waiting_for_scratch.remove(&instance);
+        if let ScratchState::Taken(staging) = std::mem::take(&mut self.state) {
+            cx.members.holding_scratch -= u32::from(staging.quota == Quota::Calls);
+            cx.out.unstage(staging);
         }
     }
 }
@@ -61,16 +105,9 @@ fn room(local: &Local) -> Option<u64> {
 impl Instance {
     /// Refuses scratch that the quota can never provide.
     pub(super) fn check_scratch(&self, cx: &Context<'_>) -> Result<(), CollectiveError> {
-        match self.scratch {
-            Scratch::Wanted { bytes } if staging_size(bytes).is_none_or(|size| size > cx.config.scratch_quota) => {
-                Err(self.no_scratch(bytes))
-            }
-            Scratch::Unneeded | Scratch::Wanted { .. } | Scratch::Taken(_) => Ok(()),
-        }
-    }
-
-    fn no_scratch(&self, bytes: u64) -> CollectiveError {
-        CollectiveError::Staging { rank: self.locals[0].rank, bytes }
+        let bytes = self.scratch.wanted();
+        let fits = bytes == 0 || staging_size(bytes).is_some_and(|size| size <= cx.config.scratch_quota);
+        if fits { Ok(()) } else { Err(no_scratch(&self.locals, bytes)) }
     }
 
     /// Takes the scratch of a collective that all local ranks have called. False, with a retry later, while other
@@ -83,36 +120,21 @@ impl Instance {
         let Members { waiting_for_scratch, holding_scratch, .. } = &cx.members;
         let waits = *holding_scratch > 0 || waiting_for_scratch.first() != Some(&self.id);
         if !waits {
-            return Err(self.no_scratch(self.scratch.wanted()));
+            return Err(no_scratch(&self.locals, self.scratch.wanted()));
         }
-        self.scratch_retry_at = Some(cx.out.now + cx.config.stand_in_after * 4);
+        self.scratch.retry_at = Some(cx.out.now + cx.config.stand_in_after * 4);
         Ok(false)
     }
 
     /// Takes the scratch of all local ranks, if it is the collective's turn and `quota` has room.
     pub(super) fn allocate_scratch(&mut self, cx: &mut Context<'_>, quota: Quota) -> bool {
-        let Scratch::Wanted { bytes } = self.scratch else { return true };
-        let members = &cx.members;
-        let turn = members.waiting_for_scratch.first() == Some(&self.id) && self.id.0 <= members.window_end;
-        let Some(staging) = turn.then(|| cx.out.stage(quota, cx.members, bytes)).flatten() else { return false };
-        cx.members.waiting_for_scratch.remove(&self.id);
-        cx.members.holding_scratch += u32::from(quota == Quota::Calls);
-        let mut start = 0;
-        for local in &mut self.locals {
-            local.scratch = Some((staging.id, start));
-            start += room(local).expect("the sum fits");
+        if self.scratch.wanted() == 0 {
+            return true;
         }
-        self.scratch = Scratch::Taken(staging);
-        self.retry_blocked(cx);
-        true
-    }
-
-    /// Frees the scratch: it is not used any more.
-    pub(super) fn free_scratch(&mut self, cx: &mut Context<'_>) {
-        cx.members.waiting_for_scratch.remove(&self.id);
-        if let Scratch::Taken(staging) = std::mem::replace(&mut self.scratch, Scratch::Unneeded) {
-            cx.members.holding_scratch -= u32::from(staging.quota == Quota::Calls);
-            cx.out.unstage(staging);
+        let is_taken = self.scratch.take(cx, self.id, &mut self.locals, quota);
+        if is_taken {
+            self.retry_blocked(cx);
         }
+        is_taken
     }
 }

@@ -46,7 +46,7 @@ impl AwaitingSizes {
     }
 
     /// Keeps a step of the ready barrier.
-    pub(super) fn handle_ready(&mut self, members: &Members, (from, step): (u32, u8)) -> Result<(), Rejection> {
+    pub(super) fn handle_ready(&mut self, members: &Members, from: u32, step: u8) -> Result<(), Rejection> {
         let round = Barrier::round_between(members.sps.len() as u32, from, members.me);
         Rejection::unless(round == Some(step), OTHER_STEP)?;
         self.source.get_or_insert(members.sps[from as usize]);
@@ -73,7 +73,8 @@ impl Instance {
     pub(crate) fn handle_sizes(
         &mut self,
         ranks: u32,
-        (from, first): (SpId, u32),
+        from: SpId,
+        first: u32,
         more: &[u64],
     ) -> Result<Option<Extents>, Rejection> {
         let InstancePhase::AwaitingSizes(call) = &mut self.phase else { return Ok(None) };

@@ -5,7 +5,8 @@ use outboard_plan::{Buffer, Span};
 use super::{Context, Instance, Presence};
 use crate::effects::Quota;
 use crate::error::CollectiveError;
-use crate::interface::{CallKind, MemRef, MemRegion, Milestone, staging_size};
+use crate::interface::{CallKind, MemRef, MemRegion, Milestone};
+use crate::staging::staging_size;
 
 impl Instance {
     /// News of the call from another host starts the clock of the stand-in.
@@ -28,7 +29,7 @@ impl Instance {
             return Ok(());
         }
         for local in self.locals.iter_mut().filter(|local| local.is_missing()) {
-            let staging = cx.out.stage(Quota::Late, cx.members, local.run.program().output_bytes);
+            let staging = cx.out.stage(Quota::Late, cx.members.handle, local.run.program().output_bytes);
             local.presence = Presence::StoodIn(staging.expect("there is room for all"));
             cx.out.step(cx.members.handle, self.id, Milestone::StoodIn(local.rank));
         }
@@ -51,7 +52,7 @@ impl Instance {
         for (root, span) in local.run.multicast_receives() {
             if local.has_block_of(root) {
                 copy(cx, span);
-            } else if let Some(block) = self.multicast.blocks.get(root).filter(|b| !b.is_root()) {
+            } else if let Some(block) = self.multicast.received(root) {
                 for r in block.present_bytes() {
                     copy(cx, Span { offset: span.offset + r.start, len: r.end - r.start, ..span });
                 }

@@ -47,9 +47,9 @@ impl Instance {
                 local.run.complete(id);
             }
             Op::Reduce { from, into, from_left } => {
-                let Some(operands) = both(from, into) else { return false };
+                let Some((from, into)) = both(from, into) else { return false };
                 let reduction = self.signature.kind.reduction().expect("plans of reductions alone combine");
-                cx.out.reduce(reduction, operands, from_left);
+                cx.out.reduce(reduction, from, into, from_left);
                 local.run.complete(id);
             }
             Op::Send { to, .. } => {

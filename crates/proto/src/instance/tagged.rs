@@ -29,17 +29,16 @@ use outboard_plan::{Op, OpId, Rank, Span};
 use crate::effects::{CallCompletion, Effects, PIECE, Quota};
 use crate::error::CollectiveError;
 use crate::group::members::Members;
-use crate::ids::{CallId, InstanceId, Instant};
+use crate::ids::{CallId, Instant, TAGGED};
 use crate::instance::Context;
-use crate::instance::run::{ProgramGraph, ProgramRun};
+use crate::instance::run::{self, ProgramGraph, ProgramRun};
 use crate::interface::{CallKind, InFlightInstance, MemRef, MemRegion, PostedCall, TaggedCall};
+use crate::recording::{self, MAX_HELD_STEPS, MAX_RECORDINGS, RecordError, Recording};
 use crate::transfer::{MessageName, Outbound, PostedReceive, StepOf, StepOwner, Transfer};
 use crate::wire::Scope;
 
-use super::recording::{self, MAX_HELD_STEPS, MAX_RECORDINGS, RecordError, Recording};
-
-/// The instance number that stands for all messages of a group. No collective has it.
-pub(crate) const TAGGED: InstanceId = InstanceId(0);
+/// Approximate bytes of a recording beside its steps.
+const RECORDING_BYTES: u64 = 512;
 
 #[derive(Debug)]
 struct Recorded {
@@ -141,7 +140,8 @@ impl TaggedCalls {
     pub(crate) fn record(
         &mut self,
         out: &mut Effects,
-        (rank, members): (Rank, &Members),
+        rank: Rank,
+        members: &Members,
         number: u32,
         recording: Arc<Recording>,
     ) -> Result<(), RecordError> {
@@ -158,7 +158,7 @@ impl TaggedCalls {
         if steps > MAX_HELD_STEPS {
             return Err(RecordError::Limit { what: "steps", held: steps, limit: MAX_HELD_STEPS });
         }
-        let bytes = recording.bytes();
+        let bytes = RECORDING_BYTES + run::table_bytes(&recording.program);
         if !out.hold(Quota::Tables, bytes) {
             return Err(RecordError::Quota);
         }
@@ -177,7 +177,7 @@ impl TaggedCalls {
     }
 
     /// Frees a recording. False while a call of it is running.
-    pub(crate) fn free(&mut self, out: &mut Effects, (rank, number): (Rank, u32)) -> bool {
+    pub(crate) fn free(&mut self, out: &mut Effects, rank: Rank, number: u32) -> bool {
         if self.recordings.get(&(rank, number)).is_some_and(|recorded| recorded.running) {
             return false;
         }
@@ -262,7 +262,7 @@ impl TaggedCalls {
         while let Some(id) = self.ready.pop_front() {
             let Some(Active { call, steps: Steps::Recorded(recorded), .. }) = self.calls.get_mut(&id) else { continue };
             while recorded.has_ready() && cx.out.allowance.step() {
-                recorded.start_next(cx, (id, call.rank));
+                recorded.start_next(cx, id, call.rank);
             }
             if recorded.has_ready() {
                 // The call continues behind the calls of others.
@@ -283,7 +283,8 @@ impl TaggedCalls {
     pub(crate) fn complete(
         &mut self,
         cx: &mut Context<'_>,
-        (id, op): (CallId, OpId),
+        id: CallId,
+        op: OpId,
         result: Result<(), CollectiveError>,
     ) -> Result<(), CollectiveError> {
         let Some(active) = self.calls.get_mut(&id) else { return Ok(()) };
@@ -369,7 +370,7 @@ impl RecordedRun {
     }
 
     /// Starts the next step, or continues one.
-    fn start_next(&mut self, cx: &mut Context<'_>, (call, rank): (CallId, Rank)) {
+    fn start_next(&mut self, cx: &mut Context<'_>, call: CallId, rank: Rank) {
         let next = self.begun.take().or_else(|| Some((self.run.next_ready()?, 0)));
         let Some((op, done)) = next else { return };
         let step = StepOf { owner: StepOwner::Call(call), op };
@@ -386,7 +387,7 @@ impl RecordedRun {
             Op::Reduce { from, into, from_left } => {
                 let reduction = self.recording.reductions[ordinal as usize];
                 let [from, into] = self.piece(op, done, [from, into], reduction.element().bytes()).map(place);
-                cx.out.reduce(reduction, (from, into), from_left);
+                cx.out.reduce(reduction, from, into, from_left);
             }
             Op::Send { to, index, span } => {
                 let message = Outbound { step, name: name(rank, to, index), from: place(span), signal: false };

@@ -99,7 +99,7 @@ impl Pace {
 
     /// The delay of service process `number`, one of `of`, behind the first. Roots that begin together keep their pace.
     /// If a switch queue cannot hold a batch of each root, the roots begin one after another (MC-8).
-    pub(crate) fn stagger(self, config: &Config, share: LinkShare, (number, of): (u32, u32)) -> Duration {
+    pub(crate) fn stagger(self, config: &Config, share: LinkShare, number: u32, of: u32) -> Duration {
         let datagram = u64::from(config.chunk_bytes + config.datagram_overhead);
         let at_once = (share.of / share.part).saturating_mul(self.batch * datagram);
         if at_once <= config.switch_queue { Duration::ZERO } else { self.interval * number / of }
@@ -357,7 +357,7 @@ mod tests {
         let config = Config { switch_queue: 300_000, ..Config::default() };
         let stagger = |roots: u32, number| {
             let share = LinkShare::even(roots - 1, roots);
-            Pace::new(&config, share).stagger(&config, share, (number, roots))
+            Pace::new(&config, share).stagger(&config, share, number, roots)
         };
         assert_eq!(stagger(100, 99), Duration::ZERO, "a queue holds them all");
         let interval = Pace::new(&config, LinkShare::even(999, 1000)).interval;

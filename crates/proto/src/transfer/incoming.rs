@@ -37,7 +37,8 @@ use crate::ids::{InstanceId, SpId};
 use crate::interface::{MemRef, MemRegion, Order};
 use crate::multicast::pacing::{Pull, Quantum};
 use crate::wire::{
-    Cts, EarlyCts, Few, Fragment, MAX_CTS, MAX_DONE, Message, MessageNumber, OfferOrigin, Scope, TransferMessage,
+    Cts, DataPiece, EarlyCts, Few, Fragment, MAX_CTS, MAX_DONE, Message, MessageNumber, OfferOrigin, Scope,
+    TransferMessage,
 };
 
 /// Recorded groups clear this many times the usual outstanding bytes early. Not all of these bytes can come at the same
@@ -332,7 +333,8 @@ impl IncomingMessages {
         &mut self,
         site: &Site<'_>,
         name: MessageName,
-        (key, bytes): (InboundKey, u64),
+        key: InboundKey,
+        bytes: u64,
         receive: Option<PostedReceive>,
     ) {
         let order = if account(&name).is_some() { distance(site.members.ranks(), &name) } else { self.wanted };
@@ -368,7 +370,7 @@ impl IncomingMessages {
             }
             credit.queue.remove(&(granted, order, key));
             if granted == 0 && inbound.receive.is_none() {
-                let Some(staging) = site.out.stage(Quota::Late, site.members, inbound.bytes) else {
+                let Some(staging) = site.out.stage(Quota::Late, site.members.handle, inbound.bytes) else {
                     // The message stays announced: its rank may still call, or staging may be freed.
                     let (name, bytes) = (inbound.name, inbound.bytes);
                     self.inbound.remove(&key);
@@ -395,8 +397,8 @@ impl IncomingMessages {
     }
 
     /// The place of a message's bytes. `None` when such bytes cannot come.
-    pub(super) fn place_of_bytes(&self, key: InboundKey, (offset, len): (u64, u64)) -> Option<MemRef> {
-        self.inbound.get(&key)?.place(offset, len)
+    pub(super) fn place_of_bytes(&self, from: SpId, piece: &DataPiece) -> Option<MemRef> {
+        self.inbound.get(&InboundKey { from, number: piece.number })?.place(piece.offset, piece.bytes.into())
     }
 
     /// Handles bytes of a message, which lie at `at` of the payload. Bytes behind a gap are dropped. Returns the step
@@ -404,10 +406,11 @@ impl IncomingMessages {
     pub(super) fn handle_bytes(
         &mut self,
         site: &mut Site<'_>,
-        key: InboundKey,
-        (offset, len): (u64, u64),
+        from: SpId,
+        piece: &DataPiece,
         at: u32,
     ) -> Option<Option<EndedStep>> {
+        let (key, offset, len) = (InboundKey { from, number: piece.number }, piece.offset, piece.bytes.into());
         let name = self.inbound.get(&key)?.name;
         self.note_announced(site, &name);
         let account = account(&name);
@@ -537,7 +540,7 @@ impl IncomingMessages {
 
 /// Memory for a message without a receive; `None` where there is no room, `Some(None)` for an empty message.
 pub(super) fn stage(site: &mut Site<'_>, bytes: u64) -> Option<Option<Staging>> {
-    if bytes == 0 { Some(None) } else { site.out.stage(Quota::Late, site.members, bytes).map(Some) }
+    if bytes == 0 { Some(None) } else { site.out.stage(Quota::Late, site.members.handle, bytes).map(Some) }
 }
 
 impl Staging {

@@ -28,8 +28,7 @@ use super::matching::MessageName;
 use super::queues::Queues;
 use super::{Outbound, StepOf};
 use crate::error::{CollectiveError, Rejection};
-use crate::ids::{GroupHandle, InstanceId, SpId};
-use crate::instance::tagged::TAGGED;
+use crate::ids::{GroupHandle, InstanceId, SpId, TAGGED};
 use crate::interface::{FramePayload, MemRef};
 use crate::link::{AckTag, AckedKind};
 use crate::multicast::pacing::Quantum;
@@ -270,7 +269,8 @@ impl OutgoingMessages {
         &mut self,
         from: SpId,
         name: MessageName,
-        (number, cts): (u64, EarlyCts),
+        number: u64,
+        cts: EarlyCts,
     ) -> Result<(), Rejection> {
         let EarlyCts { bytes, up_to, .. } = cts;
         let cleared = Cleared { from, number, bytes, up_to };
@@ -348,7 +348,8 @@ impl OutgoingMessages {
     pub(super) fn next(
         &mut self,
         group: GroupHandle,
-        (to, links): (SpId, usize),
+        to: SpId,
+        links: usize,
         quantum: Quantum,
     ) -> Option<(Bulk, Option<StepOf>)> {
         if let Some(bulk) = self.next_offer(group, to, quantum.piece) {

@@ -1,12 +1,14 @@
 //! The header of a link frame: sequence, acknowledgement and the clock echo that measures round trips.
 
 use outboard_call::codec::{DecodeError, Reader};
-
-use crate::interface::FrameBytes;
+use smallvec::SmallVec;
 
 pub const FRAME_HEADER_BYTES: usize = 36;
 const MAGIC: u8 = 0x6f;
 const ACK_NOW: u8 = 1;
+
+/// A frame without payload. Most frames are short and need no allocation.
+pub type FrameBytes = SmallVec<[u8; 96]>;
 
 /// Whether a frame carries a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -9,8 +9,7 @@ use outboard_call::codec::{DecodeError, Reader, Writer};
 use outboard_call::{Rank, Signature};
 
 use super::transfer::TransferMessage;
-use crate::error::{CollectiveError, GroupRefusal};
-use crate::group::lateness::{Absentee, Absentees, DeadlineMissed, MAX_ABSENT};
+use crate::error::{Absentee, Absentees, CollectiveError, DeadlineMissed, GroupRefusal, MAX_ABSENT};
 use crate::ids::{GroupHandle, InstanceId, OfferId, SpId};
 
 /// Most chunk ranges in one NAK or repair.

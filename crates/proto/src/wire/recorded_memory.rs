@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use outboard_plan::{Op, OpId, Program, Rank, Reduction, Span, Step};
 
-use crate::instance::recording::{MAX_STEPS, Recording};
+use crate::recording::{MAX_STEPS, Recording};
 use outboard_call::codec::{DecodeError, Reader, Writer};
 
 /// Most pieces of memory of one recording.

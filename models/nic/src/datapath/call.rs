@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use outboard_plan::{Op, OpId, Rank, Span, subgroup_chunks};
-use outboard_proto::{Barrier, Block, Deadlines, ProgramRun};
+use outboard_proto::models::{Barrier, Block, Deadlines, ProgramRun};
 
 use super::packet::ChunkStream;
 use crate::job::ProgramPost;

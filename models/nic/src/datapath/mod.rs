@@ -14,7 +14,8 @@
 //! | running | all steps are done, and neither neighbour in the ring needs this rank (MC-7) | ended |
 //! | any | a node of the job is dead | failed |
 //!
-//! Bitmaps, cutoff, repair, barrier and steps are shared with the service process ([`Block`](outboard_proto::Block));
+//! Bitmaps, cutoff, repair, barrier and steps are shared with the service process
+//! ([`Block`](outboard_proto::models::Block));
 //! here the ring consists of ranks. Messages that a plan does not multicast use the reliable transport: the sender
 //! offers a message, and the receiver reads it when its step has started. The lossless link paces senders.
 //!

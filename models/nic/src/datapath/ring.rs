@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use outboard_proto::Instant;
+use outboard_proto::models::Patience;
 use outboard_proto::wire::MAX_RANGES;
-use outboard_proto::{Instant, Patience};
 
 use super::accelerator::FinishedCompletion;
 use super::packet::{ChunkRanges, ChunkStream, DatapathContent, DatapathPacket, ReliableMessage};

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use outboard_plan::{OpId, Span};
-use outboard_proto::ProgramRun;
+use outboard_proto::models::ProgramRun;
 
 use super::{HostMessageName, ProgramPost};
 use crate::engine::MemorySegment;

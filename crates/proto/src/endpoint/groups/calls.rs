@@ -11,10 +11,9 @@ use crate::endpoint::turns::CallLoad;
 use crate::endpoint::{Endpoint, NodeState};
 use crate::error::{CollectiveError, Rejection};
 use crate::group::lateness::LatenessWatch;
-use crate::ids::{CallId, GroupHandle, InstanceId, SpId};
-use crate::instance::tagged::TAGGED;
-use crate::instance::{Context, Instance};
-use crate::interface::{BlockSizes, CallClass, CallMovement, ExchangePairs, Milestone, PostedCall, Signature};
+use crate::ids::{CallId, GroupHandle, InstanceId, SpId, TAGGED};
+use crate::instance::{Context, FirstCall, Instance};
+use crate::interface::{BlockSizes, CallClass, CallMovement, ExchangePairs, Milestone, PostedCall};
 use crate::transfer::{StepOf, StepOwner};
 use crate::wire::{EarlyCts, OfferOrigin, Rts, TransferMessage};
 
@@ -88,7 +87,7 @@ impl Group {
             return Err(failure);
         }
         let sizes = call.blocks.as_ref().and_then(|blocks| signature.kind.extents(blocks));
-        self.find_or_create_instance(node, node.id, instance, (signature, rank), sizes)?;
+        self.find_or_create_instance(node, node.id, instance, FirstCall { rank, signature }, sizes)?;
         node.note_load(self.members.handle, instance, CallLoad::of(&call, ranks));
         if let (Some(watch), Some(after)) = (self.watches.get_mut(&instance), call.deadline) {
             watch.set_deadline(node.out.now, after);
@@ -110,7 +109,7 @@ impl Group {
         id: InstanceId,
         f: impl FnOnce(&mut Instance, &mut Context<'_>) -> T,
     ) -> Option<T> {
-        let (mut cx, instance) = self.parts((&node.config, &mut node.out), id);
+        let (mut cx, instance) = self.parts(&node.config, &mut node.out, id);
         let done = f(instance?, &mut cx);
         self.run_steps(node);
         Some(done)
@@ -122,9 +121,9 @@ impl Group {
             if let StepOwner::Instance { instance, .. } = owner {
                 node.out.mark_changed(self.members.handle, instance);
             }
-            let (mut cx, instances, tagged) = self.all((&node.config, &mut node.out));
+            let (mut cx, instances, tagged) = self.all(&node.config, &mut node.out);
             let carried = match owner {
-                StepOwner::Call(call) => tagged.complete(&mut cx, (call, op), result),
+                StepOwner::Call(call) => tagged.complete(&mut cx, call, op, result),
                 StepOwner::Instance { instance, local } => match instances.get_mut(&instance) {
                     Some(i) => result.map(|()| i.complete(&mut cx, local, op)),
                     None => Ok(()),
@@ -159,21 +158,21 @@ impl Group {
         node: &mut NodeState,
         reporter: SpId,
         instance: InstanceId,
-        (signature, rank): (Signature, Rank),
+        call: FirstCall,
         sizes: Option<Extents>,
     ) -> Result<(), CollectiveError> {
-        self.compare_with_known(node, instance, signature, rank)?;
+        self.compare_with_known(node, instance, call)?;
         if self.instances.contains_key(&instance) {
             return sizes.map_or(Ok(()), |sizes| self.size_instance(node, reporter, instance, sizes));
         }
-        let (mut cx, _) = self.parts((&node.config, &mut node.out), instance);
-        match Instance::new(&mut cx, instance, (rank, signature), sizes) {
+        let (mut cx, _) = self.parts(&node.config, &mut node.out, instance);
+        match Instance::new(&mut cx, instance, call, sizes) {
             Ok(i) => {
                 self.instances.insert(instance, i);
                 self.watches.insert(instance, LatenessWatch::new(node.out.now, node.config.watchdog));
                 let someone_left = !self.lost.is_empty();
                 node.begin(self.members.handle, instance);
-                node.out.step(self.members.handle, instance, Milestone::Known(signature));
+                node.out.step(self.members.handle, instance, Milestone::Known(call.signature));
                 if someone_left {
                     // A rank that has left may owe us something for the instance.
                     self.rearm_watches(node);
@@ -192,7 +191,7 @@ impl Group {
         id: InstanceId,
         sizes: Extents,
     ) -> Result<(), CollectiveError> {
-        let (mut cx, Some(instance)) = self.parts((&node.config, &mut node.out), id) else { return Ok(()) };
+        let (mut cx, Some(instance)) = self.parts(&node.config, &mut node.out, id) else { return Ok(()) };
         match instance.set_sizes(&mut cx, sizes) {
             Ok(()) => Ok(()),
             Err(why) => Err(self.reject_instance(node, reporter, why)),
@@ -204,15 +203,16 @@ impl Group {
         &mut self,
         node: &mut NodeState,
         id: InstanceId,
-        from: (SpId, u32),
+        from: SpId,
+        first: u32,
         sizes: &[u64],
     ) -> Result<(), Rejection> {
-        let (cx, instance) = self.parts((&node.config, &mut node.out), id);
+        let (cx, instance) = self.parts(&node.config, &mut node.out, id);
         // A local rank may have called in the meantime, and the instance may have ended.
         let Some(instance) = instance else { return Ok(()) };
-        let whole = instance.handle_sizes(cx.members.ranks(), from, sizes)?;
+        let whole = instance.handle_sizes(cx.members.ranks(), from, first, sizes)?;
         // An error needs no handling: all members have been notified of it, and no local rank has called.
-        whole.into_iter().for_each(|sizes| _ = self.size_instance(node, from.0, id, sizes));
+        whole.into_iter().for_each(|sizes| _ = self.size_instance(node, from, id, sizes));
         Ok(())
     }
 
@@ -233,23 +233,21 @@ impl Group {
         &mut self,
         node: &mut NodeState,
         instance: InstanceId,
-        (from, step): (u32, u8),
-        (signature, rank): (Signature, Rank),
+        from: u32,
+        step: u8,
+        call: FirstCall,
     ) -> Result<(), Rejection> {
-        Rejection::unless(self.members.has_rank(rank), UNKNOWN_RANK)?;
+        Rejection::unless(self.members.has_rank(call.rank), UNKNOWN_RANK)?;
         if self.failure_of(instance).is_some() {
             return Ok(());
         }
         if self.has_ended(instance) {
             // A mismatch has been sent to all members already.
-            drop(self.compare_with_known(node, instance, signature, rank));
+            drop(self.compare_with_known(node, instance, call));
             return Ok(());
         }
         self.check_room(instance)?;
-        if self
-            .find_or_create_instance(node, self.members.sps[from as usize], instance, (signature, rank), None)
-            .is_err()
-        {
+        if self.find_or_create_instance(node, self.members.sps[from as usize], instance, call, None).is_err() {
             return Ok(());
         }
         let handled = self.with_instance(node, instance, |i, cx| i.handle_ready(cx, from, step));
@@ -271,13 +269,9 @@ impl Group {
                 rank,
                 ..
             } => {
-                return self.handle_offer(
-                    node,
-                    instance,
-                    (from, rank),
-                    (signature, first_caller),
-                    (message, payload_len),
-                );
+                self.check_served(rank, from)?;
+                let call = FirstCall { rank: first_caller, signature };
+                return self.handle_offer(node, instance, from, call, message, payload_len);
             }
             TransferMessage::Expected(fragment) => {
                 if self.has_ended(fragment.instance) || self.failure_of(fragment.instance).is_some() {
@@ -310,22 +304,22 @@ impl Group {
         &mut self,
         node: &mut NodeState,
         instance: InstanceId,
-        (from, rank): (SpId, Rank),
-        (signature, first_caller): (Signature, Rank),
-        (offer, payload_len): (TransferMessage, u32),
+        from: SpId,
+        call: FirstCall,
+        offer: TransferMessage,
+        payload_len: u32,
     ) -> Result<(), Rejection> {
-        self.check_served(rank, from)?;
-        Rejection::unless(self.members.has_rank(first_caller), UNKNOWN_RANK)?;
+        Rejection::unless(self.members.has_rank(call.rank), UNKNOWN_RANK)?;
         if self.failure_of(instance).is_some() {
             return Ok(());
         }
         if self.has_ended(instance) {
             // A mismatch has been sent to all members already.
-            drop(self.compare_with_known(node, instance, signature, first_caller));
+            drop(self.compare_with_known(node, instance, call));
             return mismatched_offer(&offer).map_or(Ok(()), |error| Err(error.into()));
         }
         self.check_room(instance)?;
-        if self.find_or_create_instance(node, from, instance, (signature, first_caller), None).is_err() {
+        if self.find_or_create_instance(node, from, instance, call, None).is_err() {
             return Ok(());
         }
         let offered = self.with_instance(node, instance, |i, cx| i.handle_offer(cx, from, offer, payload_len));
@@ -342,8 +336,7 @@ impl Group {
         &mut self,
         node: &mut NodeState,
         instance: InstanceId,
-        b: Signature,
-        b_rank: Rank,
+        FirstCall { rank: b_rank, signature: b }: FirstCall,
     ) -> Result<(), CollectiveError> {
         let ended =
             || self.ended_exchanges.iter().find(|(ended, ..)| *ended == instance).map(|(_, rank, a)| (*rank, *a));
@@ -380,7 +373,7 @@ impl Group {
         if left.is_empty() {
             return;
         }
-        let (cx, Some(instance)) = self.parts((&node.config, &mut node.out), id) else { return };
+        let (cx, Some(instance)) = self.parts(&node.config, &mut node.out, id) else { return };
         let found = left.into_iter().find_map(|rank| Some((rank, instance.mismatch_with_departed(&cx, rank)?)));
         if let Some((rank, error)) = found {
             // The rank may have sent what it owes over a link that was lost.

@@ -12,6 +12,7 @@ use super::{Group, GroupState};
 use crate::endpoint::NodeState;
 use crate::error::{CollectiveError, Rejection};
 use crate::ids::{InstanceId, SpId};
+use crate::instance::FirstCall;
 use crate::interface::Signature;
 use crate::wire::{GroupMessage, Message};
 
@@ -82,7 +83,7 @@ impl Group {
         Rejection::unless(self.members.has_rank(rank), UNKNOWN_RANK)?;
         if self.failure_of(instance).is_none() {
             // A mismatch has been sent to all members already.
-            drop(self.compare_with_known(node, instance, signature, rank));
+            drop(self.compare_with_known(node, instance, FirstCall { rank, signature }));
         }
         Ok(())
     }

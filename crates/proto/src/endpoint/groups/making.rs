@@ -7,15 +7,14 @@ use std::time::Duration;
 
 use outboard_plan::Rank;
 
-use super::{Addresses, FailedGroup, Group, GroupState};
+use super::{Addresses, FailedGroup, Group, GroupState, Sender};
 use crate::effects::Quota;
 use crate::endpoint::offers::{OfferWaiter, Withdrawn};
 use crate::endpoint::{Endpoint, MAX_FAILED, MAX_RETIRED, NodeState};
 use crate::error::{CollectiveError, GroupError, GroupRefusal, Rejection};
 use crate::group::barrier::Barrier;
 use crate::group::members::Members;
-use crate::ids::{GroupHandle, Instant, OfferId, SpId};
-use crate::instance::tagged::TAGGED;
+use crate::ids::{GroupHandle, Instant, OfferId, SpId, TAGGED};
 use crate::interface::{Event, GroupSpec};
 use crate::wire::{GroupMessage, MAX_ADDRESS, MAX_OFFERS, Message};
 
@@ -135,7 +134,8 @@ impl Endpoint {
     /// A service process makes a group that is not known here, and waits for these local ranks.
     fn answer_step_request(
         &mut self,
-        (from, address): (SpId, &Arc<[u8]>),
+        from: SpId,
+        address: &Arc<[u8]>,
         waiter: OfferWaiter,
         offers: &[(Rank, OfferId)],
     ) {
@@ -190,11 +190,11 @@ impl Endpoint {
             return self.handle_unknown(from, handle, body);
         };
         // Over a fabric without authentication, a peer may use our own ID.
-        let Some(from_index) = g.members.index_of(from).filter(|at| *at != g.members.me) else {
+        let Some(index) = g.members.index_of(from).filter(|at| *at != g.members.me) else {
             return self.node.out.violation(Some(from), "a message for a group it is not in");
         };
         let handled = if payload_len == 0 || body.has_payload() {
-            g.handle_message(&mut self.node, (from, from_index), body, payload_len)
+            g.handle_message(&mut self.node, Sender { sp: from, index }, body, payload_len)
         } else {
             Err("a payload with a message that carries none")
         };
@@ -219,10 +219,10 @@ impl Endpoint {
         }
         if let GroupMessage::RequestStep { fingerprint, address, offers } = body {
             if self.retired.contains(&(handle, fingerprint)) {
-                return self.send_undelivered((from, &address), handle);
+                return self.send_undelivered(from, &address, handle);
             }
             let waiter = OfferWaiter { sp: from, group: handle, fingerprint, rank: Rank(0) };
-            return self.answer_step_request((from, &address), waiter, &offers);
+            return self.answer_step_request(from, &address, waiter, &offers);
         }
         // If another group has the handle, a rank that requests the unknown group gets `HandleTaken`.
         let ended = self.groups.contains_key(&handle) || self.retired.iter().any(|(retired, _)| *retired == handle);
@@ -262,8 +262,8 @@ impl Endpoint {
             self.retired.pop_front();
         }
         self.retired.push_back((handle, members.fingerprint));
-        let since = (self.node.out.now, self.node.config.heartbeat);
-        group.watched.iter().for_each(|sp| self.node.peers.watch(since, *sp, false));
+        let (now, period) = (self.node.out.now, self.node.config.heartbeat);
+        group.watched.iter().for_each(|sp| self.node.peers.watch(now, period, *sp, false));
         let kept = members.others().filter(|sp| !group.lost_members.contains(sp));
         kept.for_each(|sp| self.node.peers.count_group(self.node.out.now, sp, false));
         for channel in &members.channels {

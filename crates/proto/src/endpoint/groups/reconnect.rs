@@ -36,7 +36,7 @@ impl Endpoint {
     /// A peer is lost for its groups, except for the groups that continue over another link.
     pub(in crate::endpoint) fn lose_peer(&mut self, peer: SpId, loss: LossCause) {
         let now = self.node.out.now;
-        let survives_loss = |g: &mut Group, node: &NodeState| g.survives_loss((now, &node.config), peer, loss);
+        let survives_loss = |g: &mut Group, node: &NodeState| g.survives_loss(now, &node.config, peer, loss);
         if loss == LossCause::Renewed && self.node.peers.adopt_new_end(peer) {
             self.pending_group_messages.forget(peer);
             for g in self.groups.values_mut().filter(|g| g.members.index_of(peer).is_some()) {
@@ -77,7 +77,7 @@ impl Endpoint {
                 self.node.out.events.extend(address.map(|_| Event::Disconnect { peer }));
                 return self.keep_undelivered(peer, link);
             }
-            self.node.peers.renew_link((now, &self.node.config), peer, address, patience);
+            self.node.peers.renew_link(now, &self.node.config, peer, address, patience);
             self.resend_unacknowledged(peer, &surviving, link);
         }
         for handle in &surviving {
@@ -95,7 +95,7 @@ impl Endpoint {
         for (message, payload, acked) in link.into_unacknowledged() {
             let Message::Group { group, .. } = &message else { continue };
             if self.groups.get(group).is_none_or(|g| g.is_ready() && surviving.contains(group)) {
-                self.node.peers.push(self.node.out.now, peer, (&message, payload), acked);
+                self.node.peers.push(self.node.out.now, peer, &message, payload, acked);
             }
         }
     }
@@ -119,7 +119,7 @@ impl Endpoint {
     }
 
     /// A peer requests a group that all local ranks have left. Sends the kept messages that the peer may lack.
-    pub(super) fn send_undelivered(&mut self, (peer, address): (SpId, &Arc<[u8]>), handle: GroupHandle) {
+    pub(super) fn send_undelivered(&mut self, peer: SpId, address: &Arc<[u8]>, handle: GroupHandle) {
         let about = |(to, message): &(SpId, Message)| {
             *to == peer && matches!(message, Message::Group { group, .. } if *group == handle)
         };
@@ -134,7 +134,7 @@ impl Endpoint {
 
 impl Group {
     /// Whether the group continues over another link with a peer: see the module.
-    fn survives_loss(&mut self, (now, config): (Instant, &Config), peer: SpId, loss: LossCause) -> bool {
+    fn survives_loss(&mut self, now: Instant, config: &Config, peer: SpId, loss: LossCause) -> bool {
         let Some(at) = self.members.index_of(peer) else { return false };
         let young = match self.state {
             GroupState::Creating { .. } => true,
@@ -172,7 +172,7 @@ impl Group {
     /// Watches the peer on the new link, if this group watches it.
     fn watch_again(&self, node: &mut NodeState, peer: SpId) {
         if self.watched.contains(&peer) {
-            node.peers.watch((node.out.now, node.config.heartbeat), peer, true);
+            node.peers.watch(node.out.now, node.config.heartbeat, peer, true);
         }
     }
 

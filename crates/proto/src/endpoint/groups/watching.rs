@@ -46,14 +46,14 @@ impl Group {
         if self.remaining_ranks[at] > 0 {
             return;
         }
-        let (sp, since) = (self.members.sps[at], (node.out.now, node.config.heartbeat));
+        let (sp, now, period) = (self.members.sps[at], node.out.now, node.config.heartbeat);
         let owes = self.is_awaited(at);
         if !owes && self.watched.remove(&sp) {
-            node.peers.watch(since, sp, false);
+            node.peers.watch(now, period, sp, false);
         }
         for sp in self.neighbours().chain(owes.then_some(sp)) {
             if self.watched.insert(sp) {
-                node.peers.watch(since, sp, true);
+                node.peers.watch(now, period, sp, true);
             }
         }
         debug_assert_eq!(self.required_peers(), self.watched, "what is kept is what a look at all gives");
@@ -69,8 +69,8 @@ impl Group {
             }
         };
         let watched_before = std::mem::replace(&mut self.watched, watched.clone());
-        let since = (node.out.now, node.config.heartbeat);
-        watched.difference(&watched_before).for_each(|sp| node.peers.watch(since, *sp, true));
-        watched_before.difference(&watched).for_each(|sp| node.peers.watch(since, *sp, false));
+        let (now, period) = (node.out.now, node.config.heartbeat);
+        watched.difference(&watched_before).for_each(|sp| node.peers.watch(now, period, *sp, true));
+        watched_before.difference(&watched).for_each(|sp| node.peers.watch(now, period, *sp, false));
     }
 }

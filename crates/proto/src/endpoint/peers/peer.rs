@@ -110,8 +110,10 @@ impl Peer {
     /// been stopped.
     pub(super) fn handle_frame<'a>(
         &mut self,
-        (now, config): (Instant, &Config),
-        (frame, body): (&FrameHeader, &'a [u8]),
+        now: Instant,
+        config: &Config,
+        frame: &FrameHeader,
+        body: &'a [u8],
         acked: &mut Vec<Acked>,
     ) -> ReceivedFrame<'a> {
         self.dead_after = config.dead_after;

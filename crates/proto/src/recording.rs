@@ -10,8 +10,6 @@ use std::sync::Arc;
 
 use outboard_plan::{Buffer, Op, Program, Rank, Reduction, Span};
 
-use super::run;
-
 /// Most steps that one rank may have recorded on one group at once, in all recordings together.
 pub(crate) const MAX_HELD_STEPS: usize = 1 << 20;
 /// Most steps of one recording. A recording is decoded, called and freed at once, while others wait.
@@ -27,15 +25,6 @@ pub struct Recording {
     pub program: Arc<Program>,
     /// Operator and element of each reduction, in the order of the steps that reduce.
     pub reductions: Vec<Reduction>,
-}
-
-/// Approximate bytes of a recording beside its steps.
-const RECORDING_BYTES: u64 = 512;
-
-impl Recording {
-    pub(crate) fn bytes(&self) -> u64 {
-        RECORDING_BYTES + run::table_bytes(&self.program)
-    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
