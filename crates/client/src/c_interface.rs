@@ -4,9 +4,10 @@
 //! the calling thread. Handles are boxes that C holds by pointer, and a NULL handle is an argument error.
 #![allow(clippy::missing_safety_doc, reason = "the contract of each function is in outboard.h")]
 
-use crate::context::{Context, lock};
+use crate::context::Context;
 use crate::error::Error;
 use crate::group::{BlockList, Contribution, Destination, Group, deadline};
+use crate::lock::lock;
 use crate::request::{Request, wait_some};
 use outboard_shm::attach::OFFER_BYTES;
 use outboard_shm::fork::ForkGuard;
@@ -378,7 +379,7 @@ posts! {
         let sent = block_list(ranks, (send_bytes, "send_bytes"), (send_offsets, "send_offsets"))?;
         let offsets = (receive_offsets, "receive_offsets");
         let received = block_list(ranks, (receive_bytes, "receive_bytes"), offsets)?;
-        group.ialltoallv((send.cast(), sent), (receive.cast(), received))
+        group.ialltoallv(send.cast(), sent, receive.cast(), received)
     };
     extern "C" fn outboard_igather(
         send: *const c_void, receive: *mut c_void, bytes_per_rank: u64, root: u32
@@ -395,14 +396,14 @@ posts! {
         receive: *mut c_void, receive_bytes: *const u64, receive_offsets: *const u64, root: u32
     ) => |group| {
         let received = blocks(group, root, (receive_bytes, "receive_bytes"), (receive_offsets, "receive_offsets"))?;
-        group.igatherv(root, (contribution(send), send_bytes), (receive.cast(), received))
+        group.igatherv(root, contribution(send), send_bytes, receive.cast(), received)
     };
     extern "C" fn outboard_iscatterv(
         send: *const c_void, send_bytes: *const u64, send_offsets: *const u64,
         receive: *mut c_void, receive_bytes: u64, root: u32
     ) => |group| {
         let sent = blocks(group, root, (send_bytes, "send_bytes"), (send_offsets, "send_offsets"))?;
-        group.iscatterv(root, (send.cast(), sent), (destination(receive), receive_bytes))
+        group.iscatterv(root, send.cast(), sent, destination(receive), receive_bytes)
     };
 }
 

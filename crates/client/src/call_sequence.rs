@@ -3,10 +3,11 @@
 //! Never blocks on other ranks (MC-9). Invariant: calls that share a count reach the service process in the order of
 //! their numbers.
 
-use crate::context::{Attachment, AttachmentParts, lock};
+use crate::attachment::{Attachment, AttachmentParts};
 use crate::error::Error;
+use crate::lock::lock;
 use crate::request::Request;
-use crate::slots::BufferPlacement;
+use crate::slots::{BufferPlacement, PostedCall};
 use crate::staging::{RankStaging, RequestBuffers};
 use outboard_call::Call;
 use outboard_shm::entry::SubmissionEntry;
@@ -22,11 +23,10 @@ pub(crate) struct CallSequence {
     count: Mutex<u64>,
 }
 
-/// A request, with its completion word and its number in the count.
+/// A request and its call.
 pub(crate) struct PostedRequest {
     pub(crate) request: Request,
-    pub(crate) slot: u32,
-    pub(crate) instance: u64,
+    pub(crate) call: PostedCall,
 }
 
 impl CallSequence {
@@ -61,7 +61,7 @@ impl CallSequence {
         let group = self.group;
         let taken = lock(&parts.slots).acquire(group, *instance + 1);
         // The count is unlocked before the pool: a call of a recording holds the pool while it waits for the count.
-        let Some(slot) = taken else {
+        let Some(posted @ PostedCall { slot, .. }) = taken else {
             drop((instance, pool));
             parts.release(placement);
             return Err(in_flight_limit(parts));
@@ -91,7 +91,7 @@ impl CallSequence {
         slots.record_post(slot);
         drop(slots);
         *instance += 1;
-        Ok(PostedRequest { request: Request::new(self.attachment.clone(), slot), slot, instance: *instance })
+        Ok(PostedRequest { request: Request::new(self.attachment.clone(), slot), call: posted })
     }
 }
 

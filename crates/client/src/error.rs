@@ -1,7 +1,6 @@
 //! The errors of a rank, as sentences.
 
-use crate::bootstrap::PmixError;
-use crate::bootstrap::tcp_server::TcpBootstrapError;
+use crate::bootstrap::{BootstrapError, EnvironmentError};
 use outboard_shm::control::ControlError;
 use outboard_shm::region::RegionError;
 use outboard_shm::status::Status;
@@ -104,14 +103,20 @@ impl From<ControlError> for Error {
     }
 }
 
-impl From<TcpBootstrapError> for Error {
-    fn from(error: TcpBootstrapError) -> Self {
-        Error::Bootstrap { status: error.status(), text: error.to_string() }
+impl From<EnvironmentError> for Error {
+    fn from(EnvironmentError { variable, problem }: EnvironmentError) -> Self {
+        Error::Environment { variable, problem }
     }
 }
 
-impl From<PmixError> for Error {
-    fn from(error: PmixError) -> Self {
-        Error::Bootstrap { status: error.status(), text: error.to_string() }
+impl From<BootstrapError> for Error {
+    fn from(error: BootstrapError) -> Self {
+        match error {
+            BootstrapError::Blob(problem) => Error::argument("blob", problem),
+            BootstrapError::Environment(error) => error.into(),
+            BootstrapError::Tcp(_) | BootstrapError::Pmix(_) => {
+                Error::Bootstrap { status: error.status(), text: error.to_string() }
+            }
+        }
     }
 }

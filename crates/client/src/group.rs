@@ -1,9 +1,10 @@
 //! Groups of ranks, and posting collectives on them.
 
+use crate::attachment::Attachment;
 use crate::bootstrap::environment;
 use crate::call_sequence::CallSequence;
-use crate::context::{Attachment, lock};
 use crate::error::Error;
+use crate::lock::lock;
 use crate::request::Request;
 use crate::staging::RequestBuffers;
 use crate::tagged::TaggedMessages;
@@ -14,6 +15,7 @@ use std::time::Duration;
 
 mod reductions;
 mod rooted;
+mod tagged;
 
 pub use reductions::ReductionOutcome;
 pub use rooted::Destination;
@@ -30,7 +32,7 @@ pub struct Group {
     rank: u32,
     /// Counts the offloaded calls: equal on all ranks, since all ranks post in the same order.
     collectives: CallSequence,
-    pub(crate) tagged: Arc<TaggedMessages>,
+    tagged: Arc<TaggedMessages>,
     destroyed: bool,
 }
 
@@ -63,12 +65,6 @@ impl BlockList<'_> {
         Ok([self.bytes, self.offsets].concat())
     }
 }
-
-/// The contribution and the destination of a call.
-type CallSides = (Contribution, Destination);
-
-/// The table of a call, and the name of the argument that holds its block sizes.
-type BlockTable<'a> = (&'a [u64], &'static str);
 
 impl Group {
     pub(crate) fn new(attachment: Arc<Attachment>, ready: GroupReady, ranks: u32, rank: u32) -> Group {
@@ -141,7 +137,7 @@ impl Group {
     ) -> Result<Request, Error> {
         let call = Call { bytes: bytes_per_rank, ..Call::new(CallKind::Allgather) };
         // SAFETY: the caller's promise about the buffers.
-        unsafe { self.post(call, (contribution, Destination::At(receive)), (&[], "bytes_per_rank")) }
+        unsafe { self.post(call, contribution, Destination::At(receive), &[], "bytes_per_rank") }
     }
 
     /// Posts a broadcast of `bytes` bytes at `buffer` of rank `root` into `buffer` of all other ranks. Never blocks on
@@ -155,7 +151,7 @@ impl Group {
         }
         let call = Call { bytes, ..Call::new(CallKind::Broadcast { root: Rank(root) }) };
         // SAFETY: the caller's promise about the buffer.
-        unsafe { self.post(call, (Contribution::At(buffer), Destination::At(buffer)), (&[], "bytes")) }
+        unsafe { self.post(call, Contribution::At(buffer), Destination::At(buffer), &[], "bytes") }
     }
 
     /// Whether the group's agreed configuration offloads an allgather of blocks of this many bytes together. Equal on
@@ -183,7 +179,7 @@ impl Group {
         let table = &received.numbers(self.ranks, "receive")?;
         let call = Call::new(CallKind::Allgatherv { sizes: 0 });
         // SAFETY: the caller's promise about the blocks.
-        unsafe { self.post(call, (contribution, Destination::At(receive)), (table, "receive")) }
+        unsafe { self.post(call, contribution, Destination::At(receive), table, "receive") }
     }
 
     /// Whether the group's agreed configuration offloads an alltoall of blocks of this size: equal on all ranks.
@@ -201,7 +197,7 @@ impl Group {
     pub unsafe fn ialltoall(&self, send: *const u8, receive: *mut u8, bytes_per_pair: u64) -> Result<Request, Error> {
         let call = Call { bytes: bytes_per_pair, ..Call::new(CallKind::Alltoall) };
         // SAFETY: the caller's promise about the buffers.
-        unsafe { self.post(call, (Contribution::At(send), Destination::At(receive)), (&[], "bytes_per_pair")) }
+        unsafe { self.post(call, Contribution::At(send), Destination::At(receive), &[], "bytes_per_pair") }
     }
 
     /// Posts an alltoallv: block `i` of `sent` goes to rank `i`, block `i` of `received` comes from rank `i`. Sender
@@ -215,31 +211,42 @@ impl Group {
     /// As for [`Group::iallgather`], for all blocks; no two blocks of `received` share a byte.
     pub unsafe fn ialltoallv(
         &self,
-        (send, sent): (*const u8, BlockList<'_>),
-        (receive, received): (*mut u8, BlockList<'_>),
+        send: *const u8,
+        sent: BlockList<'_>,
+        receive: *mut u8,
+        received: BlockList<'_>,
     ) -> Result<Request, Error> {
         let table = &[sent.numbers(self.ranks, "send")?, received.numbers(self.ranks, "receive")?].concat();
-        let sides = (Contribution::At(send), Destination::At(receive));
+        let (call, send) = (Call::new(CallKind::Alltoallv), Contribution::At(send));
         // SAFETY: the caller's promise about the blocks.
-        unsafe { self.post(Call::new(CallKind::Alltoallv), sides, (table, "send or receive")) }
+        unsafe { self.post(call, send, Destination::At(receive), table, "send or receive") }
     }
 
-    /// Posts a call with these buffers.
+    /// Posts a call with these buffers; `sizes` names the argument with the sizes of its blocks.
     ///
     /// # Safety
     /// As for [`Group::iallgather`].
-    unsafe fn post(&self, call: Call, sides: CallSides, table: BlockTable<'_>) -> Result<Request, Error> {
-        let (call, buffers) = self.checked(call, sides, table)?;
+    unsafe fn post(
+        &self,
+        call: Call,
+        send: Contribution,
+        receive: Destination,
+        table: &[u64],
+        sizes: &'static str,
+    ) -> Result<Request, Error> {
+        let (call, buffers) = self.checked(call, send, receive, table, sizes)?;
         // SAFETY: the caller's promise about the buffers.
-        unsafe { self.collectives.post(&buffers, call, table.0) }.map(|posted| posted.request)
+        unsafe { self.collectives.post(&buffers, call, table) }.map(|posted| posted.request)
     }
 
     /// The call of this rank and its buffers, after checks.
     fn checked(
         &self,
         call: Call,
-        (send, receive): CallSides,
-        (table, sizes): BlockTable<'_>,
+        send: Contribution,
+        receive: Destination,
+        table: &[u64],
+        sizes: &'static str,
     ) -> Result<(Call, RequestBuffers), Error> {
         let in_place = send == Contribution::InPlace || receive == Destination::InPlace;
         let from = if let Contribution::At(send) = send { send } else { std::ptr::null() };
@@ -273,13 +280,13 @@ impl Group {
         }
         let parts = self.attachment.parts()?;
         let ended = || {
-            let in_flight = lock(&parts.slots).slots_of_group(self.ready.group);
-            in_flight.iter().all(|&(slot, _)| parts.control.result(slot).is_some())
+            let in_flight = lock(&parts.slots).calls_of_group(self.ready.group);
+            in_flight.iter().all(|call| parts.control.result(call.slot).is_some())
         };
         let waited = parts.wait_until(None, None, ended).map(drop);
         parts.progress();
-        let calls = lock(&parts.slots).slots_of_group(self.ready.group);
-        parts.drain(self.ready.group, &calls);
+        let calls = lock(&parts.slots).calls_of_group(self.ready.group);
+        parts.drain(&calls);
         *lock(&parts.groups) -= 1;
         waited?;
         parts.connection.execute(&attach::AttachRequest::DestroyGroup { group: self.ready.group }, &[])

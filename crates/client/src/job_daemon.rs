@@ -63,8 +63,9 @@ pub(crate) fn is_enabled() -> Result<bool, Error> {
 /// Attaches by `attach` to the job's service process, else to the user's, else to one that this rank starts for the
 /// job.
 pub(crate) fn attach<T>(attach: impl Fn(&Path) -> Result<T, Error>) -> Result<T, Error> {
-    let directory =
-        JobDirectory::of_job(environment::job(&environment::process)?, service_processes::index_and_count()?);
+    let job = environment::job(&environment::process)?;
+    let (number, siblings) = service_processes::index_and_count()?;
+    let directory = JobDirectory::of_job(job, number, siblings);
     let deadline = Instant::now() + LIMIT;
     loop {
         directory.check()?;
@@ -103,7 +104,7 @@ struct JobDirectory {
 
 impl JobDirectory {
     /// The directory of service process `number` of `siblings` on this host.
-    fn of_job(job: u64, (number, siblings): (u32, u32)) -> JobDirectory {
+    fn of_job(job: u64, number: u32, siblings: u32) -> JobDirectory {
         let user = rustix::process::geteuid().as_raw();
         let which = if siblings > 1 { format!(".{number}") } else { String::new() };
         let directory = std::env::temp_dir().join(format!("outboard-{user}-{job:016x}{which}"));

@@ -14,6 +14,7 @@
 //! ```
 
 mod adaptive_polling;
+mod attachment;
 mod blocking;
 pub mod bootstrap;
 mod c_interface;
@@ -25,6 +26,7 @@ mod error;
 mod group;
 mod heap;
 mod job_daemon;
+mod lock;
 mod operator;
 mod request;
 mod segment_cache;

@@ -8,8 +8,9 @@
 //! A pending request that is dropped leaves its word behind as an orphan. The word records the place of the request's
 //! buffers ([`crate::slots`]).
 
-use crate::context::{Attachment, AttachmentParts, lock};
+use crate::attachment::{Attachment, AttachmentParts};
 use crate::error::Error;
+use crate::lock::lock;
 use crate::operator::Fold;
 use outboard_shm::status::Status;
 use std::sync::Arc;

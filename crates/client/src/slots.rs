@@ -37,10 +37,17 @@ pub(crate) enum DeliveryState {
     Done(Result<(), Error>),
 }
 
+/// A call of a group, by its number in the group's count, and the word that it uses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct PostedCall {
+    pub(crate) slot: u32,
+    pub(crate) group: u64,
+    pub(crate) instance: u64,
+}
+
 #[derive(Debug)]
 struct SlotOwner {
-    group: u64,
-    instance: u64,
+    call: PostedCall,
     placement: BufferPlacement,
     /// Combination to run when the collective has ended.
     fold: Option<Box<Fold>>,
@@ -50,9 +57,7 @@ struct SlotOwner {
 /// A request in flight whose buffers are the program's own.
 #[derive(Debug)]
 pub(crate) struct DirectRequest {
-    pub(crate) slot: u32,
-    pub(crate) group: u64,
-    pub(crate) instance: u64,
+    pub(crate) call: PostedCall,
     pub(crate) buffers: RequestBuffers,
 }
 
@@ -77,16 +82,12 @@ impl Slots {
         self.owners.len()
     }
 
-    pub(crate) fn acquire(&mut self, group: u64, instance: u64) -> Option<u32> {
+    pub(crate) fn acquire(&mut self, group: u64, instance: u64) -> Option<PostedCall> {
         let slot = self.free.pop()?;
-        self.owners[slot as usize] = Some(SlotOwner {
-            group,
-            instance,
-            placement: BufferPlacement::Shared,
-            fold: None,
-            delivery: DeliveryState::Due,
-        });
-        Some(slot)
+        let call = PostedCall { slot, group, instance };
+        self.owners[slot as usize] =
+            Some(SlotOwner { call, placement: BufferPlacement::Shared, fold: None, delivery: DeliveryState::Due });
+        Some(call)
     }
 
     /// Records the place of a request's buffers when it is posted.
@@ -98,22 +99,19 @@ impl Slots {
 
     /// Records that the request reaches the service process.
     pub(crate) fn record_post(&self, slot: u32) {
-        if let Some(SlotOwner { instance, placement: BufferPlacement::Staged(staged), .. }) =
-            &self.owners[slot as usize]
-        {
-            staged.record_call(*instance);
+        if let Some(SlotOwner { call, placement: BufferPlacement::Staged(staged), .. }) = &self.owners[slot as usize] {
+            staged.record_call(call.instance);
         }
     }
 
-    /// The group that uses a word, and the number of its call.
-    pub(crate) fn call(&self, slot: u32) -> (u64, u64) {
-        let owner = self.owners[slot as usize].as_ref().expect("a word in use");
-        (owner.group, owner.instance)
+    /// The call that uses a word.
+    pub(crate) fn call(&self, slot: u32) -> PostedCall {
+        self.owners[slot as usize].as_ref().expect("a word in use").call
     }
 
     /// The delivery of this call, if it still uses the word.
-    pub(crate) fn delivery(&mut self, slot: u32, call: (u64, u64)) -> Option<&mut DeliveryState> {
-        let owner = self.owners[slot as usize].as_mut().filter(|owner| (owner.group, owner.instance) == call)?;
+    pub(crate) fn delivery(&mut self, call: PostedCall) -> Option<&mut DeliveryState> {
+        let owner = self.owners[call.slot as usize].as_mut().filter(|owner| owner.call == call)?;
         Some(&mut owner.delivery)
     }
 
@@ -141,10 +139,10 @@ impl Slots {
         self.free.push(slot);
     }
 
-    /// Whether this call of the group uses the word.
-    pub(crate) fn holds(&self, slot: u32, group: u64, instance: u64) -> bool {
-        let owner = self.owners.get(slot as usize).and_then(Option::as_ref);
-        owner.is_some_and(|owner| (owner.group, owner.instance) == (group, instance))
+    /// Whether the call still uses its word.
+    pub(crate) fn holds(&self, call: PostedCall) -> bool {
+        let owner = self.owners.get(call.slot as usize).and_then(Option::as_ref);
+        owner.is_some_and(|owner| owner.call == call)
     }
 
     /// Whether requests in flight use the program's own buffers.
@@ -159,14 +157,12 @@ impl Slots {
         if !self.any_direct() {
             return None;
         }
-        let direct = self.owners.iter().zip(0..).filter_map(|(owner, slot)| match owner {
-            Some(SlotOwner { group, instance, placement: BufferPlacement::Direct(buffers), .. }) => {
-                Some((*instance, *group, slot, buffers))
-            }
-            Some(_) | None => None,
+        let direct = self.owners.iter().flatten().filter_map(|owner| match &owner.placement {
+            BufferPlacement::Direct(buffers) => Some((owner.call, buffers)),
+            BufferPlacement::Staged(_) | BufferPlacement::Shared => None,
         });
-        let (instance, group, slot, buffers) = direct.min_by_key(|(instance, ..)| *instance)?;
-        Some(DirectRequest { slot, group, instance, buffers: buffers.clone() })
+        let (call, buffers) = direct.min_by_key(|(call, _)| call.instance)?;
+        Some(DirectRequest { call, buffers: buffers.clone() })
     }
 
     /// Records the new place of the request's buffers; returns the place if the request has ended meanwhile.
@@ -175,13 +171,11 @@ impl Slots {
         request: &DirectRequest,
         placement: BufferPlacement,
     ) -> Result<(), BufferPlacement> {
-        match &mut self.owners[request.slot as usize] {
-            Some(SlotOwner { group, instance, placement: place @ BufferPlacement::Direct(_), .. })
-                if (*group, *instance) == (request.group, request.instance) =>
-            {
+        match &mut self.owners[request.call.slot as usize] {
+            Some(SlotOwner { call, placement: place @ BufferPlacement::Direct(_), .. }) if *call == request.call => {
                 self.direct -= 1;
                 *place = placement;
-                self.record_post(request.slot);
+                self.record_post(request.call.slot);
                 Ok(())
             }
             Some(_) | None => Err(placement),
@@ -200,13 +194,9 @@ impl Slots {
         self.orphans.extract_if(.., |slot| ended(*slot)).collect()
     }
 
-    /// The words that a group uses, each with the number of its call.
-    pub(crate) fn slots_of_group(&self, group: u64) -> Vec<(u32, u64)> {
-        let used_by_group = |(owner, slot): (&Option<SlotOwner>, u32)| match owner {
-            Some(owner) if owner.group == group => Some((slot, owner.instance)),
-            Some(_) | None => None,
-        };
-        self.owners.iter().zip(0..).filter_map(used_by_group).collect()
+    /// The calls of a group that use words.
+    pub(crate) fn calls_of_group(&self, group: u64) -> Vec<PostedCall> {
+        self.owners.iter().flatten().map(|owner| owner.call).filter(|call| call.group == group).collect()
     }
 }
 
@@ -217,27 +207,29 @@ mod tests {
     #[test]
     fn released_slots_are_reused_and_ended_orphans_removed() {
         let mut slots = Slots::new(2);
-        assert_eq!((slots.acquire(7, 1), slots.acquire(8, 1), slots.acquire(7, 2)), (Some(0), Some(1), None));
-        assert_eq!(slots.slots_of_group(7), [(0, 1)]);
+        let first = PostedCall { slot: 0, group: 7, instance: 1 };
+        assert_eq!(slots.acquire(7, 1), Some(first));
+        assert_eq!((slots.acquire(8, 1).map(|call| call.slot), slots.acquire(7, 2)), (Some(1), None));
+        assert_eq!(slots.calls_of_group(7), [first]);
         slots.orphan(0);
         assert!(slots.ended_orphans(|_| false).is_empty());
         assert_eq!(slots.ended_orphans(|slot| slot == 0), [0]);
         assert_eq!(slots.acquire(9, 1), None, "the word is in use until it is given back");
         slots.release(0);
-        assert_eq!(slots.acquire(9, 1), Some(0));
+        assert_eq!(slots.acquire(9, 1).map(|call| call.slot), Some(0));
     }
 
     #[test]
     fn buffers_move_only_while_their_request_is_in_flight() {
         let mut slots = Slots::new(1);
         let buffers = RequestBuffers::NONE;
-        let slot = slots.acquire(7, 1).unwrap();
+        let slot = slots.acquire(7, 1).unwrap().slot;
         slots.set_placement(slot, BufferPlacement::Direct(buffers.clone()));
         let request = slots.first_direct().unwrap();
         slots.replace_placement(&request, BufferPlacement::Shared).unwrap();
         assert!(!slots.any_direct() && slots.first_direct().is_none());
         slots.release(slot);
-        let slot = slots.acquire(7, 2).unwrap();
+        let slot = slots.acquire(7, 2).unwrap().slot;
         slots.set_placement(slot, BufferPlacement::Direct(buffers));
         assert!(
             slots.replace_placement(&request, BufferPlacement::Shared).is_err(),

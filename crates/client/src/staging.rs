@@ -9,8 +9,8 @@
 //! starts in flight together share one segment: the first start copies in, the last start copies out.
 
 use crate::connection::ServiceConnection;
-use crate::context::lock;
 use crate::error::Error;
+use crate::lock::lock;
 use crate::segment_cache::SegmentCache;
 use outboard_call::{Blocks, Footprint, Span};
 use outboard_shm::region::MemfdRegion;
@@ -61,22 +61,25 @@ pub(crate) enum BufferPieces {
     Recorded(RecordedPieces),
 }
 
+/// Memory of the program.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct MemoryPiece {
+    pub(crate) address: usize,
+    pub(crate) length: usize,
+}
+
 /// The memory of a recorded group.
 #[derive(Debug)]
 pub(crate) struct RecordedPieces {
-    /// Address and length of each piece that is read or written.
-    pub(crate) all: Vec<(usize, usize)>,
-    /// Offset in a segment, address and length of each piece that is written.
-    pub(crate) written: Vec<(usize, usize, usize)>,
-}
-
-fn offset_and_length(span: &Span) -> (usize, usize) {
-    (span.offset as usize, span.len as usize)
+    /// Pieces that are read or written.
+    pub(crate) all: Vec<MemoryPiece>,
+    /// Pieces that are written, each with its offset in a segment.
+    pub(crate) written: Vec<(usize, MemoryPiece)>,
 }
 
 impl RecordedPieces {
     fn bytes(&self) -> usize {
-        self.all.iter().map(|(_, length)| length).sum()
+        self.all.iter().map(|piece| piece.length).sum()
     }
 }
 
@@ -94,7 +97,8 @@ impl Tables {
     pub(crate) fn put(
         &mut self,
         region: impl FnOnce(usize) -> Result<MemfdRegion, Error>,
-        (slot, slots): (u32, u32),
+        slot: u32,
+        slots: u32,
         table: &[u64],
     ) -> Result<u64, Error> {
         let bytes: Vec<u8> = table.iter().flat_map(|number| number.to_le_bytes()).collect();
@@ -162,15 +166,16 @@ impl RequestBuffers {
 
     /// Offset in a segment, address and length of each non-empty piece of the contribution.
     fn contribution_pieces(&self) -> Vec<(usize, *const u8, usize)> {
-        let block = |(offset, length): (usize, usize)| {
+        let block = |offset: usize, length: usize| {
             (self.contribution_at() + offset, self.contribution.wrapping_add(offset), length)
         };
+        let span = |span: &Span| block(span.offset as usize, span.len as usize);
         let pieces: Vec<_> = match self.pieces.as_deref() {
-            None => vec![block((0, self.bytes_per_rank))],
-            Some(BufferPieces::Blocks(blocks)) => blocks.send.iter().map(offset_and_length).map(block).collect(),
+            None => vec![block(0, self.bytes_per_rank)],
+            Some(BufferPieces::Blocks(blocks)) => blocks.send.iter().map(span).collect(),
             Some(BufferPieces::Recorded(recorded)) => {
                 let mut place = 0;
-                let piece = |&(address, length): &(usize, usize)| {
+                let piece = |&MemoryPiece { address, length }: &MemoryPiece| {
                     place += length;
                     (place - length, std::ptr::with_exposed_provenance(address), length)
                 };
@@ -182,15 +187,14 @@ impl RequestBuffers {
 
     /// Offset in a segment, address and length of each non-empty piece that is received.
     fn received(&self) -> Vec<(usize, *mut u8, usize)> {
-        let block = |(offset, length): (usize, usize)| (offset, self.receive.wrapping_add(offset), length);
+        let block = |offset: usize, length: usize| (offset, self.receive.wrapping_add(offset), length);
+        let span = |span: &Span| block(span.offset as usize, span.len as usize);
         let pieces: Vec<_> = match self.pieces.as_deref() {
-            None => vec![block((0, self.receive_bytes))],
-            Some(BufferPieces::Blocks(blocks)) => blocks.receive.iter().map(offset_and_length).map(block).collect(),
+            None => vec![block(0, self.receive_bytes)],
+            Some(BufferPieces::Blocks(blocks)) => blocks.receive.iter().map(span).collect(),
             Some(BufferPieces::Recorded(recorded)) => {
-                let piece = |&(place, address, length): &(usize, usize, usize)| {
-                    (place, std::ptr::with_exposed_provenance_mut(address), length)
-                };
-                recorded.written.iter().map(piece).collect()
+                let pieces = recorded.written.iter();
+                pieces.map(|(at, to)| (*at, std::ptr::with_exposed_provenance_mut(to.address), to.length)).collect()
             }
         };
         pieces.into_iter().filter(|(.., length)| *length > 0).collect()
@@ -211,7 +215,7 @@ impl RequestBuffers {
     pub(crate) fn all_in(&self, shared: impl Fn(*const u8, usize) -> bool) -> bool {
         match self.pieces.as_deref() {
             Some(BufferPieces::Recorded(recorded)) => {
-                recorded.all.iter().all(|&(address, length)| shared(std::ptr::without_provenance(address), length))
+                recorded.all.iter().all(|piece| shared(std::ptr::without_provenance(piece.address), piece.length))
             }
             Some(BufferPieces::Blocks(_)) | None => {
                 shared(self.receive, self.receive_bytes) && shared(self.contribution, self.bytes_per_rank)

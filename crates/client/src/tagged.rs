@@ -5,12 +5,13 @@
 //! goes to the service process once, as a program with dependencies. Each call of a recording is one small entry in the
 //! ring (GP-5). Invariant: a recording keeps only addresses; the program lends the memory with each call.
 
+use crate::attachment::AttachmentParts;
 use crate::call_sequence::{CallSequence, PostedRequest};
-use crate::context::{AttachmentParts, lock};
 use crate::error::Error;
-use crate::group::Group;
+use crate::lock::lock;
 use crate::request::Request;
-use crate::staging::{BufferPieces, RecordedPieces, RequestBuffers};
+use crate::slots::PostedCall;
+use crate::staging::{BufferPieces, MemoryPiece, RecordedPieces, RequestBuffers};
 use outboard_call::{Call, CallKind, Rank, Reduction, Span, TaggedCall};
 use outboard_plan::{Op, ProgramBuilder};
 use outboard_proto::Recording;
@@ -35,7 +36,7 @@ impl TaggedMessages {
         TaggedMessages { call_sequence, ranks, rank, recordings: Mutex::default() }
     }
 
-    fn peer(&self, rank: u32, argument: &'static str) -> Result<Rank, Error> {
+    pub(crate) fn peer(&self, rank: u32, argument: &'static str) -> Result<Rank, Error> {
         if rank < self.ranks {
             return Ok(Rank(rank));
         }
@@ -43,18 +44,21 @@ impl TaggedMessages {
     }
 
     /// # Safety
-    /// As for [`Group::isend`].
-    unsafe fn message(&self, call: TaggedCall, buffers: &RequestBuffers, bytes: u64) -> Result<Request, Error> {
+    /// As for [`crate::Group::isend`].
+    pub(crate) unsafe fn message(
+        &self,
+        call: TaggedCall,
+        buffers: &RequestBuffers,
+        bytes: u64,
+    ) -> Result<Request, Error> {
         let call = Call { bytes, ..Call::new(CallKind::Tagged(call)) };
         // SAFETY: the caller's promise about the buffer.
         unsafe { self.call_sequence.post(buffers, call, &[]) }.map(|posted| posted.request)
     }
 }
 
-type MemoryPiece = (usize, usize);
-
 /// Checks a buffer and exposes its address to the code that copies it.
-fn piece(start: *const u8, bytes: u64, argument: &'static str) -> Result<MemoryPiece, Error> {
+pub(crate) fn piece(start: *const u8, bytes: u64, argument: &'static str) -> Result<MemoryPiece, Error> {
     let Ok(length) = isize::try_from(bytes).map(isize::unsigned_abs) else {
         return Err(Error::argument("bytes", format!("is {bytes}, more than the address space")));
     };
@@ -65,58 +69,16 @@ fn piece(start: *const u8, bytes: u64, argument: &'static str) -> Result<MemoryP
     if address.checked_add(length).is_none() {
         return Err(Error::argument(argument, format!("with {bytes} bytes exceeds the address space")));
     }
-    Ok((address, length))
+    Ok(MemoryPiece { address, length })
 }
 
 /// Two pieces of `bytes` bytes that do not overlap.
 fn disjoint_pieces(from: *const u8, into: *mut u8, bytes: u64) -> Result<(MemoryPiece, MemoryPiece), Error> {
     let (from, into) = (piece(from, bytes, "from")?, piece(into, bytes, "into")?);
-    if bytes > 0 && from.0 < into.0 + into.1 && into.0 < from.0 + from.1 {
+    if bytes > 0 && from.address < into.address + into.length && into.address < from.address + from.length {
         return Err(Error::argument("into", "overlaps `from`"));
     }
     Ok((from, into))
-}
-
-impl Group {
-    /// Posts a message of `bytes` bytes at `buffer` to rank `to`, which receives it by naming this rank and `tag`. The
-    /// request ends when the buffer may be used again, before or after the message is received (GP-1).
-    ///
-    /// # Safety
-    /// The buffer is valid and left alone until the request has completed, also when the request is dropped before.
-    pub unsafe fn isend(&self, to: u32, tag: u32, buffer: *const u8, bytes: u64) -> Result<Request, Error> {
-        let peer = self.tagged.peer(to, "to")?;
-        let (_, length) = piece(buffer, bytes, "buffer")?;
-        let buffers = RequestBuffers { contribution: buffer, bytes_per_rank: length, ..RequestBuffers::NONE };
-        // SAFETY: the caller's promise about the buffer.
-        unsafe { self.tagged.message(TaggedCall::Send { to: peer, tag }, &buffers, bytes) }
-    }
-
-    /// Posts the receive of the next message that rank `from` sends to this rank with `tag`, of at most `bytes` bytes,
-    /// into `buffer`. A longer message fails only this request, with an error that names both lengths. A shorter
-    /// message leaves the rest of the buffer unchanged (GP-1).
-    ///
-    /// # Safety
-    /// As for [`Group::isend`].
-    pub unsafe fn ireceive(&self, from: u32, tag: u32, buffer: *mut u8, bytes: u64) -> Result<Request, Error> {
-        let peer = self.tagged.peer(from, "from")?;
-        let (_, length) = piece(buffer, bytes, "buffer")?;
-        // A staged buffer is copied as a whole, so bytes beyond a shorter message are copied back unchanged.
-        let buffers = RequestBuffers {
-            contribution: buffer,
-            bytes_per_rank: length,
-            receive: buffer,
-            receive_bytes: length,
-            in_place_at: Some(0),
-            ..RequestBuffers::NONE
-        };
-        // SAFETY: the caller's promise about the buffer.
-        unsafe { self.tagged.message(TaggedCall::Receive { from: peer, tag }, &buffers, bytes) }
-    }
-
-    /// Begins to record. Nothing is done or sent before [`Recorder::end`].
-    pub fn record(&self) -> Recorder {
-        Recorder { tagged: Arc::clone(&self.tagged), steps: Vec::new() }
-    }
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -157,6 +119,10 @@ pub struct Recorder {
 }
 
 impl Recorder {
+    pub(crate) fn new(tagged: &Arc<TaggedMessages>) -> Recorder {
+        Recorder { tagged: Arc::clone(tagged), steps: Vec::new() }
+    }
+
     /// Whether this process is the one that records.
     pub(crate) fn check_not_forked(&self) -> Result<(), Error> {
         self.tagged.call_sequence.attachment.parts().map(drop)
@@ -220,7 +186,7 @@ impl Recorder {
         };
         let reductions = steps.iter().filter_map(reduction).collect();
         let recording = Recording { program: Arc::new(program), reductions };
-        let pieces = memory.pieces.iter().map(|&(address, length)| (address as u64, length as u64)).collect();
+        let pieces = memory.pieces.iter().map(|piece| (piece.address as u64, piece.length as u64)).collect();
         let encoded = RecordedMemory { recording, pieces }.encode();
         let number = {
             let mut last = lock(&tagged.recordings);
@@ -233,8 +199,8 @@ impl Recorder {
             parts.connection.execute(&request, &[sealed.as_fd()])?;
             recording
         };
-        let written = steps.iter().filter_map(RecordedStep::writes).filter(|(_, length)| *length > 0);
-        let written = written.map(|(address, length)| (memory.offset(address), address, length)).collect();
+        let written = steps.iter().filter_map(RecordedStep::writes).filter(|piece| piece.length > 0);
+        let written = written.map(|piece| (memory.offset(piece.address), piece)).collect();
         let pieces = Arc::new(BufferPieces::Recorded(RecordedPieces { all: memory.pieces, written }));
         Ok(Recorded {
             tagged,
@@ -256,19 +222,21 @@ struct StepMemory {
 impl StepMemory {
     fn of(steps: &[RecordedStep]) -> StepMemory {
         let named = steps.iter().flat_map(|step| [step.reads(), step.writes()]).flatten();
-        let mut named: Vec<MemoryPiece> = named.filter(|(_, length)| *length > 0).collect();
+        let mut named: Vec<MemoryPiece> = named.filter(|piece| piece.length > 0).collect();
         named.sort_unstable();
         let mut pieces: Vec<MemoryPiece> = Vec::new();
-        for (address, length) in named {
+        for piece in named {
             match pieces.last_mut() {
-                Some((start, held)) if address <= *start + *held => *held = (*held).max(address + length - *start),
-                _ => pieces.push((address, length)),
+                Some(last) if piece.address <= last.address + last.length => {
+                    last.length = last.length.max(piece.address + piece.length - last.address);
+                }
+                _ => pieces.push(piece),
             }
         }
         let mut end = 0;
-        let offset = |(_, length): &MemoryPiece| {
-            end += length;
-            end - length
+        let offset = |piece: &MemoryPiece| {
+            end += piece.length;
+            end - piece.length
         };
         let offsets = pieces.iter().map(offset).collect();
         StepMemory { pieces, offsets }
@@ -276,11 +244,11 @@ impl StepMemory {
 
     /// Offset in the buffer of the byte at `address`.
     fn offset(&self, address: usize) -> usize {
-        let at = self.pieces.partition_point(|(start, _)| *start <= address) - 1;
-        self.offsets[at] + (address - self.pieces[at].0)
+        let at = self.pieces.partition_point(|piece| piece.address <= address) - 1;
+        self.offsets[at] + (address - self.pieces[at].address)
     }
 
-    fn span(&self, (address, length): MemoryPiece) -> Span {
+    fn span(&self, MemoryPiece { address, length }: MemoryPiece) -> Span {
         // An empty piece gets offset 0.
         let offset = if length > 0 { self.offset(address) } else { 0 };
         Span::output(offset as u64, length as u64)
@@ -288,7 +256,7 @@ impl StepMemory {
 
     fn program(&self, tagged: &TaggedMessages, steps: &[RecordedStep]) -> outboard_plan::Program {
         let mut builder = ProgramBuilder::new(Rank(tagged.rank), tagged.ranks);
-        builder.buffers(0, self.pieces.iter().map(|(_, length)| *length as u64).sum(), 0);
+        builder.buffers(0, self.pieces.iter().map(|piece| piece.length as u64).sum(), 0);
         for step in steps {
             let op = match *step {
                 RecordedStep::Send { to, tag, from } => Op::Send { to, index: tag, span: self.span(from) },
@@ -314,8 +282,8 @@ pub struct Recorded {
     tagged: Arc<TaggedMessages>,
     number: u32,
     buffers: RequestBuffers,
-    /// Word and number of calls that may be in flight.
-    calls: Mutex<Vec<(u32, u64)>>,
+    /// Calls that may be in flight.
+    calls: Mutex<Vec<PostedCall>>,
     freed: bool,
 }
 
@@ -336,19 +304,13 @@ impl Recorded {
         // The entry carries only the number of the recording.
         let call = Call::new(CallKind::Tagged(TaggedCall::Recorded { recording: self.number }));
         // SAFETY: the caller's promise.
-        let PostedRequest { request, slot, instance } =
-            unsafe { self.tagged.call_sequence.post(&self.buffers, call, &[]) }?;
+        let PostedRequest { request, call } = unsafe { self.tagged.call_sequence.post(&self.buffers, call, &[]) }?;
         let mut calls = lock(&self.calls);
         if let Ok(parts) = self.tagged.call_sequence.attachment.parts() {
-            calls.retain(|call| self.in_flight(parts, *call));
+            calls.retain(|call| in_flight(parts, *call));
         }
-        calls.push((slot, instance));
+        calls.push(call);
         Ok(request)
-    }
-
-    fn in_flight(&self, parts: &AttachmentParts, (slot, instance): (u32, u64)) -> bool {
-        lock(&parts.slots).holds(slot, self.tagged.call_sequence.group, instance)
-            && parts.control.result(slot).is_none()
     }
 
     /// Forgets the recording, after waiting for its calls in flight. Local.
@@ -365,16 +327,20 @@ impl Recorded {
         }
         let parts = self.tagged.call_sequence.attachment.parts()?;
         let calls = std::mem::take(&mut *lock(&self.calls));
-        parts.wait_until(None, None, || !calls.iter().any(|call| self.in_flight(parts, *call)))?;
+        parts.wait_until(None, None, || !calls.iter().any(|call| in_flight(parts, *call)))?;
         parts.progress();
         let (group, recording) = (self.tagged.call_sequence.group, self.number);
-        parts.drain(group, &calls);
+        parts.drain(&calls);
         match parts.connection.execute(&attach::AttachRequest::FreeRecording { group, recording }, &[]) {
             // The recording went with its group.
             Err(Error::Service { status: outboard_shm::status::Status::Argument, .. }) => Ok(()),
             other => other,
         }
     }
+}
+
+fn in_flight(parts: &AttachmentParts, call: PostedCall) -> bool {
+    lock(&parts.slots).holds(call) && parts.control.result(call.slot).is_none()
 }
 
 impl Drop for Recorded {
@@ -390,13 +356,14 @@ mod tests {
 
     #[test]
     fn recorded_memory_is_one_buffer_of_disjoint_pieces() {
-        let send = |from| RecordedStep::Send { to: Rank(0), tag: 0, from };
-        let receive = |into| RecordedStep::Receive { from: Rank(0), tag: 0, into };
-        let steps = [send((100, 10)), receive((200, 5)), send((105, 10)), send((0, 0)), receive((115, 3))];
+        let piece = |address, length| MemoryPiece { address, length };
+        let send = |address, length| RecordedStep::Send { to: Rank(0), tag: 0, from: piece(address, length) };
+        let receive = |address, length| RecordedStep::Receive { from: Rank(0), tag: 0, into: piece(address, length) };
+        let steps = [send(100, 10), receive(200, 5), send(105, 10), send(0, 0), receive(115, 3)];
         let memory = StepMemory::of(&steps);
-        assert_eq!(memory.pieces, [(100, 18), (200, 5)]);
+        assert_eq!(memory.pieces, [piece(100, 18), piece(200, 5)]);
         assert_eq!([100, 117, 200, 204].map(|address| memory.offset(address)), [0, 17, 18, 22]);
-        assert_eq!(memory.span((105, 10)), Span::output(5, 10));
-        assert_eq!(memory.span((7, 0)), Span::output(0, 0));
+        assert_eq!(memory.span(piece(105, 10)), Span::output(5, 10));
+        assert_eq!(memory.span(piece(7, 0)), Span::output(0, 0));
     }
 }

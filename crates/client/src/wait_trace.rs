@@ -13,7 +13,7 @@ use std::sync::Mutex;
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::bootstrap::environment;
-use crate::context::lock;
+use crate::lock::lock;
 
 /// Variable: the directory of the ranks' files.
 const DIRECTORY: &str = "OUTBOARD_TRACE";

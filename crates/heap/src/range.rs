@@ -33,8 +33,8 @@ const LEAST_DESCRIPTOR: RawFd = 512;
 
 /// Limits of the process that the range must respect: each with the multiple of the range's size that the limit must
 /// allow, and with the limit's name for users. A program that grows a file beyond `RLIMIT_FSIZE` would be killed. The
-/// limit on addresses must allow the range, the copy in a forked child and plain memory. The limit on data must allow the
-/// copy.
+/// limit on addresses must allow the range, the copy in a forked child and plain memory. The limit on data must allow
+/// the copy.
 const LIMITS: [(Resource, u64, &str); 3] = [
     (Resource::Fsize, 1, "the size of files (`ulimit -f`)"),
     (Resource::As, 3, "addresses (`ulimit -v`)"),

@@ -6,7 +6,7 @@
 use std::fmt::Debug;
 
 use crate::engine::{NicEngine, NicOrder};
-use crate::profile::{ProfileError, ProfileTable};
+use crate::profile_table::{ProfileError, ProfileTable};
 
 /// Processors, memory, bus and link of a machine: the table `[machine]` of a profile.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -20,6 +20,7 @@ pub mod host;
 mod job;
 pub mod ordered;
 pub mod profile;
+mod profile_table;
 mod registered;
 pub mod triggered;
 

@@ -5,7 +5,15 @@
 //!
 //! Never touches the network; reads variables through a [`Lookup`], so that tests supply their own.
 
-use crate::error::Error;
+/// A needed variable is missing or wrong.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("environment variable {variable} {problem}")]
+pub struct EnvironmentError {
+    /// The variable's name.
+    pub variable: String,
+    /// The rest of the sentence, with the remedy.
+    pub problem: String,
+}
 
 /// Reads one variable; an empty value counts as unset.
 pub(crate) type Lookup<'a> = &'a dyn Fn(&str) -> Option<String>;
@@ -86,11 +94,11 @@ pub(crate) fn process(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
 }
 
-fn wrong(variable: &str, problem: impl Into<String>) -> Error {
-    Error::Environment { variable: variable.to_owned(), problem: problem.into() }
+fn wrong(variable: &str, problem: impl Into<String>) -> EnvironmentError {
+    EnvironmentError { variable: variable.to_owned(), problem: problem.into() }
 }
 
-pub(super) fn world_rank(lookup: Lookup<'_>) -> Result<WorldRank, Error> {
+pub(super) fn world_rank(lookup: Lookup<'_>) -> Result<WorldRank, EnvironmentError> {
     let (rank_name, ranks_name) = if lookup(RANK).is_some() || lookup(WORLD_SIZE).is_some() {
         (RANK, WORLD_SIZE)
     } else {
@@ -115,7 +123,7 @@ fn nearest_launcher(lookup: Lookup<'_>) -> Option<&'static Launcher> {
 }
 
 /// This rank's index on its host, by which `sharing` service processes of the host share the ranks (GP-3).
-pub(crate) fn local_rank(lookup: Lookup<'_>, sharing: u32) -> Result<u32, Error> {
+pub(crate) fn local_rank(lookup: Lookup<'_>, sharing: u32) -> Result<u32, EnvironmentError> {
     let name = match nearest_launcher(lookup) {
         Some(launcher) if lookup(LOCAL_RANK).is_none() && lookup(launcher.local_rank).is_some() => launcher.local_rank,
         Some(_) | None => LOCAL_RANK,
@@ -127,7 +135,7 @@ pub(crate) fn local_rank(lookup: Lookup<'_>, sharing: u32) -> Result<u32, Error>
     value.trim().parse().map_err(|_| wrong(name, format!("is `{value}`; {remedy}")))
 }
 
-pub(crate) fn local_ranks(lookup: Lookup<'_>) -> Result<u32, Error> {
+pub(crate) fn local_ranks(lookup: Lookup<'_>) -> Result<u32, EnvironmentError> {
     let of_launcher = || lookup(nearest_launcher(lookup)?.local_ranks?);
     let remedy = format!("set {LOCAL_SIZE} to the number of ranks on this host");
     let value = lookup(LOCAL_SIZE).or_else(of_launcher).or_else(|| slurm_tasks_here(lookup));
@@ -152,7 +160,7 @@ fn slurm_tasks_here(lookup: Lookup<'_>) -> Option<String> {
     None
 }
 
-fn no_launcher() -> Error {
+fn no_launcher() -> EnvironmentError {
     let known: Vec<_> = LAUNCHERS.iter().map(|launcher| format!("{} ({})", launcher.rank, launcher.name)).collect();
     let known = known.join(", ");
     let remedy = format!(
@@ -163,7 +171,7 @@ fn no_launcher() -> Error {
 }
 
 /// Host and port at which the ranks meet, and the launcher's name for the job, which may be empty.
-pub(super) fn server_address(lookup: Lookup<'_>, world_rank: WorldRank) -> Result<(String, String), Error> {
+pub(super) fn server_address(lookup: Lookup<'_>, world_rank: WorldRank) -> Result<(String, String), EnvironmentError> {
     if let Some(address) = lookup(RENDEZVOUS) {
         let port = address.rsplit_once(':').filter(|(host, _)| !host.is_empty()).map(|(_, port)| port.parse::<u16>());
         return match port {
@@ -220,7 +228,7 @@ fn first_node(list: &str) -> Option<String> {
 
 /// A number of the job, equal in all ranks of the job on one host. The number comes from `OUTBOARD_JOB`, else from the
 /// meeting point and the launcher's name for the job, else from the parent process.
-pub(crate) fn job(lookup: Lookup<'_>) -> Result<u64, Error> {
+pub(crate) fn job(lookup: Lookup<'_>) -> Result<u64, EnvironmentError> {
     if let Some(number) = lookup(JOB) {
         return number.parse().map_err(|_| wrong(JOB, format!("is `{number}`; set it to a number, or leave it unset")));
     }

@@ -20,14 +20,40 @@ mod pmix;
 mod tcp;
 pub mod tcp_server;
 
+pub use environment::EnvironmentError;
 pub use pmix::{PmixBootstrap, PmixError};
 pub use tcp::TcpBootstrap;
 
-use crate::error::Error;
 use environment::{Lookup, RANK, RENDEZVOUS, WORLD_SIZE};
-use tcp_server::{JobToken, MAX_BLOB_BYTES};
+use outboard_shm::status::Status;
+use tcp_server::{JobToken, MAX_BLOB_BYTES, TcpBootstrapError};
 
 const CHOICE: &str = "OUTBOARD_BOOTSTRAP";
+
+/// Reasons for which the ranks of a job do not find one another.
+#[allow(missing_docs, reason = "the messages are the documentation")]
+#[derive(Debug, thiserror::Error)]
+pub enum BootstrapError {
+    #[error("argument `blob` {0}")]
+    Blob(String),
+    #[error(transparent)]
+    Environment(#[from] EnvironmentError),
+    #[error(transparent)]
+    Tcp(#[from] TcpBootstrapError),
+    #[error(transparent)]
+    Pmix(#[from] PmixError),
+}
+
+impl BootstrapError {
+    /// The kind of failure.
+    pub fn status(&self) -> Status {
+        match self {
+            BootstrapError::Blob(_) | BootstrapError::Environment(_) => Status::Argument,
+            BootstrapError::Tcp(error) => error.status(),
+            BootstrapError::Pmix(error) => error.status(),
+        }
+    }
+}
 
 /// The ranks of a job, as seen from one of them.
 pub trait Bootstrap: std::fmt::Debug {
@@ -40,15 +66,15 @@ pub trait Bootstrap: std::fmt::Debug {
     /// Sends `blob` to all ranks and returns the blobs of all ranks, in rank order. Collective; may be repeated.
     ///
     /// # Errors
-    /// [`Error::Argument`] for more than [`MAX_BLOB_BYTES`], before any wait; [`Error::Bootstrap`].
-    fn exchange(&mut self, blob: &[u8]) -> Result<Vec<Vec<u8>>, Error>;
+    /// [`BootstrapError::Blob`] for more than [`MAX_BLOB_BYTES`], before any wait, among others.
+    fn exchange(&mut self, blob: &[u8]) -> Result<Vec<Vec<u8>>, BootstrapError>;
 }
 
 /// The bootstrap that the environment selects.
 ///
 /// # Errors
-/// [`Error::Environment`] names the missing or wrong variable; [`Error::Bootstrap`] if PMIx fails.
-pub fn from_environment() -> Result<Box<dyn Bootstrap>, Error> {
+/// [`BootstrapError::Environment`] names the missing or wrong variable; [`BootstrapError::Pmix`] if PMIx fails.
+pub fn from_environment() -> Result<Box<dyn Bootstrap>, BootstrapError> {
     let lookup: Lookup<'_> = &environment::process;
     let pmix = || PmixBootstrap::new().map(|pmix| Box::new(pmix) as Box<dyn Bootstrap>);
     match lookup(CHOICE).as_deref() {
@@ -67,12 +93,12 @@ pub fn from_environment() -> Result<Box<dyn Bootstrap>, Error> {
         Some("pmix") => Ok(pmix()?),
         Some(other) => {
             let problem = format!("is `{other}`; set it to auto, tcp or pmix");
-            Err(Error::Environment { variable: CHOICE.to_owned(), problem })
+            Err(EnvironmentError { variable: CHOICE.to_owned(), problem }.into())
         }
     }
 }
 
-fn tcp(lookup: Lookup<'_>) -> Result<Box<dyn Bootstrap>, Error> {
+fn tcp(lookup: Lookup<'_>) -> Result<Box<dyn Bootstrap>, BootstrapError> {
     let world_rank = environment::world_rank(lookup)?;
     // A single rank, too, connects to a given address, because the server there waits for this rank.
     if world_rank.ranks == 1 && lookup(RENDEZVOUS).is_none() {
@@ -83,11 +109,11 @@ fn tcp(lookup: Lookup<'_>) -> Result<Box<dyn Bootstrap>, Error> {
 }
 
 /// Rejects blobs that one of the implementations could not carry.
-fn check(blob: &[u8]) -> Result<(), Error> {
+fn check(blob: &[u8]) -> Result<(), BootstrapError> {
     if blob.len() <= MAX_BLOB_BYTES as usize {
         return Ok(());
     }
-    Err(Error::argument("blob", format!("has {} bytes; at most {MAX_BLOB_BYTES} can be exchanged", blob.len())))
+    Err(BootstrapError::Blob(format!("has {} bytes; at most {MAX_BLOB_BYTES} can be exchanged", blob.len())))
 }
 
 /// A world of one rank.
@@ -103,7 +129,7 @@ impl Bootstrap for SingleRank {
         1
     }
 
-    fn exchange(&mut self, blob: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
+    fn exchange(&mut self, blob: &[u8]) -> Result<Vec<Vec<u8>>, BootstrapError> {
         check(blob)?;
         Ok(vec![blob.to_vec()])
     }

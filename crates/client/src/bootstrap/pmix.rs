@@ -7,9 +7,8 @@
 //! Invariants: nothing is linked, so a host without libpmix loses only this bootstrap. The library is never unloaded,
 //! since its threads may outlive this module.
 
-use super::{Bootstrap, check};
+use super::{Bootstrap, BootstrapError, check};
 use crate::bootstrap::tcp_server::{LIMIT, MAX_BLOB_BYTES};
-use crate::error::Error;
 use outboard_shm::functions;
 use outboard_shm::status::Status;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
@@ -230,7 +229,7 @@ impl Bootstrap for PmixBootstrap {
         self.ranks
     }
 
-    fn exchange(&mut self, blob: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
+    fn exchange(&mut self, blob: &[u8]) -> Result<Vec<Vec<u8>>, BootstrapError> {
         check(blob)?;
         let number = {
             let mut exchanges = EXCHANGES.lock().unwrap_or_else(PoisonError::into_inner);

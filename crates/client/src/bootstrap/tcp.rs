@@ -5,9 +5,8 @@
 //! Another process may hold the port for a while without serving. So rank 0 tries again to listen while it reaches no
 //! server.
 
-use super::{Bootstrap, check};
+use super::{Bootstrap, BootstrapError, check};
 use crate::bootstrap::tcp_server::{self, JobToken, LIMIT, TcpBootstrapError, TcpClient};
-use crate::error::Error;
 use std::net::{Ipv4Addr, TcpListener, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
@@ -27,8 +26,8 @@ impl TcpBootstrap {
     /// ranks of a job; a rank with another token is rejected.
     ///
     /// # Errors
-    /// [`Error::Bootstrap`] when rank 0 may not listen at that port.
-    pub fn new(rank: u32, ranks: u32, address: &str, token: JobToken) -> Result<TcpBootstrap, Error> {
+    /// [`TcpBootstrapError::Listen`] when rank 0 may not listen at that port.
+    pub fn new(rank: u32, ranks: u32, address: &str, token: JobToken) -> Result<TcpBootstrap, TcpBootstrapError> {
         let listener = if rank == 0 { listen(address)? } else { None };
         Ok(TcpBootstrap { client: TcpClient { address: address.to_owned(), token, rank, ranks }, listener })
     }
@@ -43,7 +42,7 @@ impl Bootstrap for TcpBootstrap {
         self.client.ranks
     }
 
-    fn exchange(&mut self, blob: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
+    fn exchange(&mut self, blob: &[u8]) -> Result<Vec<Vec<u8>>, BootstrapError> {
         check(blob)?;
         let deadline = Instant::now() + LIMIT;
         let may_serve = self.client.rank == 0;

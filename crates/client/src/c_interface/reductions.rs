@@ -1,9 +1,9 @@
 //! The functions of `outboard.h` that post reductions, and the operators that they use.
 
 use super::{contribution, enter, list, place, store};
-use crate::context::lock;
 use crate::error::Error;
 use crate::group::{Group, ReductionOutcome};
+use crate::lock::lock;
 use crate::operator::{ReductionOperator, UserOperator};
 use crate::request::Request;
 use outboard_call::Reduction;
@@ -117,8 +117,10 @@ fn combination(op: c_int, element: c_int) -> Result<ReductionOperator, Error> {
 unsafe fn reduce(
     group: &Group,
     outcome: ReductionOutcome<'_>,
-    (op, element): (c_int, c_int),
-    (send, receive): (*const c_void, *mut c_void),
+    op: c_int,
+    element: c_int,
+    send: *const c_void,
+    receive: *mut c_void,
 ) -> Result<Request, Error> {
     // SAFETY: the caller's promise.
     unsafe { group.ireduction(outcome, combination(op, element)?, contribution(send), receive.cast()) }
@@ -130,7 +132,7 @@ macro_rules! of_vectors {
         posts! {
             $(extern $abi fn $name(
                 send: *const c_void, receive: *mut c_void, $count: u64, op: c_int, element: c_int $(, $root: $type)?
-            ) => |group| reduce(group, $outcome, (op, element), (send, receive));)+
+            ) => |group| reduce(group, $outcome, op, element, send, receive);)+
         }
     };
 }
@@ -148,6 +150,6 @@ posts! {
         send: *const c_void, receive: *mut c_void, counts: *const u64, op: c_int, element: c_int
     ) => |group| {
         let counts = list(counts, group.size()?, "counts")?;
-        reduce(group, ReductionOutcome::ReduceScatter { counts }, (op, element), (send, receive))
+        reduce(group, ReductionOutcome::ReduceScatter { counts }, op, element, send, receive)
     };
 }

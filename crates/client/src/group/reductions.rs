@@ -47,10 +47,9 @@ impl Group {
     /// Posts a barrier: the request completes when all ranks have posted theirs. Never blocks.
     pub fn ibarrier(&self) -> Result<Request, Error> {
         let call = Call::new(CallKind::Barrier);
+        let (send, receive) = (Contribution::At(std::ptr::null()), Destination::At(std::ptr::null_mut()));
         // SAFETY: there are no buffers.
-        unsafe {
-            self.post(call, (Contribution::At(std::ptr::null()), Destination::At(std::ptr::null_mut())), (&[], "group"))
-        }
+        unsafe { self.post(call, send, receive, &[], "group") }
     }
 
     /// Posts a reduction: the vectors of all ranks are combined element by element. The order depends only on ranks,
@@ -82,7 +81,7 @@ impl Group {
             ReductionOperator::User(_) => Reduction::new(Operator::Sum, Element::U8).expect("bytes have sums"),
         };
         let (call, table) = self.call(outcome, reduction, combination.element_bytes())?;
-        let (call, buffers) = self.checked(call, (contribution, Destination::At(receive)), (&table, "count"))?;
+        let (call, buffers) = self.checked(call, contribution, Destination::At(receive), &table, "count")?;
         let ReductionOperator::User(operator) = combination else {
             // SAFETY: the caller's promise about the buffers.
             return unsafe { self.collectives.post(&buffers, call, &table) }.map(|posted| posted.request);
@@ -144,7 +143,7 @@ impl Group {
         // The contributions lie one behind the other in the room made above.
         let place = |rank| if rank < members as u64 { (each, rank * each) } else { (0, 0) };
         let (gathered, places): (Vec<u64>, Vec<u64>) = (0..ranks as u64).map(place).unzip();
-        let gathered = (room, BlockList { bytes: &gathered, offsets: &places });
+        let gathered = BlockList { bytes: &gathered, offsets: &places };
         // SAFETY: the caller's promise about the buffers; the room is kept with the request until it has ended.
         let request = unsafe {
             match outcome {
@@ -153,14 +152,14 @@ impl Group {
                 ReductionOutcome::ReduceScatterBlock { .. } => self.ialltoall(send, room, each),
                 ReductionOutcome::ReduceScatter { .. } => {
                     let bytes = &table[..ranks];
-                    self.ialltoallv((send, BlockList { bytes, offsets: &starts(bytes) }), gathered)
+                    self.ialltoallv(send, BlockList { bytes, offsets: &starts(bytes) }, room, gathered)
                 }
                 // A scan gathers by an exchange, so that no rank waits for higher ranks. A rank sends all higher ranks
                 // the same bytes.
                 ReductionOutcome::Scan { .. } => {
                     let takes = |rank: usize| rank > me || rank == me && members > me;
                     let bytes: Vec<u64> = (0..ranks).map(|rank| if takes(rank) { sent } else { 0 }).collect();
-                    self.ialltoallv((send, BlockList { bytes: &bytes, offsets: &vec![0; ranks] }), gathered)
+                    self.ialltoallv(send, BlockList { bytes: &bytes, offsets: &vec![0; ranks] }, room, gathered)
                 }
             }
         }?;

@@ -32,7 +32,7 @@ impl Group {
     ) -> Result<Request, Error> {
         let call = Call { bytes: bytes_per_rank, ..Call::new(CallKind::Gather { root: Rank(root) }) };
         // SAFETY: the caller's promise about the buffers.
-        unsafe { self.post(call, (contribution, Destination::At(receive)), (&[], "bytes_per_rank")) }
+        unsafe { self.post(call, contribution, Destination::At(receive), &[], "bytes_per_rank") }
     }
 
     /// Posts a scatter: block `i` of `bytes_per_rank` bytes at `send` of rank `root` goes to rank `i`. Other ranks'
@@ -50,7 +50,7 @@ impl Group {
     ) -> Result<Request, Error> {
         let call = Call { bytes: bytes_per_rank, ..Call::new(CallKind::Scatter { root: Rank(root) }) };
         // SAFETY: the caller's promise about the buffers.
-        unsafe { self.post(call, (Contribution::At(send), destination), (&[], "bytes_per_rank")) }
+        unsafe { self.post(call, Contribution::At(send), destination, &[], "bytes_per_rank") }
     }
 
     /// Posts a gather of blocks of different sizes: the `bytes` of rank `i` go to block `i` of `received` at rank
@@ -66,13 +66,15 @@ impl Group {
     pub unsafe fn igatherv(
         &self,
         root: u32,
-        (contribution, bytes): (Contribution, u64),
-        (receive, received): (*mut u8, Option<BlockList<'_>>),
+        contribution: Contribution,
+        bytes: u64,
+        receive: *mut u8,
+        received: Option<BlockList<'_>>,
     ) -> Result<Request, Error> {
         let call = Call { bytes, ..Call::new(CallKind::Gatherv { root: Rank(root) }) };
         let table = &self.table_of_root(root, received, "receive")?;
         // SAFETY: the caller's promise about the blocks.
-        unsafe { self.post(call, (contribution, Destination::At(receive)), (table, "receive")) }
+        unsafe { self.post(call, contribution, Destination::At(receive), table, "receive") }
     }
 
     /// Posts a scatter of blocks of different sizes: block `i` of `sent` of rank `root` goes to rank `i`, which expects
@@ -87,13 +89,15 @@ impl Group {
     pub unsafe fn iscatterv(
         &self,
         root: u32,
-        (send, sent): (*const u8, Option<BlockList<'_>>),
-        (destination, bytes): (Destination, u64),
+        send: *const u8,
+        sent: Option<BlockList<'_>>,
+        destination: Destination,
+        bytes: u64,
     ) -> Result<Request, Error> {
         let call = Call { bytes, ..Call::new(CallKind::Scatterv { root: Rank(root) }) };
         let table = &self.table_of_root(root, sent, "send")?;
         // SAFETY: the caller's promise about the blocks.
-        unsafe { self.post(call, (Contribution::At(send), destination), (table, "send")) }
+        unsafe { self.post(call, Contribution::At(send), destination, table, "send") }
     }
 
     /// The table of all ranks' blocks, which only the root must pass.

@@ -3,7 +3,7 @@
 //! A rank is this test program, started again. PMIx needs Open MPI's mpirun (`make deps` installs it).
 
 use outboard::bootstrap::tcp_server::{self, JobToken, MAX_BLOB_BYTES, TOKEN_VARIABLE};
-use outboard::bootstrap::{self, Bootstrap};
+use outboard::bootstrap::{self, Bootstrap, BootstrapError};
 use outboard::{Error, Status};
 use std::ffi::OsStr;
 use std::io::{Read, Write};
@@ -171,7 +171,8 @@ fn mpirun_selects_pmix() {
 /// PMIx without a server reports an error.
 #[test]
 fn missing_pmix_server_is_reported() {
-    let error = bootstrap::PmixBootstrap::new().map_err(Error::from).unwrap_err().to_string();
+    let error =
+        bootstrap::PmixBootstrap::new().map_err(BootstrapError::from).map_err(Error::from).unwrap_err().to_string();
     assert!(error.contains("OUTBOARD_RENDEZVOUS") && error.contains("mpirun"), "{error}");
 }
 

@@ -120,7 +120,7 @@ fn exchange(world: &[(Context, Group)], bytes: usize) {
             let posted = unsafe {
                 match gap {
                     0 => group.ialltoall(from, to, bytes as u64),
-                    _ => group.ialltoallv((from, sent.list()), (to, received.list())),
+                    _ => group.ialltoallv(from, sent.list(), to, received.list()),
                 }
             };
             requests.push(posted.unwrap());
@@ -376,7 +376,7 @@ fn wrong_arguments_are_named() {
     let list = |bytes: &[u64], offsets: &[u64], buffer: *mut u8| {
         let list = BlockList { bytes, offsets };
         // SAFETY: the call is rejected before any buffer is touched.
-        unsafe { group.ialltoallv((buffer, list), (buffer, list)) }.unwrap_err().to_string()
+        unsafe { group.ialltoallv(buffer, list, buffer, list) }.unwrap_err().to_string()
     };
     assert!(list(&[8], &[0], null).contains("`send` is NULL"));
     assert!(list(&[8, 8], &[0], receive.as_mut_ptr()).contains("2 counts and 1 offsets: the group has 1 ranks"));

@@ -44,23 +44,23 @@ pub(crate) fn gathers_and_scatters(world: &[(Context, Group)], root: u32, bytes:
     let even = RootBlocks::new(vec![bytes as u64; world.len()], 0);
     let uneven = RootBlocks::new((0..world.len()).map(|rank| (rank % 3 * bytes) as u64).collect(), GAP);
     for in_place in [false, true] {
-        gather(world, (root, in_place), &even, |group, from, receive| {
+        gather(world, root, in_place, &even, |group, from, receive| {
             // SAFETY: the buffers are kept until the requests have ended.
             unsafe { group.igather(root, from, receive, bytes as u64) }
         });
-        gather(world, (root, in_place), &uneven, |group, from, receive| {
+        gather(world, root, in_place, &uneven, |group, from, receive| {
             let bytes = uneven.bytes[group.rank()? as usize];
             // SAFETY: the buffers are kept until the requests have ended.
-            unsafe { group.igatherv(root, (from, bytes), (receive, Some(uneven.list()))) }
+            unsafe { group.igatherv(root, from, bytes, receive, Some(uneven.list())) }
         });
-        scatter(world, (root, in_place), &even, |group, send, to| {
+        scatter(world, root, in_place, &even, |group, send, to| {
             // SAFETY: the buffers are kept until the requests have ended.
             unsafe { group.iscatter(root, send, to, bytes as u64) }
         });
-        scatter(world, (root, in_place), &uneven, |group, send, to| {
+        scatter(world, root, in_place, &uneven, |group, send, to| {
             let bytes = uneven.bytes[group.rank()? as usize];
             // SAFETY: the buffers are kept until the requests have ended.
-            unsafe { group.iscatterv(root, (send, Some(uneven.list())), (to, bytes)) }
+            unsafe { group.iscatterv(root, send, Some(uneven.list()), to, bytes) }
         });
     }
 }
@@ -69,7 +69,8 @@ type PostResult = Result<Request, outboard::Error>;
 
 fn gather(
     world: &[(Context, Group)],
-    (root, in_place): (u32, bool),
+    root: u32,
+    in_place: bool,
     lists: &RootBlocks,
     post: impl Fn(&Group, Contribution, *mut u8) -> PostResult,
 ) {
@@ -93,7 +94,8 @@ fn gather(
 
 fn scatter(
     world: &[(Context, Group)],
-    (root, in_place): (u32, bool),
+    root: u32,
+    in_place: bool,
     lists: &RootBlocks,
     post: impl Fn(&Group, *const u8, Destination) -> PostResult,
 ) {
@@ -138,16 +140,10 @@ fn wrong_arguments_of_gathers_and_scatters_are_named() {
         refused(root.iscatter(0, null, Destination::At(at), 8), "`send` is NULL");
         refused(root.iscatter(0, at, Destination::InPlace, u64::MAX), "`bytes_per_rank`");
         refused(other.iscatter(0, null, Destination::InPlace, 8), "on the root, rank 0, alone");
-        refused(root.igatherv(0, (Contribution::At(at), 8), (at, None)), "`receive` has no blocks");
-        refused(
-            root.igatherv(0, (Contribution::At(at), 8), (at, list(&[9, 8]))),
-            "sends itself 8 bytes and receives 9",
-        );
-        refused(
-            root.iscatterv(0, (at, list(&[8, 8])), (Destination::At(at), 9)),
-            "sends itself 8 bytes and receives 9",
-        );
-        refused(root.iscatterv(0, (null, list(&[8, 8])), (Destination::InPlace, 0)), "`send` is NULL");
+        refused(root.igatherv(0, Contribution::At(at), 8, at, None), "`receive` has no blocks");
+        refused(root.igatherv(0, Contribution::At(at), 8, at, list(&[9, 8])), "sends itself 8 bytes and receives 9");
+        refused(root.iscatterv(0, at, list(&[8, 8]), Destination::At(at), 9), "sends itself 8 bytes and receives 9");
+        refused(root.iscatterv(0, null, list(&[8, 8]), Destination::InPlace, 0), "`send` is NULL");
     }
     assert!(!root.offloads(0) && root.offloads(1 << 20));
 }

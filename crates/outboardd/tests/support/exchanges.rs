@@ -63,7 +63,7 @@ fn exchange(group: &Group, call: usize, count: impl Fn(usize, usize) -> u64) -> 
     }
     let into = receive.memory.as_mut_ptr();
     // SAFETY: the buffers live in the result and are read after the request has ended.
-    let posted = unsafe { group.ialltoallv((send.memory.as_ptr(), send.list()), (into, receive.list())) };
+    let posted = unsafe { group.ialltoallv(send.memory.as_ptr(), send.list(), into, receive.list()) };
     Posted { _send: send, receive, request: posted.expect("posted"), call }
 }
 

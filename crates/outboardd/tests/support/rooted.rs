@@ -60,11 +60,11 @@ fn rooted(group: &Group, call: usize, root: usize, kind: Kind, length: impl Fn(u
     let posted = unsafe {
         match (kind.gathers, kind.even) {
             (true, true) => group.igather(root_number, from, at, bytes),
-            (true, false) => group.igatherv(root_number, (from, bytes), (at, is_root.then(|| receive.list()))),
+            (true, false) => group.igatherv(root_number, from, bytes, at, is_root.then(|| receive.list())),
             (false, true) => group.iscatter(root_number, send.memory.as_ptr(), to, bytes),
             (false, false) => {
-                let sent = (send.memory.as_ptr(), is_root.then(|| send.list()));
-                group.iscatterv(root_number, sent, (to, bytes))
+                let sent = is_root.then(|| send.list());
+                group.iscatterv(root_number, send.memory.as_ptr(), sent, to, bytes)
             }
         }
     };

@@ -4,7 +4,9 @@
 //! stores outside its core (MC Table I). Threads of one core stall each other: with `n` threads at work, each stalls
 //! `n ^ contention` times as long. That exponent is the one parameter of the model, fitted to one measurement.
 
-use crate::profile::{Profile, ProfileError, ProfileTable};
+use std::sync::LazyLock;
+
+use crate::profile_table::{self, ProfileError, ProfileTable};
 
 use super::settings::Transport;
 use super::{DatapathEngine, ProgramPost};
@@ -58,7 +60,11 @@ impl DatapathCosts {
 
     /// The costs of the profile `bluefield3`.
     pub fn bluefield3() -> Self {
-        Profile::named("bluefield3").and_then(|profile| profile.datapath).expect("a profile that is built in")
+        static COSTS: LazyLock<DatapathCosts> = LazyLock::new(|| {
+            let text = include_str!("../../profiles/bluefield3.toml");
+            profile_table::read_table(text, "datapath", DatapathCosts::read).expect("a profile that is built in")
+        });
+        *COSTS
     }
 
     pub fn work(&self, transport: Transport) -> CompletionCycles {

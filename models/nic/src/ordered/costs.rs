@@ -4,7 +4,7 @@ use super::descriptor::Descriptor;
 use super::{OrderedContent, OrderedEngine, OrderedPacket};
 use crate::costs::{self, Machine, WorkTime};
 use crate::engine::{AddressSpace, NicOrder};
-use crate::profile::{ProfileError, ProfileTable};
+use crate::profile_table::{ProfileError, ProfileTable};
 
 /// The table `[ordered]` of a profile.
 #[derive(Debug, Clone, Copy, PartialEq)]

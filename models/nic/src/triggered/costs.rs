@@ -5,7 +5,7 @@
 
 use super::{ListPost, TriggeredContent, TriggeredEngine, TriggeredPacket};
 use crate::costs::{self, Machine, WorkTime};
-use crate::profile::{ProfileError, ProfileTable};
+use crate::profile_table::{ProfileError, ProfileTable};
 
 /// The table `[triggered]` of a profile.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -93,8 +93,8 @@ pub(crate) struct GridArgs {
     /// Clusters, separated by commas: HOSTSxRATE with one rank per host, or HOSTSxRATE:RANKS
     #[arg(long, value_delimiter = ',', default_value = "1x1gbit:4,2x1gbit,4x1gbit")]
     labs: Vec<ClusterShape>,
-    /// Measure blocking calls. By default the calls are nonblocking, beside a computation as long as a call; the time of
-    /// the computation is not counted
+    /// Measure blocking calls. By default the calls are nonblocking, beside a computation as long as a call; the time
+    /// of the computation is not counted
     #[arg(long)]
     blocking: bool,
     /// Runs below the shim before the measurement, in which it learns; with OUTBOARD_CHOICE=adaptive or learn. The

@@ -16,8 +16,7 @@ use std::path::{Path, PathBuf};
 
 use blake2::{Blake2s256, Digest};
 
-use crate::bootstrap::environment::Lookup;
-use crate::error::Error;
+use crate::bootstrap::environment::{EnvironmentError, Lookup};
 
 /// The variable that holds the secret itself.
 pub const TOKEN_VARIABLE: &str = "OUTBOARD_TOKEN";
@@ -57,11 +56,11 @@ impl JobToken {
     }
 
     /// The token of the job called `job`, from the variables of the environment.
-    pub(crate) fn find(lookup: Lookup<'_>, job: &str) -> Result<JobToken, Error> {
+    pub(crate) fn find(lookup: Lookup<'_>, job: &str) -> Result<JobToken, EnvironmentError> {
         if let Some(secret) = lookup(TOKEN_VARIABLE) {
             return Ok(JobToken::new(secret.as_bytes(), job));
         }
-        let wrong = |variable: &str, problem| Error::Environment { variable: variable.to_owned(), problem };
+        let wrong = |variable: &str, problem| EnvironmentError { variable: variable.to_owned(), problem };
         if let Some(path) = lookup(FILE_VARIABLE) {
             let read =
                 read(Path::new(&path)).map_err(|why| wrong(FILE_VARIABLE, format!("names {path}, which {why}")))?;
