@@ -108,9 +108,9 @@ pub struct MemRef {
 /// datagrams).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Order {
-    /// Provide [`staging_size`] of `bytes` of memory under this ID. The contents are undefined, so the driver clears
-    /// nothing. A driver without memory reports that ([`crate::Endpoint::handle_no_memory`]) and skips the orders that
-    /// name this ID.
+    /// Provide [`staging_size`](crate::staging_size) of `bytes` of memory under this ID. The contents are undefined, so
+    /// the driver clears nothing. A driver without memory reports that ([`crate::Endpoint::handle_no_memory`]) and skips
+    /// the orders that name this ID.
     Stage {
         id: StagingId,
         /// Bytes in use.

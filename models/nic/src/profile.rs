@@ -11,7 +11,7 @@
 //! link_rate = { value = 4.0, source = "assumed: InfiniBand QDR" }
 //! ```
 //!
-//! Every table is optional ([`crate::profile_table`] reads it). A user of the profile reports a table that an engine
+//! Every table is optional (`profile_table.rs` reads it). A user of the profile reports a table that an engine
 //! needs and the profile lacks. Never does IO.
 
 use std::sync::LazyLock;
