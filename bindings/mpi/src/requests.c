@@ -11,9 +11,9 @@
  *   claimed    a thread about to sleep on it   the same thread, awake again
  *   ended      progress_hook: unpacked         MPI frees the request (release_op), or it is started again
  *
- * Invariants: an operation is on the list of those in flight until it has ended. liboutboard's request belongs to one
- * thread at a time: to the thread that claimed it, else to the hook. `lock` is never held during a call of MPI or
- * liboutboard that may call back or block.
+ * Invariants: an operation stays on the list of operations in flight until the operation has ended. The request of
+ * liboutboard belongs to one thread at a time: to the thread that claimed it, else to the hook. `lock` is never held
+ * during a call of MPI or liboutboard that may call back or block.
  */
 #include <errno.h>
 #include <pthread.h>

@@ -192,7 +192,7 @@ impl PacketLoss {
         self.parts_per_million
     }
 
-    /// Which packets may be lost.
+    /// The packets that may be lost.
     pub fn of(&self) -> LossScope {
         self.of
     }

@@ -1,4 +1,4 @@
-//! Which bytes of which rank go where, for each kind of collective that a script may call.
+//! The source and the destination of each rank's bytes, for each kind of collective that a script may call.
 //!
 //! The oracles hold the machines to [`CallPlan::parts`]. Pure.
 

@@ -16,7 +16,7 @@ use crate::pattern::DataMovement;
 use crate::scenario::CallPlan;
 use crate::store::ContributionId;
 
-/// Which members receive which part of the combined vectors.
+/// The part of the combined vectors that each member receives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReductionKind {
     /// One member receives everything.

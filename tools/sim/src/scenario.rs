@@ -104,7 +104,7 @@ impl GroupPlan {
         }
     }
 
-    /// Which of the calls (from 0) `member` makes after `made` calls.
+    /// Number (from 0) of the call that `member` makes after `made` calls.
     pub(crate) fn call_at(&self, member: usize, made: usize) -> usize {
         let Some(seed) = self.shuffled else { return made };
         let mut order: Vec<usize> = (0..self.calls.len()).collect();

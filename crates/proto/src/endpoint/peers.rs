@@ -225,7 +225,7 @@ impl Peers {
         self.change(from, |peer| peer.link.handle_stale(now, frame));
     }
 
-    /// Which link a frame of a peer belongs to. A frame to a link that does not exist belongs to a former link.
+    /// The link that a frame of a peer belongs to. A frame to a link that does not exist belongs to a former link.
     pub(super) fn frame_age(&self, from: SpId, frame: &FrameHeader) -> FrameAge {
         let without_link = if frame.to == 0 { FrameAge::Current } else { FrameAge::Stale };
         self.all.get(&from).map_or(without_link, |peer| peer.link.frame_age(frame))

@@ -31,7 +31,7 @@ pub(crate) struct Members {
     pub(crate) sps: Vec<SpId>,
     /// The index in `sps` of each service process, by ID.
     places: Vec<(SpId, u32)>,
-    /// Which of `sps` serves each rank.
+    /// The index in `sps` of the service process of each rank.
     pub(crate) of_rank: Vec<u32>,
     lowest: Vec<Rank>,
     /// This service process among `sps`.

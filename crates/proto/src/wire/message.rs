@@ -113,7 +113,7 @@ pub enum InstanceMessage {
     /// Sizes of an allgatherv's blocks, in the order of ranks.
     Sizes {
         first: u32,
-        /// Bytes of block `first` and of those after it; 1 to [`MAX_BLOCKS`] entries.
+        /// Bytes of block `first` and of the next blocks; 1 to [`MAX_BLOCKS`] entries.
         sizes: Vec<u64>,
     },
     /// Requests the list of the receiver's ranks that have not called the instance (SP-9).

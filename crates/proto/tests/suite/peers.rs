@@ -1,4 +1,4 @@
-//! Which other service processes are remembered, and which messages they get.
+//! Service processes that are remembered, and the messages that they get.
 
 use std::collections::BTreeSet;
 use std::ops::RangeFrom;

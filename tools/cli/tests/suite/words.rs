@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use crate::requirements::{FOLDERS, files};
 
 /// Words that open a fragment.
-const OPENINGS: [&str; 5] = ["Of ", "The same ", "What ", "Who ", "Where "];
+const OPENINGS: [&str; 6] = ["Of ", "The same ", "What ", "Which ", "Who ", "Where "];
 /// Words that hide who does what.
 const HOLDING: [&str; 5] = ["told", "hears", "whoever", "Whoever", "those of"];
 

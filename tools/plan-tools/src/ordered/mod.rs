@@ -55,7 +55,7 @@ pub struct SequenceStep {
     pub of: OpId,
     /// Bytes of each message, or of the copy.
     pub length: u64,
-    /// The ranks whose messages the descriptor reads, in order, and the number of those messages.
+    /// The ranks whose messages the descriptor reads, in order, and the number of these messages.
     pub awaits: (Vec<Rank>, usize),
     pub work: StepWork,
     /// The destination, the number and the bytes of the message that the descriptor sends.

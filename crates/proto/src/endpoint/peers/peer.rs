@@ -10,8 +10,8 @@ use crate::ids::{GroupHandle, Instant};
 use crate::link::{Acked, Link, ReceivedFrame};
 use crate::wire::FrameHeader;
 
-/// A peer that sends for this many silence limits without a new acknowledgement is lost. One limit is too short, because
-/// frames for the peer may wait behind other frames, and may be sent several times.
+/// A peer that sends for this many silence limits without a new acknowledgement is lost. One limit is too short: frames
+/// for the peer may wait behind other frames, and may be sent several times.
 const DEAFNESS: u32 = 4;
 /// A peer that sends for this long without a new acknowledgement may not receive our frames.
 const DEAF_FROM: Duration = Duration::from_millis(100);
