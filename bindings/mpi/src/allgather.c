@@ -30,11 +30,11 @@ static bool measure_uneven(const struct call *call, const struct group *group, u
 {
     MPI_Count size;
     if (user_buffer_invalid(&call->receive, group->ranks) || send_invalid(call) ||
-        PMPI_Type_size_x(call->receive.type, &size) != MPI_SUCCESS)
+        mpi.Type_size_x(call->receive.type, &size) != MPI_SUCCESS)
         return false;
     *bytes = 0;
     for (int rank = 0; rank < group->ranks; rank++)
-        *bytes += (uint64_t)call->receive.counts[rank] * (uint64_t)size;
+        *bytes += (uint64_t)user_buffer_count(&call->receive, rank) * (uint64_t)size;
     return true;
 }
 

@@ -4,7 +4,7 @@
 #ifndef OUTBOARD_MPI_ALLOCATION_H
 #define OUTBOARD_MPI_ALLOCATION_H
 
-#include <mpi.h>
+#include "mpi.h"
 #include <stdbool.h>
 
 /* Memory shared with the service process; NULL if the MPI library should allocate. */

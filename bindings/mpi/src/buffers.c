@@ -20,7 +20,7 @@ bool user_buffer_invalid(const struct user_buffer *user_buffer, int ranks)
     if (user_buffer->counts == NULL || user_buffer->displacements == NULL)
         return true;
     for (int rank = 0; rank < ranks; rank++)
-        if (user_buffer->counts[rank] < 0)
+        if (user_buffer_count(user_buffer, rank) < 0)
             return true;
     return false;
 }
@@ -28,7 +28,7 @@ bool user_buffer_invalid(const struct user_buffer *user_buffer, int ranks)
 bool user_buffer_bytes(const struct user_buffer *user_buffer, uint64_t *bytes)
 {
     MPI_Count size;
-    return PMPI_Type_size_x(user_buffer->type, &size) == MPI_SUCCESS &&
+    return mpi.Type_size_x(user_buffer->type, &size) == MPI_SUCCESS &&
            !__builtin_mul_overflow((uint64_t)size, (uint64_t)user_buffer->count, bytes);
 }
 
@@ -54,21 +54,21 @@ int buffer_set_block_of(struct buffer *buffer, const struct user_buffer *user_bu
 {
     MPI_Count lb, extent;
     bool even = user_buffer->counts == NULL;
-    int code = PMPI_Type_get_extent_x(user_buffer->type, &lb, &extent);
-    buffer_set_run(buffer, user_buffer, (uint64_t)(even ? user_buffer->count : user_buffer->counts[rank]));
-    int64_t elements = even ? (int64_t)rank * user_buffer->count : user_buffer->displacements[rank];
+    int code = mpi.Type_get_extent_x(user_buffer->type, &lb, &extent);
+    buffer_set_run(buffer, user_buffer, (uint64_t)(even ? user_buffer->count : user_buffer_count(user_buffer, rank)));
+    int64_t elements = even ? rank * user_buffer->count : user_buffer_displacement(user_buffer, rank);
     buffer->user.address = address_plus(user_buffer->address, elements * extent);
     return code;
 }
 
 static uint64_t block_elements(const struct buffer *buffer, int block)
 {
-    return buffer->user.counts == NULL ? buffer->elements : (uint64_t)buffer->user.counts[block];
+    return buffer->user.counts == NULL ? buffer->elements : (uint64_t)user_buffer_count(&buffer->user, block);
 }
 
 static int64_t block_offset(const struct buffer *buffer, int block)
 {
-    return buffer->user.counts == NULL ? 0 : buffer->user.displacements[block] * buffer->extent;
+    return buffer->user.counts == NULL ? 0 : user_buffer_displacement(&buffer->user, block) * buffer->extent;
 }
 
 /* Computes bytes and offsets. Returns an MPI error code. */
@@ -79,7 +79,7 @@ static int place_blocks(struct buffer *buffer)
         return MPI_SUCCESS;
     int code = shape_of(buffer->user.type, &buffer->shape);
     if (code == MPI_SUCCESS)
-        code = PMPI_Type_get_extent_x(buffer->user.type, &lb, &buffer->extent);
+        code = mpi.Type_get_extent_x(buffer->user.type, &lb, &buffer->extent);
     if (code != MPI_SUCCESS)
         return code;
     bool single = buffer->user.counts == NULL && buffer->elements == 1;

@@ -4,7 +4,7 @@
 #ifndef OUTBOARD_MPI_BUFFERS_H
 #define OUTBOARD_MPI_BUFFERS_H
 
-#include <mpi.h>
+#include "mpi.h"
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -12,14 +12,27 @@
 #include "unpack.h"
 
 /* One buffer as the program passed it. `counts` and `displacements` are by rank; if they are NULL, the buffer is one
- * block, or a block for each rank, of `count` elements. */
+ * block, or a block for each rank, of `count` elements. The lists hold int, or MPI_Count and MPI_Aint if `wide`. */
 struct user_buffer {
     void *address;
-    const int *counts;
-    const int *displacements;
-    int count;
+    const void *counts;
+    const void *displacements;
+    int64_t count;
     MPI_Datatype type;
+    bool wide;
 };
+
+static inline int64_t user_buffer_count(const struct user_buffer *user_buffer, int rank)
+{
+    const void *counts = user_buffer->counts;
+    return user_buffer->wide ? ((const MPI_Count *)counts)[rank] : ((const int *)counts)[rank];
+}
+
+static inline int64_t user_buffer_displacement(const struct user_buffer *user_buffer, int rank)
+{
+    const void *displacements = user_buffer->displacements;
+    return user_buffer->wide ? ((const MPI_Aint *)displacements)[rank] : ((const int *)displacements)[rank];
+}
 
 /* A buffer in bytes and offsets by block. Offsets begin at `memory`: plain memory of the program, or part of the
  * bounce buffer. */

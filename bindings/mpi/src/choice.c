@@ -27,6 +27,7 @@
 #include "hosts.h"
 #include "methods.h"
 #include "report.h"
+#include "requests.h"
 #include "shim.h"
 #include "stats.h"
 #include "timings.h"
@@ -75,7 +76,7 @@ bool choice_agree_mode(bool enabled, bool *same_build)
     const char *word = getenv("OUTBOARD_CHOICE"), *report = getenv("OUTBOARD_MPI_REPORT");
     int rank;
     unsigned agreed[3] = {ADAPTIVE, report != NULL && report[0] != '\0', SHIM_BUILD};
-    PMPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    mpi.Comm_rank(MPI_COMM_WORLD, &rank);
     if (rank == 0 && enabled && word != NULL && word[0] != '\0')
         agreed[0] = mode_of(word);
     tree_broadcast(agreed, sizeof agreed);
@@ -89,7 +90,7 @@ void choice_start(void)
 {
     if (mode == ADAPTIVE || mode == LEARN || mode == FIXED)
         tuning_cache_read();
-    started = PMPI_Wtime();
+    started = mpi.Wtime();
 }
 
 void choice_stop(void)
@@ -172,7 +173,7 @@ static struct class *class_make(struct group *group, unsigned key)
     if (class == NULL || class->stats == NULL) {
         /* A rank that cannot count its calls would choose otherwise than the other ranks. */
         fprintf(stderr, "outboard: out of memory for the classes of calls\n");
-        PMPI_Abort(MPI_COMM_WORLD, 1);
+        mpi.Abort(MPI_COMM_WORLD, 1);
         abort();
     }
     class_append(choices, class);
@@ -198,15 +199,15 @@ static void check_same_class(const double *own, const double *agreed)
         return;
     fprintf(stderr, "outboard: the ranks of a communicator have counted its collectives differently; run with "
                     "OUTBOARD_CHOICE=fixed and report it\n");
-    PMPI_Abort(MPI_COMM_WORLD, 1);
+    mpi.Abort(MPI_COMM_WORLD, 1);
 }
 
 /* Collective over the communicator. */
 static void agree_on_class(struct group *group, struct class *class)
 {
     double own[VECTOR_LENGTH], agreed[VECTOR_LENGTH];
-    class_fill_vector(class, PMPI_Wtime() - started, own);
-    if (PMPI_Allreduce(own, agreed, VECTOR_LENGTH, MPI_DOUBLE, MPI_MAX, group->comm) != MPI_SUCCESS)
+    class_fill_vector(class, mpi.Wtime() - started, own);
+    if (mpi.Allreduce(own, agreed, VECTOR_LENGTH, MPI_DOUBLE, MPI_MAX, group->comm) != MPI_SUCCESS)
         return; /* the communicator is broken: the program's next call on it will report that */
     check_same_class(own, agreed);
     group->choices.no_trial_before = (uint64_t)((double)group->choices.calls * trial_growth_needed(agreed));
@@ -277,7 +278,7 @@ static enum path pass_without_group(struct group *group, const struct class *cla
 /* Makes the missing group of the call. False on all members if the call can have no group. */
 static bool make_missing_group(const struct method *method, enum form form, struct route *route)
 {
-    route->began = PMPI_Wtime();
+    route->began = mpi.Wtime();
     if (form == PERSISTENT)
         route->group = group_make_separate(route->group);
     else
@@ -317,16 +318,17 @@ bool choice_offloads(const struct call *call, enum form form, struct route *rout
 {
     struct group *group = group_of_call(call->comm);
     *route = (struct route){.path = NATIVE, .trial_turn = {.number = -1}, .timed = report_enabled};
+    requests_collect();
     if (group != NULL && group->state != REFUSED)
         choose(call, form, group, route);
     if (route->timed && route->began == 0)
-        route->began = PMPI_Wtime();
+        route->began = mpi.Wtime();
     return route->path == OFFLOADED;
 }
 
 void choice_time_passed(const struct route *route, enum form form, MPI_Request made)
 {
-    double seconds = PMPI_Wtime() - route->began;
+    double seconds = mpi.Wtime() - route->began;
     report_add_passed_time(seconds);
     if (route->class == NULL)
         return;

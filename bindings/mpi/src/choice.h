@@ -4,7 +4,7 @@
 #ifndef OUTBOARD_MPI_CHOICE_H
 #define OUTBOARD_MPI_CHOICE_H
 
-#include <mpi.h>
+#include "mpi.h"
 #include <stdbool.h>
 
 #include "classes.h"

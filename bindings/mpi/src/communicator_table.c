@@ -22,7 +22,7 @@
 #define SLOTS_INITIAL 64
 
 struct slot {
-    _Atomic(MPI_Comm) comm; /* NULL: empty */
+    _Atomic(uintptr_t) comm; /* the handle; 0: empty */
     struct group *group;
 };
 
@@ -37,7 +37,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic(struct table *) table;
 static int live_count;
 static char tombstone;
-#define REMOVED ((MPI_Comm)(void *)&tombstone)
+#define REMOVED ((uintptr_t)&tombstone)
 
 static size_t home_slot(const struct table *in, MPI_Comm comm)
 {
@@ -55,10 +55,10 @@ struct group *group_of(MPI_Comm comm)
     if (in == NULL)
         return NULL;
     for (size_t slot = home_slot(in, comm);; slot = next_slot(in, slot)) {
-        MPI_Comm here = atomic_load_explicit(&in->at[slot].comm, memory_order_acquire);
-        if (here == NULL)
+        uintptr_t here = atomic_load_explicit(&in->at[slot].comm, memory_order_acquire);
+        if (here == 0)
             return NULL;
-        if (here == comm)
+        if (here == (uintptr_t)comm)
             return in->at[slot].group;
     }
 }
@@ -67,18 +67,18 @@ struct group *group_of(MPI_Comm comm)
 static void insert(struct table *in, struct group *group)
 {
     size_t slot = home_slot(in, group->comm);
-    MPI_Comm here;
-    while ((here = atomic_load_explicit(&in->at[slot].comm, memory_order_relaxed)) != NULL && here != REMOVED)
+    uintptr_t here;
+    while ((here = atomic_load_explicit(&in->at[slot].comm, memory_order_relaxed)) != 0 && here != REMOVED)
         slot = next_slot(in, slot);
-    in->taken += here == NULL;
+    in->taken += here == 0;
     in->at[slot].group = group;
-    atomic_store_explicit(&in->at[slot].comm, group->comm, memory_order_release);
+    atomic_store_explicit(&in->at[slot].comm, (uintptr_t)group->comm, memory_order_release);
 }
 
 static bool is_live(const struct slot *slot)
 {
-    MPI_Comm comm = atomic_load_explicit(&slot->comm, memory_order_relaxed);
-    return comm != NULL && comm != REMOVED;
+    uintptr_t comm = atomic_load_explicit(&slot->comm, memory_order_relaxed);
+    return comm != 0 && comm != REMOVED;
 }
 
 /* With the lock held: returns a table with room for one more entry. */
@@ -115,9 +115,9 @@ bool communicator_table_add(struct group *group)
 /* With the lock held: empties the removed slots in front of an empty slot. Such slots need no tombstone. */
 static void clear_removed(struct table *in, size_t slot)
 {
-    while (atomic_load_explicit(&in->at[next_slot(in, slot)].comm, memory_order_relaxed) == NULL &&
+    while (atomic_load_explicit(&in->at[next_slot(in, slot)].comm, memory_order_relaxed) == 0 &&
            atomic_load_explicit(&in->at[slot].comm, memory_order_relaxed) == REMOVED) {
-        atomic_store_explicit(&in->at[slot].comm, NULL, memory_order_release);
+        atomic_store_explicit(&in->at[slot].comm, 0, memory_order_release);
         in->taken--;
         slot = (slot + in->slots - 1) & (in->slots - 1);
     }
@@ -128,7 +128,7 @@ void communicator_table_remove(MPI_Comm comm)
     pthread_mutex_lock(&lock);
     struct table *in = atomic_load_explicit(&table, memory_order_relaxed);
     size_t slot = home_slot(in, comm);
-    while (atomic_load_explicit(&in->at[slot].comm, memory_order_relaxed) != comm)
+    while (atomic_load_explicit(&in->at[slot].comm, memory_order_relaxed) != (uintptr_t)comm)
         slot = next_slot(in, slot);
     atomic_store_explicit(&in->at[slot].comm, REMOVED, memory_order_release);
     live_count--;

@@ -4,7 +4,7 @@
 #ifndef OUTBOARD_MPI_COMMUNICATOR_TABLE_H
 #define OUTBOARD_MPI_COMMUNICATOR_TABLE_H
 
-#include <mpi.h>
+#include "mpi.h"
 #include <stdbool.h>
 
 struct group;

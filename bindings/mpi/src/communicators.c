@@ -23,17 +23,17 @@ struct group *group_of_call(MPI_Comm comm)
     struct group *group = group_of(comm);
     int inter = 1, ranks = 0;
     if (group != NULL || library_context() == NULL || comm == MPI_COMM_NULL || comm == being_freed ||
-        PMPI_Comm_test_inter(comm, &inter) != MPI_SUCCESS)
+        mpi.Comm_test_inter(comm, &inter) != MPI_SUCCESS)
         return group;
-    PMPI_Comm_size(comm, &ranks);
+    mpi.Comm_size(comm, &ranks);
     group = calloc(1, sizeof *group);
     if (group == NULL)
         group_out_of_memory(ranks);
     group->comm = comm;
     group->state = inter || ranks < 2 ? REFUSED : NEW;
     group->ranks = ranks;
-    PMPI_Comm_rank(comm, &group->rank);
-    if (!communicator_table_add(group) || PMPI_Comm_set_attr(comm, group_keyval, group) != MPI_SUCCESS)
+    mpi.Comm_rank(comm, &group->rank);
+    if (!communicator_table_add(group) || mpi.Comm_set_attr(comm, group_keyval, group) != MPI_SUCCESS)
         group_out_of_memory(ranks);
     return group;
 }
@@ -54,21 +54,29 @@ static int free_group(MPI_Comm comm, int keyval, void *attribute, void *extra)
     return MPI_SUCCESS;
 }
 
+/* A duplicate of a communicator enters the table by its own first collective. */
+static int copy_nothing(MPI_Comm comm, int keyval, void *extra, void *from, void *to, int *flag)
+{
+    (void)comm, (void)keyval, (void)extra, (void)from, (void)to;
+    *flag = 0;
+    return MPI_SUCCESS;
+}
+
 int communicators_start(void)
 {
-    return PMPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, free_group, &group_keyval, NULL);
+    return mpi.Comm_create_keyval(copy_nothing, free_group, &group_keyval, NULL);
 }
 
 void communicators_free_all(void)
 {
     for (struct group *group = communicator_table_any(); group != NULL; group = communicator_table_any())
-        PMPI_Comm_delete_attr(group->comm, group_keyval);
+        mpi.Comm_delete_attr(group->comm, group_keyval);
     communicator_table_free();
 }
 
 void communicators_stop(void)
 {
-    PMPI_Comm_free_keyval(&group_keyval);
+    mpi.Comm_free_keyval(&group_keyval);
 }
 
 MPI_Comm communicator_begin_free(MPI_Comm comm)

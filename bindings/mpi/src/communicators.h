@@ -4,7 +4,7 @@
 #ifndef OUTBOARD_MPI_COMMUNICATORS_H
 #define OUTBOARD_MPI_COMMUNICATORS_H
 
-#include <mpi.h>
+#include "mpi.h"
 
 struct group;
 

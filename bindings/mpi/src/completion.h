@@ -4,7 +4,7 @@
 #ifndef OUTBOARD_MPI_COMPLETION_H
 #define OUTBOARD_MPI_COMPLETION_H
 
-#include <mpi.h>
+#include "mpi.h"
 #include <stdbool.h>
 
 enum wait_kind { TEST, WAIT_ANY, WAIT_ALL };
@@ -21,12 +21,15 @@ struct completion {
     MPI_Comm comm;       /* the errors are raised on its handler */
     double began;
     bool timed;          /* one of the requests is in timings.c */
+    bool mixed;          /* a wait for any of several requests, with requests of the shim and of the MPI library */
+    int flag;            /* for the caller's use */
     struct completion *outer;
     MPI_Request inline_before[COMPLETION_INLINE];
     int inline_codes[COMPLETION_INLINE];
 };
 
-/* False if none of the requests is offloaded or timed: MPI handles the call alone. Sleeps if all are offloaded. */
+/* False if none of the requests is offloaded or timed: MPI handles the call alone. Else waits for the offloaded
+ * requests as far as `wait_kind` allows; the function sleeps if all requests are offloaded. */
 bool completion_begin(struct completion *completion, int count, const MPI_Request *requests, enum wait_kind wait_kind);
 /* Turns the outcome of the PMPI_ call into the outcome of the MPI_ call. The request at `index` has completed, or no
  * request has if there is no such index. */
@@ -35,9 +38,8 @@ int completion_end_one(struct completion *completion, int outcome, int index, MP
  * to the completed requests. */
 int completion_end_some(struct completion *completion, int outcome, int done, const int *indices,
                         MPI_Status *statuses);
-/* Only the sleeping and the timing of the functions above, for the Fortran names. */
-void completion_begin_fortran(struct completion *completion, int count, const MPI_Fint *requests,
-                              enum wait_kind wait_kind);
-void completion_end_fortran(struct completion *completion, const MPI_Fint *requests);
+/* Whether the MPI function could wait for ever now, since none of the shim's requests has ended and only the shim can end
+ * them: the caller tests instead and asks again. */
+bool completion_pends(struct completion *completion);
 
 #endif

@@ -24,14 +24,14 @@ int error_code(int outcome, const char *message)
     int slot = outcome < 0 && outcome > -OUTCOMES ? -outcome : -OUTBOARD_ERR_INTERNAL;
     int code = MPI_ERR_OTHER;
     pthread_mutex_lock(&lock);
-    if (error_class == 0 && PMPI_Add_error_class(&error_class) == MPI_SUCCESS)
-        PMPI_Add_error_string(error_class, "the offloaded collective failed");
-    if (error_class != 0 && codes[slot] == 0 && PMPI_Add_error_code(error_class, &codes[slot]) != MPI_SUCCESS)
+    if (error_class == 0 && mpi.Add_error_class(&error_class) == MPI_SUCCESS)
+        mpi.Add_error_string(error_class, "the offloaded collective failed");
+    if (error_class != 0 && codes[slot] == 0 && mpi.Add_error_code(error_class, &codes[slot]) != MPI_SUCCESS)
         codes[slot] = 0;
     if (codes[slot] != 0) {
         char text[MPI_MAX_ERROR_STRING];
         snprintf(text, sizeof text, "outboard: %s", message);
-        PMPI_Add_error_string(codes[slot], text);
+        mpi.Add_error_string(codes[slot], text);
         code = codes[slot];
     }
     pthread_mutex_unlock(&lock);
@@ -48,7 +48,7 @@ bool error_is_outcome(int code, int outcome)
 
 int error_raise(MPI_Comm comm, int code)
 {
-    PMPI_Comm_call_errhandler(comm == MPI_COMM_NULL ? MPI_COMM_WORLD : comm, code);
+    mpi.Comm_call_errhandler(comm == MPI_COMM_NULL ? MPI_COMM_WORLD : comm, code);
     return code;
 }
 

@@ -4,7 +4,7 @@
 #ifndef OUTBOARD_MPI_ERRORS_H
 #define OUTBOARD_MPI_ERRORS_H
 
-#include <mpi.h>
+#include "mpi.h"
 #include <stdbool.h>
 
 /* The MPI error code for an outcome of liboutboard, with this message as its string. */

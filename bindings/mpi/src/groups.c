@@ -31,7 +31,7 @@ void group_out_of_memory(int ranks)
 {
     /* A rank that does not know the communicator would choose otherwise than the other ranks. */
     fprintf(stderr, "outboard: out of memory while a communicator of %d ranks was made\n", ranks);
-    PMPI_Abort(MPI_COMM_WORLD, 1);
+    mpi.Abort(MPI_COMM_WORLD, 1);
 }
 
 /* A rank of another world (spawned, connected) may run without the shim: its communicators pass through untouched. */
@@ -59,7 +59,7 @@ static bool gather_offers(const struct group *group, struct offer *all)
 {
     struct offer *own = &all[group->rank];
     if (!made_in_init(group))
-        return PMPI_Allgather(MPI_IN_PLACE, 0, MPI_BYTE, all, sizeof *own, MPI_BYTE, group->comm) == MPI_SUCCESS;
+        return mpi.Allgather(MPI_IN_PLACE, 0, MPI_BYTE, all, sizeof *own, MPI_BYTE, group->comm) == MPI_SUCCESS;
     tree_gather(all, sizeof *own);
     tree_broadcast(all, (size_t)group->ranks * sizeof *own);
     return true;
@@ -71,7 +71,7 @@ static int minimum_of_members(const struct group *group, int own)
     int minimum = 0;
     if (made_in_init(group))
         return tree_minimum(own);
-    return PMPI_Allreduce(&own, &minimum, 1, MPI_INT, MPI_MIN, group->comm) == MPI_SUCCESS ? minimum : 0;
+    return mpi.Allreduce(&own, &minimum, 1, MPI_INT, MPI_MIN, group->comm) == MPI_SUCCESS ? minimum : 0;
 }
 
 /* Gathers all members' offers, without gaps; false on every member if any member has no offer. */
@@ -96,7 +96,7 @@ static void warn_native(const struct group *group, const char *message)
     bool of_request = group != group_of(group->comm);
     if (group->rank != 0 || (of_request && atomic_exchange(&warned_of_requests, true)))
         return;
-    PMPI_Comm_get_name(group->comm, name, &length);
+    mpi.Comm_get_name(group->comm, name, &length);
     fprintf(stderr, "outboard: communicator %s%sruns %s natively: %s\n", name, length > 0 ? " " : "",
             of_request ? "a persistent collective" : "its collectives", message);
 }

@@ -21,7 +21,7 @@ static char (*names)[MPI_MAX_PROCESSOR_NAME];
 static void out_of_memory(int ranks)
 {
     fprintf(stderr, "outboard: out of memory while the hosts of %d ranks were counted\n", ranks);
-    PMPI_Abort(MPI_COMM_WORLD, 1);
+    mpi.Abort(MPI_COMM_WORLD, 1);
 }
 
 static int by_name_and_rank(const void *a, const void *b)
@@ -49,13 +49,13 @@ static void number_hosts(void)
 void hosts_find(void)
 {
     int rank, length;
-    PMPI_Comm_rank(MPI_COMM_WORLD, &rank);
-    PMPI_Comm_size(MPI_COMM_WORLD, &world_ranks);
+    mpi.Comm_rank(MPI_COMM_WORLD, &rank);
+    mpi.Comm_size(MPI_COMM_WORLD, &world_ranks);
     host_of = scratch_allocate((size_t)world_ranks * sizeof *host_of);
     names = scratch_allocate((size_t)world_ranks * sizeof *names);
     if (host_of == NULL || names == NULL)
         out_of_memory(world_ranks);
-    PMPI_Get_processor_name(names[rank], &length);
+    mpi.Get_processor_name(names[rank], &length);
     tree_gather(names, sizeof *names);
     if (rank == 0) {
         number_hosts();
@@ -91,11 +91,11 @@ static bool world_ranks_of(MPI_Comm comm, int ranks, int *from, int *to)
     bool all = true;
     for (int rank = 0; rank < ranks; rank++)
         from[rank] = rank;
-    PMPI_Comm_group(comm, &members);
-    PMPI_Comm_group(MPI_COMM_WORLD, &world);
-    all = PMPI_Group_translate_ranks(members, ranks, from, world, to) == MPI_SUCCESS;
-    PMPI_Group_free(&members);
-    PMPI_Group_free(&world);
+    mpi.Comm_group(comm, &members);
+    mpi.Comm_group(MPI_COMM_WORLD, &world);
+    all = mpi.Group_translate_ranks(members, ranks, from, world, to) == MPI_SUCCESS;
+    mpi.Group_free(&members);
+    mpi.Group_free(&world);
     for (int rank = 0; all && rank < ranks; rank++)
         all = to[rank] != MPI_UNDEFINED;
     return all;

@@ -4,7 +4,7 @@
 #ifndef OUTBOARD_MPI_HOSTS_H
 #define OUTBOARD_MPI_HOSTS_H
 
-#include <mpi.h>
+#include "mpi.h"
 #include <stdbool.h>
 
 /* The distribution of a communicator's ranks over hosts; equal on all ranks of the communicator. */

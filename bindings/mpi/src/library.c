@@ -1,7 +1,7 @@
 /*
- * library.c: finds liboutboard and Open MPI's progress engine at run time, and attaches this process.
+ * library.c: finds liboutboard at run time, and attaches this process.
  *
- * Both are looked up, never linked: a program under the shim must run natively if either is missing.
+ * The library is looked up, never linked: a program under the shim must run natively if it is missing.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -11,7 +11,6 @@
 #include "library.h"
 
 struct outboard_library outboard;
-struct progress_engine engine;
 static outboard_context *context;
 
 bool library_load(char *message, size_t message_bytes)
@@ -71,18 +70,4 @@ void library_error_message(int outcome, char *message, size_t bytes)
         snprintf(message, bytes, "%s", detail);
     else
         snprintf(message, bytes, "%s", outboard.strerror(outcome));
-}
-
-bool progress_engine_find(char *message, size_t message_bytes)
-{
-    /* libmpi brings libopen-pal into the scope of this object even if a program opened libmpi privately. */
-    *(void **)&engine.progress = dlsym(RTLD_DEFAULT, "opal_progress");
-    *(void **)&engine.attach = dlsym(RTLD_DEFAULT, "opal_progress_register");
-    *(void **)&engine.remove = dlsym(RTLD_DEFAULT, "opal_progress_unregister");
-    if (engine.progress == NULL || engine.attach == NULL || engine.remove == NULL) {
-        snprintf(message, message_bytes,
-                 "this Open MPI does not export opal_progress_register; use Open MPI 4.1 or 5.0");
-        return false;
-    }
-    return true;
 }

@@ -1,5 +1,5 @@
 /*
- * library.h: liboutboard and Open MPI's progress engine, found at run time.
+ * library.h: liboutboard, found at run time.
  */
 #ifndef OUTBOARD_MPI_LIBRARY_H
 #define OUTBOARD_MPI_LIBRARY_H
@@ -67,14 +67,5 @@ void library_detach(void);
 outboard_context *library_context(void);
 /* Writes the meaning of the outcome, then the message of this thread's last failing call. */
 void library_error_message(int outcome, char *message, size_t bytes);
-
-/* Open MPI's own progress engine: exported by libopen-pal, not declared by mpi.h. */
-struct progress_engine {
-    void (*progress)(void);
-    int (*attach)(int (*hook)(void));
-    int (*remove)(int (*hook)(void));
-};
-extern struct progress_engine engine;
-bool progress_engine_find(char *message, size_t message_bytes);
 
 #endif

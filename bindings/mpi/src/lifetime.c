@@ -45,43 +45,11 @@ static void numeric_locale_restore(struct numeric_locale numeric_locale)
         freelocale(numeric_locale.c_locale);
 }
 
-/* Whether the MPI library's version string begins so. */
-static bool version_begins(const char *beginning, char *version)
-{
-    int length;
-    PMPI_Get_library_version(version, &length);
-    return strncmp(version, beginning, strlen(beginning)) == 0;
-}
-
-static bool is_version_built_for(char *message, size_t bytes)
-{
-    char version[MPI_MAX_LIBRARY_VERSION_STRING], built[32];
-    snprintf(built, sizeof built, "Open MPI v%d.%d.", OMPI_MAJOR_VERSION, OMPI_MINOR_VERSION);
-    if (version_begins(built, version))
-        return true;
-    snprintf(message, bytes, "this shim was built for %sx, the program runs on %.40s; load the shim of that version",
-             built, version);
-    return false;
-}
-
-/* Handles of an MPI library other than the one the shim was built for are useless, so no agreement is possible. */
-static bool is_open_mpi(void)
-{
-    char version[MPI_MAX_LIBRARY_VERSION_STRING];
-    if (version_begins("Open MPI v", version))
-        return true;
-    const char *rank = getenv("PMI_RANK");
-    if (rank == NULL || strcmp(rank, "0") == 0)
-        fprintf(stderr, "outboard: collectives run natively: the program runs on %.40s, and the shim is for Open MPI\n",
-                version);
-    return false;
-}
-
 /* True if every rank is ready; else `message` becomes the message of the lowest rank that is not. */
 static bool all_ranks_ready(bool ready, char *message, size_t bytes)
 {
     int rank;
-    PMPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    mpi.Comm_rank(MPI_COMM_WORLD, &rank);
     int first = tree_minimum(ready ? INT_MAX : rank);
     if (first == INT_MAX)
         return true;
@@ -99,16 +67,15 @@ static bool switched_off(void)
     return setting != NULL && strcmp(setting, "off") == 0;
 }
 
-/* Attaches this rank and sets up memory, progress hook and keyval for its communicators. */
+/* Attaches this rank and sets up memory, requests and keyval for its communicators. */
 static bool set_up_rank(char *message, size_t bytes)
 {
-    if (!is_version_built_for(message, bytes) || !progress_engine_find(message, bytes) ||
-        !library_load(message, bytes) || !library_attach(message, bytes))
+    if (!library_load(message, bytes) || !library_attach(message, bytes))
         return false;
     set_up = memory_start() == MPI_SUCCESS && requests_start() == MPI_SUCCESS && communicators_start() == MPI_SUCCESS;
     if (set_up)
         return true;
-    snprintf(message, bytes, "Open MPI refused a keyval or a progress hook; run natively with OUTBOARD_MPI=off");
+    snprintf(message, bytes, "the MPI library refused a keyval or a communicator; run natively with OUTBOARD_MPI=off");
     return false;
 }
 
@@ -128,9 +95,7 @@ void shim_start(void)
     int ranks;
     char message[SHIM_MESSAGE_BYTES] = "";
     bool same_build;
-    if (!is_open_mpi())
-        return;
-    PMPI_Comm_size(MPI_COMM_WORLD, &ranks);
+    mpi.Comm_size(MPI_COMM_WORLD, &ranks);
     bool off = switched_off(), native = choice_agree_mode(!off, &same_build);
     if (ranks < 2 || native) {
         report_start(native ? "OUTBOARD_CHOICE=native" : "one rank");
@@ -162,7 +127,7 @@ void shim_stop(void)
     if (library_context() != NULL) {
         requests_drain(MPI_COMM_NULL);
         /* No rank detaches while another still waits for a collective. */
-        PMPI_Barrier(MPI_COMM_WORLD);
+        mpi.Barrier(MPI_COMM_WORLD);
         choice_stop();
         communicators_free_all();
         detach();

@@ -38,7 +38,7 @@ static bool packing_moves_nothing(MPI_Datatype type, uint64_t size, int64_t true
         for (uint64_t at = 0; at < size; at++)
             original[at] = (unsigned char)(at >> shift);
         int position = 0;
-        same = PMPI_Pack(address_plus(original, -true_lb), 1, type, packed, (int)size, &position, MPI_COMM_SELF) ==
+        same = mpi.Pack(address_plus(original, -true_lb), 1, type, packed, (int)size, &position, MPI_COMM_SELF) ==
                    MPI_SUCCESS &&
                (uint64_t)position == size && memcmp(original, packed, size) == 0;
     }
@@ -55,25 +55,25 @@ static bool inner_is_contiguous(MPI_Datatype type, int integers, int addresses, 
     MPI_Count lb, extent;
     MPI_Datatype inner;
     if (integers > 2 || addresses != 0 || types != 1 ||
-        PMPI_Type_get_contents(type, integers, 0, 1, integer, NULL, &inner) != MPI_SUCCESS)
+        mpi.Type_get_contents(type, integers, 0, 1, integer, NULL, &inner) != MPI_SUCCESS)
         return false;
     bool contiguous =
-        PMPI_Type_get_extent_x(inner, &lb, &extent) == MPI_SUCCESS && extent >= 0 && type_is_contiguous(inner);
+        mpi.Type_get_extent_x(inner, &lb, &extent) == MPI_SUCCESS && extent >= 0 && type_is_contiguous(inner);
     int combiner;
-    if (PMPI_Type_get_envelope(inner, &integers, &addresses, &types, &combiner) == MPI_SUCCESS &&
+    if (mpi.Type_get_envelope(inner, &integers, &addresses, &types, &combiner) == MPI_SUCCESS &&
         combiner != MPI_COMBINER_NAMED)
-        PMPI_Type_free(&inner);
+        mpi.Type_free(&inner);
     return contiguous;
 }
 
 static bool type_is_contiguous(MPI_Datatype type)
 {
     MPI_Count size, true_lb, true_extent;
-    if (PMPI_Type_size_x(type, &size) != MPI_SUCCESS ||
-        PMPI_Type_get_true_extent_x(type, &true_lb, &true_extent) != MPI_SUCCESS || size != true_extent)
+    if (mpi.Type_size_x(type, &size) != MPI_SUCCESS ||
+        mpi.Type_get_true_extent_x(type, &true_lb, &true_extent) != MPI_SUCCESS || size != true_extent)
         return false;
     int integers, addresses, types, combiner;
-    if (PMPI_Type_get_envelope(type, &integers, &addresses, &types, &combiner) != MPI_SUCCESS)
+    if (mpi.Type_get_envelope(type, &integers, &addresses, &types, &combiner) != MPI_SUCCESS)
         return false;
     switch (combiner) {
     case MPI_COMBINER_NAMED:
@@ -90,26 +90,26 @@ static bool type_is_contiguous(MPI_Datatype type)
 static bool is_contiguous_cached(MPI_Datatype type)
 {
     int integers, addresses, types, combiner, found = 0;
-    if (PMPI_Type_get_envelope(type, &integers, &addresses, &types, &combiner) != MPI_SUCCESS)
+    if (mpi.Type_get_envelope(type, &integers, &addresses, &types, &combiner) != MPI_SUCCESS)
         return false;
     if (combiner == MPI_COMBINER_NAMED)
         return type_is_contiguous(type);
     void *cached = NULL;
-    if (PMPI_Type_get_attr(type, contiguous_keyval, &cached, &found) == MPI_SUCCESS && found)
+    if (mpi.Type_get_attr(type, contiguous_keyval, &cached, &found) == MPI_SUCCESS && found)
         return cached == &contiguous_mark;
     bool contiguous = type_is_contiguous(type);
-    PMPI_Type_set_attr(type, contiguous_keyval, contiguous ? &contiguous_mark : &scattered_mark);
+    mpi.Type_set_attr(type, contiguous_keyval, contiguous ? &contiguous_mark : &scattered_mark);
     return contiguous;
 }
 
 int shape_of(MPI_Datatype type, struct shape *shape)
 {
     MPI_Count size, lb, extent, true_lb, true_extent;
-    int outcome = PMPI_Type_size_x(type, &size);
+    int outcome = mpi.Type_size_x(type, &size);
     if (outcome == MPI_SUCCESS)
-        outcome = PMPI_Type_get_extent_x(type, &lb, &extent);
+        outcome = mpi.Type_get_extent_x(type, &lb, &extent);
     if (outcome == MPI_SUCCESS)
-        outcome = PMPI_Type_get_true_extent_x(type, &true_lb, &true_extent);
+        outcome = mpi.Type_get_true_extent_x(type, &true_lb, &true_extent);
     if (outcome != MPI_SUCCESS)
         return outcome;
     shape->size = (uint64_t)size;
@@ -130,7 +130,7 @@ int convert_elements(bool packs, void *elements, uint64_t count, MPI_Datatype ty
                      void *packed)
 {
     MPI_Count lb, extent;
-    int outcome = PMPI_Type_get_extent_x(type, &lb, &extent);
+    int outcome = mpi.Type_get_extent_x(type, &lb, &extent);
     if (shape->size > PACK_LIMIT)
         return MPI_ERR_COUNT;
     for (uint64_t done = 0, part; outcome == MPI_SUCCESS && done < count; done += part) {
@@ -139,9 +139,9 @@ int convert_elements(bool packs, void *elements, uint64_t count, MPI_Datatype ty
              *there = address_plus(packed, (int64_t)(done * shape->size));
         int bytes = (int)(part * shape->size), position = 0;
         if (packs)
-            outcome = PMPI_Pack(here, (int)part, type, there, bytes, &position, MPI_COMM_SELF);
+            outcome = mpi.Pack(here, (int)part, type, there, bytes, &position, MPI_COMM_SELF);
         else
-            outcome = PMPI_Unpack(there, bytes, &position, here, (int)part, type, MPI_COMM_SELF);
+            outcome = mpi.Unpack(there, bytes, &position, here, (int)part, type, MPI_COMM_SELF);
     }
     return outcome;
 }
@@ -219,9 +219,23 @@ void bounce_release(void *memory)
         bounce_free(surplus);
 }
 
+/* A duplicate of a datatype is looked at again. */
+static int copy_nothing(MPI_Datatype type, int keyval, void *extra, void *from, void *to, int *flag)
+{
+    (void)type, (void)keyval, (void)extra, (void)from, (void)to;
+    *flag = 0;
+    return MPI_SUCCESS;
+}
+
+static int delete_nothing(MPI_Datatype type, int keyval, void *attribute, void *extra)
+{
+    (void)type, (void)keyval, (void)attribute, (void)extra;
+    return MPI_SUCCESS;
+}
+
 int memory_start(void)
 {
-    return PMPI_Type_create_keyval(MPI_TYPE_NULL_COPY_FN, MPI_TYPE_NULL_DELETE_FN, &contiguous_keyval, NULL);
+    return mpi.Type_create_keyval(copy_nothing, delete_nothing, &contiguous_keyval, NULL);
 }
 
 void memory_stop(void)
@@ -232,5 +246,5 @@ void memory_stop(void)
         free_count--;
         bounce_free(bounce);
     }
-    PMPI_Type_free_keyval(&contiguous_keyval);
+    mpi.Type_free_keyval(&contiguous_keyval);
 }

@@ -4,7 +4,7 @@
 #ifndef OUTBOARD_MPI_MEMORY_H
 #define OUTBOARD_MPI_MEMORY_H
 
-#include <mpi.h>
+#include "mpi.h"
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>

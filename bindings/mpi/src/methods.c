@@ -4,7 +4,7 @@
 #include "methods.h"
 #include "shim.h"
 
-#define METHOD(Name, lower, upper, method, ...) [COLLECTIVE_##lower] = &method,
+#define METHOD(Name, lower, method, ...) [COLLECTIVE_##lower] = &method,
 static const struct method *const methods[COLLECTIVES_KNOWN] = {COLLECTIVES(METHOD)};
 #undef METHOD
 

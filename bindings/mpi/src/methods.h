@@ -4,7 +4,7 @@
 #ifndef OUTBOARD_MPI_METHODS_H
 #define OUTBOARD_MPI_METHODS_H
 
-#include <mpi.h>
+#include "mpi.h"
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -23,7 +23,6 @@ struct call {
     struct user_buffer receive;
     int root;
     MPI_Op op;
-    bool fortran;            /* called by a Fortran name */
 };
 
 /* A call that is being posted to liboutboard. */

@@ -127,7 +127,7 @@ static bool find_reduction(MPI_Op op, MPI_Datatype type, struct reduction *reduc
     MPI_Count lb, extent;
     if (type == MPI_DATATYPE_NULL || !find_operator(op, &operator) ||
         !find_type(type, &known) || (operator.kinds & known.kind) == 0 ||
-        PMPI_Type_get_extent_x(type, &lb, &extent) != MPI_SUCCESS)
+        mpi.Type_get_extent_x(type, &lb, &extent) != MPI_SUCCESS)
         return false;
     *reduction = (struct reduction){operator.operator, known.element, element_bytes(known.element)};
     return lb == 0 && (uint64_t)extent == reduction->element_bytes;
@@ -141,7 +141,7 @@ bool reduction_of(MPI_Op op, MPI_Datatype type, struct reduction *reduction)
         MPI_Datatype type;
         struct reduction reduction;
     } latest;
-    if (latest.op == op && latest.type == type && type != NULL) {
+    if (latest.op == op && latest.type == type && type != (MPI_Datatype)0) {
         *reduction = latest.reduction;
         return true;
     }

@@ -33,27 +33,17 @@ struct persistent {
     uint64_t bytes;           /* the bytes that all ranks know */
     MPI_Datatype types[2];    /* duplicates of the program's datatypes, or none */
     int tag;                  /* of the message that completes the request */
-    atomic_int holders;       /* the request, and the collective in flight */
-    int lists[];
+    int64_t lists[];
 };
 
-static MPI_Comm self_comm = MPI_COMM_NULL;
 static int tag_limit;
 static atomic_uint tags_used;
 
-int persistent_start(void)
+int persistent_start(int *unused_tag)
 {
-    int *limit, found = 0, code = PMPI_Comm_dup(MPI_COMM_SELF, &self_comm);
-    if (code == MPI_SUCCESS)
-        code = PMPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, &limit, &found);
-    tag_limit = found ? *limit : 32767;
+    int *limit, found = 0, code = mpi.Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, &limit, &found);
+    *unused_tag = tag_limit = found ? *limit : 32767;
     return code;
-}
-
-void persistent_stop(void)
-{
-    if (self_comm != MPI_COMM_NULL)
-        PMPI_Comm_free(&self_comm);
 }
 
 /* Whether an argument of the program is used here. On a rank that is not the root, or in place, some arguments are
@@ -67,24 +57,22 @@ static bool is_used(const struct buffer *buffer, const struct user_buffer *user_
 static int copy_type(struct user_buffer *user_buffer, MPI_Datatype *persistent)
 {
     int integers, addresses, types, combiner;
-    int code = PMPI_Type_get_envelope(user_buffer->type, &integers, &addresses, &types, &combiner);
+    int code = mpi.Type_get_envelope(user_buffer->type, &integers, &addresses, &types, &combiner);
     if (code != MPI_SUCCESS || combiner == MPI_COMBINER_NAMED)
         return code;
-    code = PMPI_Type_dup(user_buffer->type, persistent);
+    code = mpi.Type_dup(user_buffer->type, persistent);
     if (code == MPI_SUCCESS)
         user_buffer->type = *persistent;
     return code;
 }
 
 /* Copies lists that the program may change before the call is posted again. */
-static void copy_lists(struct user_buffer *user_buffer, int *room, int ranks)
+static void copy_lists(struct user_buffer *user_buffer, int64_t *room, int ranks)
 {
-    memcpy(room, user_buffer->counts, (size_t)ranks * sizeof *room);
-    user_buffer->counts = room;
-    if (user_buffer->displacements == NULL)
-        return;
-    memcpy(room + ranks, user_buffer->displacements, (size_t)ranks * sizeof *room);
-    user_buffer->displacements = room + ranks;
+    size_t bytes = (size_t)ranks * (user_buffer->wide ? sizeof(int64_t) : sizeof(int));
+    user_buffer->counts = memcpy(room, user_buffer->counts, bytes);
+    if (user_buffer->displacements != NULL)
+        user_buffer->displacements = memcpy(room + ranks, user_buffer->displacements, bytes);
 }
 
 static int copy_arguments(struct persistent *persistent, const struct posting *posting)
@@ -97,7 +85,7 @@ static int copy_arguments(struct persistent *persistent, const struct posting *p
     int code = MPI_SUCCESS;
     for (int i = 0; i < 2 && code == MPI_SUCCESS; i++) {
         const struct buffer *send = &buffers->send, *receive = &buffers->receive;
-        const int *list = all[i]->counts;
+        const void *list = all[i]->counts;
         if (list != NULL && (reduces || (send->blocks > 0 && send->user.counts == list) ||
                              (receive->blocks > 0 && receive->user.counts == list)))
             copy_lists(all[i], persistent->lists + 2 * i * ranks, ranks);
@@ -107,23 +95,14 @@ static int copy_arguments(struct persistent *persistent, const struct posting *p
     return code;
 }
 
-static void free_persistent(struct persistent *persistent)
+void persistent_free(struct persistent *persistent)
 {
     for (int i = 0; i < 2; i++)
         if (persistent->types[i] != MPI_DATATYPE_NULL)
-            PMPI_Type_free(&persistent->types[i]);
+            mpi.Type_free(&persistent->types[i]);
     if (persistent->group != NULL)
         group_drop(persistent->group);
     free(persistent);
-}
-
-/* The last holder frees the operation. */
-static void release_holder(struct op *op)
-{
-    if (atomic_fetch_sub(&op->persistent->holders, 1) > 1)
-        return;
-    free_persistent(op->persistent);
-    free(op);
 }
 
 int request_make_persistent(const struct posting *posting, MPI_Request *request)
@@ -141,15 +120,15 @@ int request_make_persistent(const struct posting *posting, MPI_Request *request)
                                       .group = posting->group,
                                       .bytes = posting->bytes,
                                       .types = {MPI_DATATYPE_NULL, MPI_DATATYPE_NULL}};
-    atomic_init(&persistent->holders, 1);
     persistent->tag = (int)(atomic_fetch_add(&tags_used, 1) % (unsigned)tag_limit);
     *op = (struct op){.comm = posting->call->comm, .persistent = persistent};
+    atomic_init(&op->holders, 1);
     atomic_init(&op->ended, true);
     int code = copy_arguments(persistent, posting);
     if (code == MPI_SUCCESS)
-        code = PMPI_Recv_init(NULL, 0, MPI_BYTE, 0, persistent->tag, self_comm, &op->request);
+        code = mpi.Recv_init(NULL, 0, MPI_BYTE, 0, persistent->tag, requests_self(), &op->request);
     if (code != MPI_SUCCESS) {
-        release_holder(op);
+        op_release(op);
         return code;
     }
     *request = op->request;
@@ -159,17 +138,13 @@ int request_make_persistent(const struct posting *posting, MPI_Request *request)
 
 static void send_completion(int tag)
 {
-    PMPI_Send(NULL, 0, MPI_BYTE, 0, tag, self_comm);
+    mpi.Send(NULL, 0, MPI_BYTE, 0, tag, requests_self());
 }
 
 void persistent_complete(struct op *op)
 {
-    int tag = op->persistent->tag, code = op_failure(op);
-    /* For a Fortran program no function of the shim runs between here and the call that completes the request. */
-    if (code != MPI_SUCCESS && op->persistent->call.fortran)
-        error_raise(MPI_COMM_WORLD, code);
+    int tag = op->persistent->tag;
     atomic_store(&op->ended, true);
-    release_holder(op);
     send_completion(tag);
 }
 
@@ -187,12 +162,11 @@ bool request_start(MPI_Request *request, int *outcome)
         return false;
     MPI_Comm comm = op->comm;
     /* A callback of MPI_COMM_SELF in MPI_Finalize starts a request: the service process is gone, so the call fails. */
-    int code = op->persistent->group == NULL ? MPI_ERR_REQUEST : PMPI_Start(request);
+    int code = op->persistent->group == NULL ? MPI_ERR_REQUEST : mpi.Start(request);
     if (code == MPI_SUCCESS) {
         posting_init(&posting, &op->persistent->call, op->persistent->group, op->persistent->bytes);
         code = posting_post(&posting, PERSISTENT);
         if (code == MPI_SUCCESS) {
-            atomic_fetch_add(&op->persistent->holders, 1);
             op_put_in_flight(op, &posting);
         } else {
             send_completion(op->persistent->tag);
@@ -209,5 +183,5 @@ void request_release(MPI_Request request)
     if (op == NULL || op->persistent == NULL)
         return;
     op_unregister(op);
-    release_holder(op);
+    op_release(op);
 }

@@ -4,10 +4,11 @@
 #ifndef OUTBOARD_MPI_PERSISTENT_H
 #define OUTBOARD_MPI_PERSISTENT_H
 
-#include <mpi.h>
+#include "mpi.h"
 #include <stdbool.h>
 
 struct op;
+struct persistent;
 struct posting;
 
 /* Makes an inactive MPI request that posts the call, whose buffers are set, whenever it is started. The function takes
@@ -20,11 +21,12 @@ void request_release(MPI_Request request);
 
 /* ---- for requests.c ---- */
 
-int persistent_start(void);
-void persistent_stop(void);
+/* Sets a tag that no message on requests_self() has. */
+int persistent_start(int *unused_tag);
 /* Called before the rank leaves the service process and MPI is finalized: the request cannot be started any more. */
 void persistent_drop_group(struct op *op);
-/* Ends the collective and the receive that MPI waits for; `op` may be gone afterwards. */
+/* Ends the collective and the receive that MPI waits for. */
 void persistent_complete(struct op *op);
+void persistent_free(struct persistent *persistent);
 
 #endif

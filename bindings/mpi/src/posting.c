@@ -63,12 +63,12 @@ static int post_when_room(struct posting *posting)
 
 int posting_post(struct posting *posting, enum form form)
 {
-    double began = PMPI_Wtime();
+    double began = mpi.Wtime();
     int code = post_when_room(posting);
     bool packed = posting->buffers.unpack.bounce != NULL;
     if (code != MPI_SUCCESS)
         report_count_failed();
-    report_add_posted(posting->call->collective, form, posting->buffers.send.total, packed, PMPI_Wtime() - began);
+    report_add_posted(posting->call->collective, form, posting->buffers.send.total, packed, mpi.Wtime() - began);
     return code;
 }
 
@@ -80,7 +80,7 @@ static int raise_failure(const struct call *call, int code)
 static void record_time(const struct route *route)
 {
     if (route->timed)
-        class_record_time(route->class, OFFLOADED, &route->trial_turn, PMPI_Wtime() - route->began, 0);
+        class_record_time(route->class, OFFLOADED, &route->trial_turn, mpi.Wtime() - route->began, 0);
 }
 
 int offload(const struct call *call, const struct route *route)
@@ -89,9 +89,9 @@ int offload(const struct call *call, const struct route *route)
     posting_init(&posting, call, route->group, route->bytes);
     int code = posting_post(&posting, BLOCKING);
     if (code == MPI_SUCCESS) {
-        double began = PMPI_Wtime();
+        double began = mpi.Wtime();
         code = request_wait_blocking(posting.posted, &posting.buffers.unpack);
-        report_add_waiting(PMPI_Wtime() - began);
+        report_add_waiting(mpi.Wtime() - began);
         if (code != MPI_SUCCESS)
             report_count_failed();
     }
@@ -107,7 +107,7 @@ int offload_nonblocking(const struct call *call, const struct route *route, MPI_
     if (code == MPI_SUCCESS)
         code = request_make(&posting, request);
     if (code == MPI_SUCCESS && route->timed)
-        timings_add(*request, route, PMPI_Wtime() - route->began);
+        timings_add(*request, route, mpi.Wtime() - route->began);
     return raise_failure(call, code);
 }
 

@@ -4,7 +4,7 @@
 #ifndef OUTBOARD_MPI_POSTING_H
 #define OUTBOARD_MPI_POSTING_H
 
-#include <mpi.h>
+#include "mpi.h"
 
 #include "classes.h"
 #include "methods.h"

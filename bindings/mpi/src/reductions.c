@@ -47,7 +47,7 @@ static bool count_elements(const struct call *call, int ranks, uint64_t *element
     if (by_rank && receive->counts == NULL)
         return false;
     for (int rank = 0; rank < (by_rank ? ranks : 1); rank++) {
-        int count = by_rank ? receive->counts[rank] : receive->count;
+        int64_t count = by_rank ? user_buffer_count(receive, rank) : receive->count;
         if (count < 0)
             return false;
         *elements += (uint64_t)count;
@@ -88,7 +88,7 @@ static int scatter(struct posting *posting, const struct reduction *reduction, c
     size_t ranks = (size_t)posting->group->ranks;
     uint64_t *counts = posting->buffers.lists; /* the lists of other collectives are as long */
     for (size_t rank = 0; rank < ranks; rank++)
-        counts[rank] = (uint64_t)receive->counts[rank];
+        counts[rank] = (uint64_t)user_buffer_count(receive, rank);
     return outboard.ireduce_scatter(posting->group->members, from, into, counts, (int)reduction->operator,
                                     (int)reduction->element, &posting->posted);
 }

@@ -192,18 +192,18 @@ void report_write(void)
     unsigned long long own[FIELDS], *all = NULL;
     if (!report_enabled)
         return;
-    PMPI_Comm_rank(MPI_COMM_WORLD, &rank);
-    PMPI_Comm_size(MPI_COMM_WORLD, &ranks);
+    mpi.Comm_rank(MPI_COMM_WORLD, &rank);
+    mpi.Comm_size(MPI_COMM_WORLD, &ranks);
     add(SAVED, (uint64_t)(int64_t)(stats_saved_seconds() * 1e9));
     for (int field = 0; field < FIELDS; field++)
         own[field] = atomic_load(&fields[field]);
     if (rank == 0)
         all = malloc((size_t)ranks * sizeof own);
     int allocated = rank != 0 || all != NULL;
-    PMPI_Bcast(&allocated, 1, MPI_INT, 0, MPI_COMM_WORLD);
+    mpi.Bcast(&allocated, 1, MPI_INT, 0, MPI_COMM_WORLD);
     if (!allocated)
         return;
-    PMPI_Gather(own, FIELDS, MPI_UNSIGNED_LONG_LONG, all, FIELDS, MPI_UNSIGNED_LONG_LONG, 0, MPI_COMM_WORLD);
+    mpi.Gather(own, FIELDS, MPI_UNSIGNED_LONG_LONG, all, FIELDS, MPI_UNSIGNED_LONG_LONG, 0, MPI_COMM_WORLD);
     if (rank == 0)
         write_all(path == NULL ? "stderr" : path, all, ranks);
     free(all);

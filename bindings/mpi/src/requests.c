@@ -1,22 +1,24 @@
 /*
  * requests.c: offloaded collectives in flight, and the MPI requests that stand for them.
  *
- * An MPI request is a generalized request. A hook in MPI's own progress engine completes it, so no thread is needed.
- * Every function that waits or tests in MPI completes it, alone or mixed with requests of other kinds. Generalized
- * Generalized requests cannot be persistent. So a persistent request is a persistent receive of an empty message, which
- * this rank sends to itself when the collective has ended (persistent.c).
+ * An MPI request is a generalized request. The functions that wait and test complete it before the MPI library sees
+ * their requests, so no thread and no hook in the library is needed. Generalized requests cannot be persistent. So a
+ * persistent request is a persistent receive of an empty message, which this rank sends to itself when the collective
+ * has ended (persistent.c).
  *
  *   state      entered by                      left by
- *   in flight  op_put_in_flight                progress_hook: liboutboard reports that it ended
+ *   in flight  op_put_in_flight                requests_collect: liboutboard reports that it ended
  *   claimed    a thread about to sleep on it   the same thread, awake again
- *   ended      progress_hook: unpacked         MPI frees the request (release_op), or it is started again
+ *   ended      requests_collect: unpacked      MPI frees the request (release_op), or it is started again
  *
  * Invariants: an operation stays on the list of operations in flight until the operation has ended. The request of
- * liboutboard belongs to one thread at a time: to the thread that claimed it, else to the hook. `lock` is never held
+ * liboutboard belongs to one thread at a time: to the thread that claimed it, else to the one that collects. `lock` is never held
  * during a call of MPI or liboutboard that may call back or block.
  */
+#define _GNU_SOURCE
 #include <errno.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -32,7 +34,7 @@
 #include "timings.h"
 #include "unpack.h"
 
-/* MPI's progress engine is called this often between two sleeps; the engine polls sockets at every eighth call. */
+/* MPI's progress is made this often between two sleeps: Open MPI polls its sockets at every eighth call. */
 #define PROGRESS_CALLS 8
 /* No sleep is longer, since messages to this rank's MPI library wait meanwhile. */
 #define LONGEST_SLEEP_MS 4
@@ -47,6 +49,8 @@ static atomic_int live_count;      /* operations whose MPI request exists */
 static atomic_int in_flight_count; /* operations in flight */
 static atomic_uint ended_count;    /* operations that have ended, modulo 2^32 */
 static _Thread_local struct completion *current_completion;
+static MPI_Comm self_comm;
+static int tag_of_nothing; /* no message has this tag */
 
 static unsigned bucket_of(MPI_Request request)
 {
@@ -72,8 +76,8 @@ int op_failure(const struct op *op)
 static int fill_status(void *extra, MPI_Status *status)
 {
     struct op *op = extra;
-    PMPI_Status_set_elements(status, MPI_BYTE, 0);
-    PMPI_Status_set_cancelled(status, 0);
+    mpi.Status_set_elements(status, MPI_BYTE, 0);
+    mpi.Status_set_cancelled(status, 0);
     status->MPI_SOURCE = MPI_ANY_SOURCE;
     status->MPI_TAG = MPI_ANY_TAG;
     status->MPI_ERROR = MPI_SUCCESS;
@@ -107,11 +111,22 @@ void op_unregister(struct op *op)
     atomic_fetch_sub(&live_count, 1);
 }
 
+void op_release(struct op *op)
+{
+    if (atomic_fetch_sub(&op->holders, 1) > 1)
+        return;
+    if (op->persistent != NULL)
+        persistent_free(op->persistent);
+    free(op);
+}
+
+/* MPI calls this function when it frees the request. For a request that the program frees early, MPICH calls it at
+ * once, and Open MPI when the collective has ended. */
 static int release_op(void *extra)
 {
     struct op *op = extra;
     op_unregister(op);
-    free(op);
+    op_release(op);
     return MPI_SUCCESS;
 }
 
@@ -134,10 +149,10 @@ static void end_op(struct op *op)
     if (op->persistent != NULL) {
         persistent_complete(op);
     } else {
-        MPI_Request request = op->request;
         atomic_store(&op->ended, true);
-        PMPI_Grequest_complete(request); /* frees `op` if the program freed the request */
+        mpi.Grequest_complete(op->request);
     }
+    op_release(op);
     pthread_mutex_lock(&lock);
     atomic_fetch_sub(&in_flight_count, 1);
     atomic_fetch_add(&ended_count, 1);
@@ -168,27 +183,25 @@ static struct op *collect_ended(void)
     return ended;
 }
 
-/* MPI calls this function whenever it makes progress, from any thread. */
-static int progress_hook(void)
+void requests_collect(void)
 {
     if (atomic_load_explicit(&in_flight_count, memory_order_relaxed) == 0 || pthread_mutex_trylock(&lock) != 0)
-        return 0;
+        return;
     struct op *ended = collect_ended();
     pthread_mutex_unlock(&lock);
-    int count = 0;
     while (ended != NULL) {
         struct op *next = ended->next_in_flight;
         end_op(ended);
         ended = next;
-        count++;
     }
-    return count;
 }
 
+/* A probe for a message that nobody sends makes every MPI library look after its own messages. */
 static void make_progress(void)
 {
-    for (int i = 0; i < PROGRESS_CALLS; i++)
-        engine.progress();
+    for (int i = 0, found; i < PROGRESS_CALLS; i++)
+        mpi.Iprobe(0, tag_of_nothing, self_comm, &found, MPI_STATUS_IGNORE);
+    requests_collect();
 }
 
 /* ---- posting ---- */
@@ -229,7 +242,9 @@ void op_put_in_flight(struct op *op, const struct posting *posting)
     op->unpack = posting->buffers.unpack;
     op->outcome = OUTBOARD_OK;
     op->code = MPI_SUCCESS;
+    atomic_fetch_add(&op->holders, 1);
     atomic_store(&op->ended, false);
+    atomic_store(&op->active, true);
     atomic_fetch_add(&in_flight_count, 1);
     pthread_mutex_lock(&lock);
     op->in_flight = true;
@@ -247,12 +262,13 @@ int request_make(const struct posting *posting, MPI_Request *request)
     if (op == NULL)
         return abandon_posted(posting, MPI_ERR_NO_MEM);
     op->comm = posting->call->comm;
-    int code = PMPI_Grequest_start(fill_status, release_op, ignore_cancel, op, &op->request);
+    int code = mpi.Grequest_start(fill_status, release_op, ignore_cancel, op, &op->request);
     if (code != MPI_SUCCESS) {
         free(op);
         return abandon_posted(posting, code);
     }
     *request = op->request;
+    atomic_init(&op->holders, 1);
     op_register(op);
     op_put_in_flight(op, posting);
     return MPI_SUCCESS;
@@ -385,7 +401,7 @@ static bool claim_unless_done(int count, const MPI_Request *requests, enum wait_
     int ended = 0, open = 0;
     for (int i = 0; i < count; i++) {
         struct op *op = requests[i] == MPI_REQUEST_NULL ? NULL : find_op(requests[i]);
-        if (op == NULL)
+        if (op == NULL || !atomic_load(&op->active))
             continue;
         if (atomic_load(&op->ended)) {
             ended++;
@@ -416,6 +432,41 @@ static void sleep_until(int count, const MPI_Request *requests, enum wait_kind w
         if (claims > 0)
             sleep_claimed(claimed, claims, sleep_ms(sleeps));
     }
+}
+
+/* Counts the shim's requests that a completion may complete now, and those that it still waits for. */
+static void count_states(int count, const MPI_Request *requests, int *ended, int *open)
+{
+    *ended = *open = 0;
+    pthread_mutex_lock(&lock);
+    for (int i = 0; i < count; i++) {
+        struct op *op = requests[i] == MPI_REQUEST_NULL ? NULL : find_op(requests[i]);
+        if (op != NULL && atomic_load(&op->active))
+            ++*(atomic_load(&op->ended) ? ended : open);
+    }
+    pthread_mutex_unlock(&lock);
+}
+
+/* The MPI library spins while it waits for its own requests; so does this function, which waits for the shim's first. */
+static void spin_until_ended(int count, const MPI_Request *requests)
+{
+    int ended, open;
+    for (count_states(count, requests, &ended, &open); open > 0; count_states(count, requests, &ended, &open)) {
+        sched_yield();
+        make_progress();
+    }
+}
+
+bool completion_pends(struct completion *completion)
+{
+    int ended, open;
+    if (!completion->mixed)
+        return false;
+    requests_collect();
+    count_states(completion->count, completion->handles_before, &ended, &open);
+    completion->mixed = ended == 0 && open > 0;
+    sched_yield();
+    return completion->mixed;
 }
 
 /* ---- MPI_Wait and MPI_Test ---- */
@@ -453,17 +504,22 @@ bool completion_begin(struct completion *completion, int count, const MPI_Reques
     memcpy(completion->handles_before, requests, (size_t)count * sizeof *requests);
     completion->handles = requests;
     completion->timed = timed;
-    completion->began = PMPI_Wtime();
-    if (wait_kind != TEST && ours > 0 && others == 0)
+    completion->began = mpi.Wtime();
+    completion->mixed = ours > 0 && others > 0 && wait_kind == WAIT_ANY;
+    if (wait_kind == TEST)
+        requests_collect();
+    else if (ours > 0 && others == 0)
         sleep_until(count, requests, wait_kind);
+    else if (ours > 0 && wait_kind == WAIT_ALL)
+        spin_until_ended(count, requests);
     completion->outer = current_completion;
     current_completion = completion;
     return true;
 }
 
-/* Collects failures of persistent requests, for which MPI has no query function. The call that completes a request
- * reports its failure once. */
-static void collect_failures(struct completion *completion, int done, const int *indices)
+/* Ends completed persistent requests, for which MPI has no query function. The call that completes a request reports its
+ * failure once. */
+static void end_persistent(struct completion *completion, int done, const int *indices)
 {
     pthread_mutex_lock(&lock);
     for (int at = 0; at < done; at++) {
@@ -472,7 +528,10 @@ static void collect_failures(struct completion *completion, int done, const int 
             continue; /* MPI_UNDEFINED */
         struct op *op =
             completion->handles_before[i] == MPI_REQUEST_NULL ? NULL : find_op(completion->handles_before[i]);
-        if (op == NULL || op->persistent == NULL || !atomic_load(&op->ended) || op_failure(op) == MPI_SUCCESS)
+        if (op == NULL || op->persistent == NULL || !atomic_load(&op->ended))
+            continue;
+        atomic_store(&op->active, false);
+        if (op_failure(op) == MPI_SUCCESS)
             continue;
         completion->codes[i] = op_failure(op);
         if (completion->failures++ == 0) {
@@ -488,8 +547,8 @@ static void collect_failures(struct completion *completion, int done, const int 
 static void completion_close(struct completion *completion, int done, const int *indices)
 {
     current_completion = completion->outer;
-    collect_failures(completion, done, indices);
-    double seconds = PMPI_Wtime() - completion->began;
+    end_persistent(completion, done, indices);
+    double seconds = mpi.Wtime() - completion->began;
     report_add_waiting(seconds);
     for (int i = 0; completion->timed && i < completion->count; i++)
         if (completion->handles_before[i] != MPI_REQUEST_NULL && completion->handles[i] == MPI_REQUEST_NULL)
@@ -531,48 +590,30 @@ int completion_end_some(struct completion *completion, int outcome, int done, co
     return MPI_ERR_IN_STATUS;
 }
 
-void completion_begin_fortran(struct completion *completion, int count, const MPI_Fint *requests,
-                              enum wait_kind wait_kind)
+bool request_refuse_cancel(MPI_Request request)
 {
-    int ours = 0, others = 0;
-    completion->count = 0;
-    if (count <= 0 || (atomic_load_explicit(&live_count, memory_order_relaxed) == 0 && !timings_any()) ||
-        !init_completion(completion, count))
-        return;
-    for (int i = 0; i < count; i++)
-        completion->handles_before[i] = PMPI_Request_f2c(requests[i]);
-    count_requests(count, completion->handles_before, &ours, &others);
-    completion->timed = timings_contain(count, completion->handles_before) || ours > 0;
-    completion->began = PMPI_Wtime();
-    if (ours > 0 && others == 0)
-        sleep_until(count, completion->handles_before, wait_kind);
+    struct op *op = op_of(request);
+    if (op != NULL)
+        error_raise(op->comm, MPI_ERR_REQUEST);
+    return op != NULL;
 }
 
-void completion_end_fortran(struct completion *completion, const MPI_Fint *requests)
+MPI_Comm requests_self(void)
 {
-    if (completion->count == 0)
-        return;
-    double seconds = PMPI_Wtime() - completion->began;
-    MPI_Fint none = PMPI_Request_c2f(MPI_REQUEST_NULL);
-    if (completion->timed)
-        report_add_waiting(seconds);
-    for (int i = 0; completion->timed && i < completion->count; i++)
-        if (completion->handles_before[i] != MPI_REQUEST_NULL && requests[i] == none)
-            timings_complete(completion->handles_before[i], seconds);
-    completion_release(completion);
+    return self_comm;
 }
 
 int requests_start(void)
 {
-    return engine.attach(progress_hook) < 0 ? MPI_ERR_OTHER : persistent_start();
+    int code = mpi.Comm_dup(MPI_COMM_SELF, &self_comm);
+    return code == MPI_SUCCESS ? persistent_start(&tag_of_nothing) : code;
 }
 
 void requests_stop(void)
 {
-    engine.remove(progress_hook);
     for (int bucket = 0; bucket < BUCKETS; bucket++)
         for (struct op *op = buckets[bucket]; op != NULL; op = op->next_in_bucket)
             if (op->persistent != NULL)
                 persistent_drop_group(op);
-    persistent_stop();
+    mpi.Comm_free(&self_comm);
 }

@@ -4,7 +4,7 @@
 #ifndef OUTBOARD_MPI_REQUESTS_H
 #define OUTBOARD_MPI_REQUESTS_H
 
-#include <mpi.h>
+#include "mpi.h"
 #include <stdatomic.h>
 #include <stdbool.h>
 
@@ -18,6 +18,12 @@ struct posting;
 
 int requests_start(void);
 void requests_stop(void);
+/* A communicator of this rank alone. */
+MPI_Comm requests_self(void);
+/* Completes the requests of collectives that have ended. */
+void requests_collect(void);
+/* Raises MPI_ERR_REQUEST if the request is offloaded; else false. */
+bool request_refuse_cancel(MPI_Request request);
 /* Makes the MPI request of a collective just posted. The function takes the collective over, also when it fails. */
 int request_make(const struct posting *posting, MPI_Request *request);
 /* Waits for a collective without an MPI request while MPI's own progress goes on. Returns an MPI error code. */
@@ -34,11 +40,13 @@ bool requests_wait_past(unsigned ended);
 
 struct op {
     MPI_Request request;
+    atomic_int holders; /* the MPI request, and the collective in flight; the last one frees */
     outboard_request *posted;
     MPI_Comm comm; /* MPI_COMM_NULL once the communicator is freed */
     struct unpack unpack;
     bool claimed;
     bool in_flight;
+    atomic_bool active; /* false for a persistent request from its completion to its next start */
     atomic_bool ended;
     int outcome; /* the result of liboutboard */
     int code;    /* the error of MPI if moving the bytes failed */
@@ -55,7 +63,9 @@ void op_register(struct op *op);
 void op_unregister(struct op *op);
 /* The MPI error code of a collective that has ended. */
 int op_failure(const struct op *op);
-/* Puts a collective of `op` in flight. */
+/* Frees `op` and what belongs to it if this was the last holder. */
+void op_release(struct op *op);
+/* Puts a collective of `op` in flight, which then is a holder. */
 void op_put_in_flight(struct op *op, const struct posting *posting);
 
 #endif

@@ -15,28 +15,10 @@
 
 #include <stdint.h>
 
+#include "names.h"
+
 /* Room for a sentence that a rank prints. */
 #define SHIM_MESSAGE_BYTES 512
-
-/* Collectives that may be offloaded: their names, their struct method, and their parameters in the words of
- * interposed.h. */
-#define COLLECTIVES(X)                                                                                                 \
-    X(Allgather, allgather, ALLGATHER, allgather_method, EVEN, EVEN, ALL)                                              \
-    X(Allgatherv, allgatherv, ALLGATHERV, allgatherv_method, EVEN, UNEVEN, ALL)                                        \
-    X(Bcast, bcast, BCAST, broadcast_method, NOTHING, EVEN, ROOT)                                                      \
-    X(Alltoall, alltoall, ALLTOALL, alltoall_method, EVEN, EVEN, ALL)                                                  \
-    X(Alltoallv, alltoallv, ALLTOALLV, alltoallv_method, UNEVEN, UNEVEN, ALL)                                          \
-    X(Gather, gather, GATHER, rooted_method, EVEN, EVEN, ROOT)                                                         \
-    X(Gatherv, gatherv, GATHERV, rooted_uneven_method, EVEN, UNEVEN, ROOT)                                             \
-    X(Scatter, scatter, SCATTER, rooted_method, EVEN, EVEN, ROOT)                                                      \
-    X(Scatterv, scatterv, SCATTERV, rooted_uneven_method, UNEVEN, EVEN, ROOT)                                          \
-    X(Barrier, barrier, BARRIER, barrier_method, NOTHING, NOTHING, ALL)                                                \
-    X(Reduce, reduce, REDUCE, reduction_method, VECTOR, EVEN, OP_ROOT)                                                 \
-    X(Allreduce, allreduce, ALLREDUCE, reduction_method, VECTOR, EVEN, OP)                                             \
-    X(Reduce_scatter, reduce_scatter, REDUCE_SCATTER, reduction_method, VECTOR, PART, OP)                              \
-    X(Reduce_scatter_block, reduce_scatter_block, REDUCE_SCATTER_BLOCK, reduction_method, VECTOR, EVEN, OP)            \
-    X(Scan, scan, SCAN, reduction_method, VECTOR, EVEN, OP)                                                            \
-    X(Exscan, exscan, EXSCAN, reduction_method, VECTOR, EVEN, OP)
 
 enum collective {
 #define NUMBER(Name, lower, ...) COLLECTIVE_##lower,

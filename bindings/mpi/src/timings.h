@@ -4,7 +4,7 @@
 #ifndef OUTBOARD_MPI_TIMINGS_H
 #define OUTBOARD_MPI_TIMINGS_H
 
-#include <mpi.h>
+#include "mpi.h"
 #include <stdbool.h>
 
 struct group;

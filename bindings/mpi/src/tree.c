@@ -9,7 +9,7 @@
  * Messages between two ranks stay in order. The program sends only after MPI_Init has returned, so no message of the
  * program is mistaken for a message of the tree. Errors abort the program, as they do on MPI_COMM_WORLD by default.
  */
-#include <mpi.h>
+#include "mpi.h"
 
 #include "tree.h"
 
@@ -25,8 +25,8 @@ struct node {
 static struct node find_node(void)
 {
     struct node node = {.width = 1};
-    PMPI_Comm_rank(MPI_COMM_WORLD, &node.rank);
-    PMPI_Comm_size(MPI_COMM_WORLD, &node.ranks);
+    mpi.Comm_rank(MPI_COMM_WORLD, &node.rank);
+    mpi.Comm_size(MPI_COMM_WORLD, &node.ranks);
     while (node.width < node.ranks && (node.rank & node.width) == 0)
         node.width *= 2;
     return node;
@@ -34,12 +34,12 @@ static struct node find_node(void)
 
 static void send(const void *bytes, size_t count, int to)
 {
-    PMPI_Send(bytes, (int)count, MPI_BYTE, to, TAG, MPI_COMM_WORLD);
+    mpi.Send(bytes, (int)count, MPI_BYTE, to, TAG, MPI_COMM_WORLD);
 }
 
 static void receive(void *bytes, size_t count, int from)
 {
-    PMPI_Recv(bytes, (int)count, MPI_BYTE, from, TAG, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+    mpi.Recv(bytes, (int)count, MPI_BYTE, from, TAG, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
 }
 
 static int minimum(int one, int other)

@@ -190,8 +190,8 @@ static bool hopeless_by_turns(const struct trial *trial, const double *seconds)
         enum path path = path_of_turn(trial, turn);
         if (turn % TRIAL_RUN == 0)
             continue;
-        least[path] = fmin(least[path], seconds[turn]);
-        most[path] = fmax(most[path], seconds[turn]);
+        least[path] = smaller(least[path], seconds[turn]);
+        most[path] = larger(most[path], seconds[turn]);
     }
     return least[NATIVE] >= HOPELESS * most[OFFLOADED] || least[OFFLOADED] >= HOPELESS * most[NATIVE];
 }
@@ -216,18 +216,18 @@ static double growth_needed(double excess, const double *vector)
 static uint64_t affordable_at(const struct trial *trial, double excess, const double *vector)
 {
     return (uint64_t)((double)trial->calls *
-                      fmin(fmax(growth_needed(excess, vector), WAIT_FACTOR_MIN), WAIT_FACTOR_MAX));
+                      smaller(larger(growth_needed(excess, vector), WAIT_FACTOR_MIN), WAIT_FACTOR_MAX));
 }
 
 double trial_growth_needed(const double *vector)
 {
-    return fmin(growth_needed(EXPECTED_COST_MIN, vector), WAIT_FACTOR_MAX);
+    return smaller(growth_needed(EXPECTED_COST_MIN, vector), WAIT_FACTOR_MAX);
 }
 
 /* The least cost of a trial, estimated from earlier ones. */
 static double expected_cost(const struct trial *trial)
 {
-    return fmax(EXPECTED_COST_MIN,
+    return larger(EXPECTED_COST_MIN,
                 TRIAL_RUN * fabs(trial->estimate.seconds[NATIVE] - trial->estimate.seconds[OFFLOADED]));
 }
 

@@ -96,4 +96,14 @@ double trial_growth_needed(const double *vector);
  * that trial_record() has returned, else 0. */
 double trial_apply_agreement(struct trial *trial, const double *vector);
 
+/* libm has these, but a program that needs no libm need not load it. */
+static inline double smaller(double one, double other)
+{
+    return one < other ? one : other;
+}
+static inline double larger(double one, double other)
+{
+    return one > other ? one : other;
+}
+
 #endif

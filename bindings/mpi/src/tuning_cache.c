@@ -21,6 +21,7 @@
 #include <unistd.h>
 
 #include "tuning_cache.h"
+#include "binding.h"
 #include "classes.h"
 #include "hosts.h"
 #include "scratch.h"
@@ -81,11 +82,10 @@ static int by_name(const void *a, const void *b)
 /* Sets the name of the cluster from the names of all hosts, on rank 0; false without memory. */
 static bool name_cluster(void)
 {
-    char version[32];
     uint64_t hash = 0xcbf29ce484222325u;
     size_t length = 0;
     int ranks;
-    PMPI_Comm_size(MPI_COMM_WORLD, &ranks);
+    mpi.Comm_size(MPI_COMM_WORLD, &ranks);
     const char **host_names = scratch_allocate((size_t)ranks * sizeof *host_names);
     if (host_names == NULL)
         return false;
@@ -105,8 +105,7 @@ static bool name_cluster(void)
         if ((unsigned char)*at <= ' ')
             *at = '_'; /* a blank would break the line of the file */
     scratch_free(host_names);
-    snprintf(version, sizeof version, "%d.%d.%d", OMPI_MAJOR_VERSION, OMPI_MINOR_VERSION, OMPI_RELEASE_VERSION);
-    snprintf(cluster, sizeof cluster, "%016" PRIx64, hash_text(hash, version));
+    snprintf(cluster, sizeof cluster, "%016" PRIx64, hash_text(hash, mpi_name));
     return true;
 }
 
@@ -271,7 +270,7 @@ static bool parse_line(char *text, struct tuning_entry *entry)
     for (int at = unknown ? 3 : 2; at < FIELDS; at++)
         if (!parse_number(field[at], least[at], most[at], &number[at]))
             return false;
-    if (number[7] > 0 ? fmin(number[5], number[6]) < MICROSECONDS_MIN : fmax(number[5], number[6]) > 0)
+    if (number[7] > 0 ? smaller(number[5], number[6]) < MICROSECONDS_MIN : larger(number[5], number[6]) > 0)
         return false; /* times must be there if and only if launches have been counted */
     entry->key = class_key(collective, form, unknown ? SIZE_UNKNOWN : (unsigned)number[2]);
     entry->placement = (struct placement){(int)number[3], (int)number[4]};
@@ -329,7 +328,7 @@ static struct entries load_file(int at)
 void tuning_cache_read(void)
 {
     int rank;
-    PMPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    mpi.Comm_rank(MPI_COMM_WORLD, &rank);
     if (rank == 0 && name_cluster()) {
         int at = open_folder(false);
         cached = load_file(at);
@@ -398,7 +397,7 @@ static void add_stats(struct entries *entries)
 /* Microseconds for the file: 0 if no launch has measured the path, else at least MICROSECONDS_MIN. */
 static double microseconds(const struct estimate *estimate, enum path path)
 {
-    return estimate->launches == 0 ? 0 : fmax(estimate->seconds[path] * 1e6, MICROSECONDS_MIN);
+    return estimate->launches == 0 ? 0 : larger(estimate->seconds[path] * 1e6, MICROSECONDS_MIN);
 }
 
 /* Writes the text of the file, with as many lines as its limit in bytes allows. */
@@ -463,7 +462,7 @@ static bool any_class_tried(void)
 void tuning_cache_write(void)
 {
     int rank;
-    PMPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    mpi.Comm_rank(MPI_COMM_WORLD, &rank);
     if (rank != 0 || rejected || cluster[0] == '\0' || !any_class_tried())
         return;
     int at = open_folder(true);

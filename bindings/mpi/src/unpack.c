@@ -11,14 +11,14 @@ int unpack_prepare(struct unpack *unpack, void *receive, struct piece *pieces, i
                    const struct shape *shape, uint64_t bytes)
 {
     *unpack = (struct unpack){.receive = receive, .pieces = pieces, .count = count, .shape = *shape};
-    int code = PMPI_Type_contiguous(1, type, &unpack->type);
+    int code = mpi.Type_contiguous(1, type, &unpack->type);
     if (code == MPI_SUCCESS)
-        code = PMPI_Type_commit(&unpack->type);
+        code = mpi.Type_commit(&unpack->type);
     if (code == MPI_SUCCESS) {
         unpack->bounce = bounce_acquire(bytes);
         if (unpack->bounce != NULL)
             return MPI_SUCCESS;
-        PMPI_Type_free(&unpack->type);
+        mpi.Type_free(&unpack->type);
         code = MPI_ERR_NO_MEM;
     }
     free(pieces);
@@ -42,6 +42,6 @@ int unpack_finish(struct unpack *unpack, bool arrived)
     unpack->bounce = NULL;
     free(unpack->pieces);
     unpack->pieces = NULL;
-    PMPI_Type_free(&unpack->type);
+    mpi.Type_free(&unpack->type);
     return code;
 }

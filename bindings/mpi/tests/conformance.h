@@ -98,7 +98,7 @@ void own_operators(void);
 void persistent_reductions(void);
 
 /* persistent.c */
-#if OMPI_MAJOR_VERSION >= 5
+#if MPI_VERSION >= 4 || OMPI_MAJOR_VERSION >= 5
 #define PERSISTENT_INIT(Name) MPI_##Name##_init
 #else
 #include <mpi-ext.h>

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#if OMPI_MAJOR_VERSION >= 5
+#if MPI_VERSION >= 4 || OMPI_MAJOR_VERSION >= 5
 #define PERSISTENT_INIT(name) MPI_##name##_init
 #else
 #include <mpi-ext.h>
