@@ -26,9 +26,20 @@ static const struct {
     {"Intel(R) MPI Library", "Intel MPI", 2021, 0},
 };
 
+/* A program may define a PMPI_ name itself, which then stands before the library's. The front's is not meant. */
+static void *find_function(void *library, const char *symbol)
+{
+    Dl_info found, own;
+    void *function = dlsym(RTLD_DEFAULT, symbol);
+    if (function != NULL && dladdr(function, &found) != 0 && dladdr(&mpi, &own) != 0 &&
+        found.dli_fbase != own.dli_fbase)
+        return function;
+    return dlsym(library, symbol);
+}
+
 static void find_functions(void *library)
 {
-#define FIND(name, ...) *(void **)&mpi.name = dlsym(library, "PMPI_" #name);
+#define FIND(name, ...) *(void **)&mpi.name = find_function(library, "PMPI_" #name);
     MPI_FUNCTIONS(FIND)
     CONSTRUCTORS(FIND)
     FIND(Wtime)
@@ -36,7 +47,7 @@ static void find_functions(void *library)
 #define FIND_INIT(name, suffix)                                                                                        \
     FIND(name##_init##suffix)                                                                                          \
     if (mpi.name##_init##suffix == NULL)                                                                               \
-        *(void **)&mpi.name##_init##suffix = dlsym(library, "PMPIX_" #name "_init" #suffix);
+        *(void **)&mpi.name##_init##suffix = find_function(library, "PMPIX_" #name "_init" #suffix);
 #define FIND_FORMS(Name, lower, suffix) FIND(Name##suffix) FIND(I##lower##suffix) FIND_INIT(Name, suffix)
 #define FIND_COLLECTIVE(Name, lower, ...) FIND_FORMS(Name, lower, ) FIND_FORMS(Name, lower, _c)
     COLLECTIVES(FIND_COLLECTIVE)

@@ -43,7 +43,7 @@
     X(iexscan)                                                                                                         \
     X(test)                                                                                                            \
     X(wait)                                                                                                            \
-    X(wait_some)                                                                                                       \
+    X(wait_some_us)                                                                                                    \
     X(request_free)                                                                                                    \
     X(alloc)                                                                                                           \
     X(dealloc)                                                                                                         \

@@ -75,7 +75,7 @@ static bool find_type(MPI_Datatype type, struct known_type *found)
         SIGNED(MPI_INT, int), SIGNED(MPI_LONG, long), SIGNED(MPI_LONG_LONG, long long), SIGNED(MPI_SHORT, short),
         SIGNED(MPI_SIGNED_CHAR, signed char), SIGNED(MPI_INT8_T, int8_t), SIGNED(MPI_INT16_T, int16_t),
         SIGNED(MPI_INT32_T, int32_t), SIGNED(MPI_INT64_T, int64_t), SIGNED(MPI_AINT, MPI_Aint),
-        SIGNED(MPI_OFFSET, MPI_Offset), SIGNED(MPI_COUNT, MPI_Count), SIGNED(MPI_INTEGER, MPI_Fint),
+        SIGNED(MPI_OFFSET, MPI_Offset), SIGNED(MPI_COUNT, MPI_Count), SIGNED(MPI_INTEGER, int),
         SIGNED(MPI_INTEGER1, int8_t), SIGNED(MPI_INTEGER2, int16_t), SIGNED(MPI_INTEGER4, int32_t),
         SIGNED(MPI_INTEGER8, int64_t), UNSIGNED(MPI_UNSIGNED, unsigned), UNSIGNED(MPI_UNSIGNED_LONG, unsigned long),
         UNSIGNED(MPI_UNSIGNED_LONG_LONG, unsigned long long), UNSIGNED(MPI_UNSIGNED_SHORT, unsigned short),

@@ -9,6 +9,7 @@
 
 struct op;
 struct persistent;
+struct call;
 struct posting;
 
 /* Makes an inactive MPI request that posts the call, whose buffers are set, whenever it is started. The function takes
@@ -28,5 +29,6 @@ void persistent_drop_group(struct op *op);
 /* Ends the collective and the receive that MPI waits for. */
 void persistent_complete(struct op *op);
 void persistent_free(struct persistent *persistent);
+const struct call *persistent_call(const struct persistent *persistent);
 
 #endif

@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "posting.h"
+#include "backlog.h"
 #include "buffers.h"
 #include "classes.h"
 #include "errors.h"
@@ -47,28 +48,32 @@ static int post_once(struct posting *posting)
     return code;
 }
 
-/* A service process takes a bounded number of requests of a rank, and of bytes if it cannot access the rank's memory.
- * MPI has no such bound, so a call beyond the bound waits until something in flight has ended. */
-static int post_when_room(struct posting *posting)
-{
-    unsigned ended = requests_ended();
-    int code = post_once(posting);
-    while (error_is_outcome(code, OUTBOARD_ERR_RESOURCE) && requests_wait_past(ended)) {
-        ended = requests_ended();
-        posting_init(posting, posting->call, posting->group, posting->bytes);
-        code = post_once(posting);
-    }
-    return code;
-}
-
 int posting_post(struct posting *posting, enum form form)
 {
     double began = mpi.Wtime();
-    int code = post_when_room(posting);
+    int code = post_once(posting);
     bool packed = posting->buffers.unpack.bounce != NULL;
+    if (error_is_outcome(code, OUTBOARD_ERR_RESOURCE))
+        return code; /* the call is posted again when there is room */
     if (code != MPI_SUCCESS)
         report_count_failed();
     report_add_posted(posting->call->collective, form, posting->buffers.send.total, packed, mpi.Wtime() - began);
+    return code;
+}
+
+/* Posts a blocking call, which may wait until something in flight has ended. */
+static int post_when_room(struct posting *posting)
+{
+    backlog_flush(posting->group);
+    unsigned ended = requests_ended();
+    int code = posting_post(posting, BLOCKING);
+    while (error_is_outcome(code, OUTBOARD_ERR_RESOURCE) && requests_wait_past(ended)) {
+        ended = requests_ended();
+        posting_init(posting, posting->call, posting->group, posting->bytes);
+        code = posting_post(posting, BLOCKING);
+    }
+    if (error_is_outcome(code, OUTBOARD_ERR_RESOURCE))
+        report_count_failed();
     return code;
 }
 
@@ -87,7 +92,7 @@ int offload(const struct call *call, const struct route *route)
 {
     struct posting posting;
     posting_init(&posting, call, route->group, route->bytes);
-    int code = posting_post(&posting, BLOCKING);
+    int code = post_when_room(&posting);
     if (code == MPI_SUCCESS) {
         double began = mpi.Wtime();
         code = request_wait_blocking(posting.posted, &posting.buffers.unpack);
@@ -103,9 +108,7 @@ int offload_nonblocking(const struct call *call, const struct route *route, MPI_
 {
     struct posting posting;
     posting_init(&posting, call, route->group, route->bytes);
-    int code = posting_post(&posting, NONBLOCKING);
-    if (code == MPI_SUCCESS)
-        code = request_make(&posting, request);
+    int code = request_make(&posting, request);
     if (code == MPI_SUCCESS && route->timed)
         timings_add(*request, route, mpi.Wtime() - route->began);
     return raise_failure(call, code);

@@ -16,7 +16,8 @@ int offload_nonblocking(const struct call *call, const struct route *route, MPI_
 int offload_persistent(const struct call *call, const struct route *route, MPI_Request *request);
 /* Prepares the posting of an offloaded call. */
 void posting_init(struct posting *posting, const struct call *call, struct group *group, uint64_t bytes);
-/* Returns an MPI error code. After success posting->posted is in flight, and the caller must call unpack_finish(). */
+/* Returns an MPI error code, that of OUTBOARD_ERR_RESOURCE if there is no room now. After success posting->posted is in
+ * flight, and the caller must call unpack_finish(). */
 int posting_post(struct posting *posting, enum form form);
 
 #endif

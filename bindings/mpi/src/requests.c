@@ -25,6 +25,7 @@
 #include <time.h>
 
 #include "requests.h"
+#include "backlog.h"
 #include "completion.h"
 #include "errors.h"
 #include "library.h"
@@ -36,8 +37,9 @@
 
 /* MPI's progress is made this often between two sleeps: Open MPI polls its sockets at every eighth call. */
 #define PROGRESS_CALLS 8
-/* No sleep is longer, since messages to this rank's MPI library wait meanwhile. */
-#define LONGEST_SLEEP_MS 4
+/* No sleep is longer, since messages to this rank's MPI library wait meanwhile. The kernel adds 50 us. To look after the
+ * messages this often takes less than a twentieth of a processor. */
+#define SLEEP_US 150
 #define SLEEPS_AT_ONCE 64
 #define BUCKETS 256
 
@@ -138,6 +140,24 @@ static int ignore_cancel(void *extra, int complete)
     return MPI_SUCCESS;
 }
 
+/* Tells MPI that the request is complete. */
+static void complete(struct op *op)
+{
+    if (op->persistent != NULL) {
+        persistent_complete(op);
+    } else {
+        atomic_store(&op->ended, true);
+        mpi.Grequest_complete(op->request);
+    }
+}
+
+void op_end_unposted(struct op *op, int code)
+{
+    op->outcome = OUTBOARD_OK;
+    op->code = code;
+    complete(op);
+}
+
 /* The operation is not on the list any more, so no other thread touches it until MPI is notified. */
 static void end_op(struct op *op)
 {
@@ -146,12 +166,7 @@ static void end_op(struct op *op)
     op->posted = NULL;
     if (op->outcome != OUTBOARD_OK || op->code != MPI_SUCCESS)
         report_count_failed();
-    if (op->persistent != NULL) {
-        persistent_complete(op);
-    } else {
-        atomic_store(&op->ended, true);
-        mpi.Grequest_complete(op->request);
-    }
+    complete(op);
     op_release(op);
     pthread_mutex_lock(&lock);
     atomic_fetch_sub(&in_flight_count, 1);
@@ -183,9 +198,9 @@ static struct op *collect_ended(void)
     return ended;
 }
 
-void requests_collect(void)
+static void end_collected(void)
 {
-    if (atomic_load_explicit(&in_flight_count, memory_order_relaxed) == 0 || pthread_mutex_trylock(&lock) != 0)
+    if (requests_in_flight() == 0 || pthread_mutex_trylock(&lock) != 0)
         return;
     struct op *ended = collect_ended();
     pthread_mutex_unlock(&lock);
@@ -194,6 +209,12 @@ void requests_collect(void)
         end_op(ended);
         ended = next;
     }
+}
+
+void requests_collect(void)
+{
+    end_collected();
+    backlog_post();
 }
 
 /* A probe for a message that nobody sends makes every MPI library look after its own messages. */
@@ -205,16 +226,6 @@ static void make_progress(void)
 }
 
 /* ---- posting ---- */
-
-/* If the MPI request cannot be made, the collective must still end before its buffers are freed. */
-static int abandon_posted(const struct posting *posting, int code)
-{
-    struct unpack unused = posting->buffers.unpack;
-    outboard.wait(posting->posted, -1, NULL);
-    outboard.request_free(posting->posted);
-    unpack_finish(&unused, false);
-    return code;
-}
 
 void op_register(struct op *op)
 {
@@ -236,15 +247,30 @@ struct op *op_of(MPI_Request request)
     return op;
 }
 
+void op_keep(struct op *op)
+{
+    atomic_fetch_add(&op->holders, 1);
+    atomic_store(&op->ended, false);
+    atomic_store(&op->active, true);
+}
+
+const struct call *op_call(const struct op *op)
+{
+    return persistent_call(op->persistent);
+}
+
+int requests_in_flight(void)
+{
+    return atomic_load_explicit(&in_flight_count, memory_order_relaxed);
+}
+
 void op_put_in_flight(struct op *op, const struct posting *posting)
 {
     op->posted = posting->posted;
     op->unpack = posting->buffers.unpack;
     op->outcome = OUTBOARD_OK;
     op->code = MPI_SUCCESS;
-    atomic_fetch_add(&op->holders, 1);
-    atomic_store(&op->ended, false);
-    atomic_store(&op->active, true);
+    op_keep(op);
     atomic_fetch_add(&in_flight_count, 1);
     pthread_mutex_lock(&lock);
     op->in_flight = true;
@@ -256,39 +282,37 @@ void op_put_in_flight(struct op *op, const struct posting *posting)
     pthread_mutex_unlock(&lock);
 }
 
-int request_make(const struct posting *posting, MPI_Request *request)
+int request_make(struct posting *posting, MPI_Request *request)
 {
     struct op *op = calloc(1, sizeof *op);
     if (op == NULL)
-        return abandon_posted(posting, MPI_ERR_NO_MEM);
+        return MPI_ERR_NO_MEM;
     op->comm = posting->call->comm;
     int code = mpi.Grequest_start(fill_status, release_op, ignore_cancel, op, &op->request);
     if (code != MPI_SUCCESS) {
         free(op);
-        return abandon_posted(posting, code);
+        return code;
     }
-    *request = op->request;
     atomic_init(&op->holders, 1);
     op_register(op);
-    op_put_in_flight(op, posting);
-    return MPI_SUCCESS;
+    *request = op->request;
+    code = backlog_post_or_keep(op, posting, NONBLOCKING);
+    if (code != MPI_SUCCESS) {
+        mpi.Grequest_complete(op->request);
+        mpi.Request_free(request);
+    }
+    return code;
 }
 
 /* ---- sleeping ---- */
 
-/* Sleeps get longer: 1, 1, 2, 2, 4, 4, ... milliseconds. */
-static int sleep_ms(int sleeps)
-{
-    int ms = sleeps / 2 < 8 ? 1 << (sleeps / 2) : LONGEST_SLEEP_MS;
-    return ms < LONGEST_SLEEP_MS ? ms : LONGEST_SLEEP_MS;
-}
-
 int request_wait_blocking(outboard_request *posted, struct unpack *unpack)
 {
     int done = 0, outcome = OUTBOARD_OK;
-    for (int sleeps = 0; done == 0 && outcome == OUTBOARD_OK; sleeps += sleeps < 16) {
+    while (done == 0 && outcome == OUTBOARD_OK) {
         make_progress();
-        outcome = outboard.wait(posted, sleep_ms(sleeps), &done);
+        outboard.wait_some_us(&posted, 1, SLEEP_US);
+        outcome = outboard.test(posted, &done);
     }
     char message[MPI_MAX_ERROR_STRING];
     if (outcome != OUTBOARD_OK)
@@ -299,12 +323,12 @@ int request_wait_blocking(outboard_request *posted, struct unpack *unpack)
 }
 
 /* Sleeps once on operations just claimed, then releases them. */
-static void sleep_claimed(struct op **claimed, int count, int ms)
+static void sleep_claimed(struct op **claimed, int count)
 {
     outboard_request *posted[SLEEPS_AT_ONCE] = {NULL};
     for (int i = 0; i < count; i++)
         posted[i] = claimed[i]->posted;
-    outboard.wait_some(posted, (size_t)count, ms);
+    outboard.wait_some_us(posted, (size_t)count, SLEEP_US);
     pthread_mutex_lock(&lock);
     for (int i = 0; i < count; i++)
         claimed[i]->claimed = false;
@@ -323,18 +347,18 @@ static bool claim(struct op *op, struct op **claimed, int *count)
 }
 
 /* Lets another thread that claimed or is ending an operation go on; with the lock held. */
-static void wait_for_change(int ms)
+static void wait_for_change(void)
 {
     struct timespec until;
     clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_nsec += (long)ms * 1000000;
+    until.tv_nsec += SLEEP_US * 1000;
     until.tv_sec += until.tv_nsec / 1000000000;
     until.tv_nsec %= 1000000000;
     pthread_cond_timedwait(&changed, &lock, &until);
 }
 
 /* Sleeps once on operations in flight on the communicator, or on all (MPI_COMM_NULL); false if there are none. */
-static bool sleep_on(MPI_Comm comm, int ms)
+static bool sleep_on(MPI_Comm comm)
 {
     struct op *claimed[SLEEPS_AT_ONCE];
     int count = 0, listed = 0;
@@ -349,10 +373,10 @@ static bool sleep_on(MPI_Comm comm, int ms)
     }
     remaining = remaining || atomic_load(&in_flight_count) > listed; /* another thread is ending one */
     if (remaining && count == 0)
-        wait_for_change(ms);
+        wait_for_change();
     pthread_mutex_unlock(&lock);
     if (count > 0)
-        sleep_claimed(claimed, count, ms);
+        sleep_claimed(claimed, count);
     return remaining;
 }
 
@@ -364,8 +388,8 @@ unsigned requests_ended(void)
 bool requests_wait_past(unsigned ended)
 {
     bool remaining = true;
-    for (int sleeps = 0; remaining && atomic_load(&ended_count) == ended; sleeps += sleeps < 16)
-        remaining = sleep_on(MPI_COMM_NULL, sleep_ms(sleeps));
+    while (remaining && atomic_load(&ended_count) == ended)
+        remaining = sleep_on(MPI_COMM_NULL);
     return atomic_load(&ended_count) != ended;
 }
 
@@ -373,7 +397,7 @@ void requests_drain(MPI_Comm comm)
 {
     if (atomic_load(&live_count) == 0 && atomic_load(&in_flight_count) == 0)
         return;
-    for (int sleeps = 0; sleep_on(comm, sleep_ms(sleeps)); sleeps += sleeps < 16)
+    while (sleep_on(comm) || backlog_holds(comm))
         continue;
     pthread_mutex_lock(&lock);
     for (int bucket = 0; bucket < BUCKETS; bucket++)
@@ -418,19 +442,19 @@ static bool claim_unless_done(int count, const MPI_Request *requests, enum wait_
 
 static void sleep_until(int count, const MPI_Request *requests, enum wait_kind wait_kind)
 {
-    for (int sleeps = 0;; sleeps += sleeps < 16) {
+    for (;;) {
         struct op *claimed[SLEEPS_AT_ONCE];
         int claims = 0;
         make_progress();
         pthread_mutex_lock(&lock);
         bool satisfied = claim_unless_done(count, requests, wait_kind, claimed, &claims);
         if (!satisfied && claims == 0)
-            wait_for_change(sleep_ms(sleeps));
+            wait_for_change();
         pthread_mutex_unlock(&lock);
         if (satisfied)
             return;
         if (claims > 0)
-            sleep_claimed(claimed, claims, sleep_ms(sleeps));
+            sleep_claimed(claimed, claims);
     }
 }
 

@@ -11,6 +11,7 @@
 #include "outboard.h"
 #include "unpack.h"
 
+struct call;
 struct persistent;
 struct posting;
 
@@ -24,8 +25,10 @@ MPI_Comm requests_self(void);
 void requests_collect(void);
 /* Raises MPI_ERR_REQUEST if the request is offloaded; else false. */
 bool request_refuse_cancel(MPI_Request request);
-/* Makes the MPI request of a collective just posted. The function takes the collective over, also when it fails. */
-int request_make(const struct posting *posting, MPI_Request *request);
+/* Posts the call, or keeps it for later, and makes the MPI request that stands for it. */
+int request_make(struct posting *posting, MPI_Request *request);
+/* The number of collectives in flight with an MPI request. */
+int requests_in_flight(void);
 /* Waits for a collective without an MPI request while MPI's own progress goes on. Returns an MPI error code. */
 int request_wait_blocking(outboard_request *posted, struct unpack *unpack);
 /* Ends collectives in flight on the communicator, or on all communicators (MPI_COMM_NULL). Requests forget a named
@@ -65,6 +68,12 @@ void op_unregister(struct op *op);
 int op_failure(const struct op *op);
 /* Frees `op` and what belongs to it if this was the last holder. */
 void op_release(struct op *op);
+/* Makes the caller a holder of `op`, whose collective is to be posted later. */
+void op_keep(struct op *op);
+/* The call of a persistent request. */
+const struct call *op_call(const struct op *op);
+/* Ends `op` with this error of MPI: its collective could not be posted. */
+void op_end_unposted(struct op *op, int code);
 /* Puts a collective of `op` in flight, which then is a holder. */
 void op_put_in_flight(struct op *op, const struct posting *posting);
 

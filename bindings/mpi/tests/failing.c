@@ -26,11 +26,23 @@ static void handler(MPI_Comm *failed, int *code, ...)
     handled_comm = *failed;
 }
 
+/* The least of all ranks' numbers. Messages are not offloaded, so they do not fail: they go around twice. */
+static int minimum(int own)
+{
+    int least = own;
+    for (int round = 0; round < 2; round++) {
+        if (rank > 0 || round > 0)
+            MPI_Recv(&least, 1, MPI_INT, (rank + ranks - 1) % ranks, 2, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+        least = least < own ? least : own;
+        if (rank < ranks - 1 || round == 0)
+            MPI_Send(&least, 1, MPI_INT, (rank + 1) % ranks, 2, MPI_COMM_WORLD);
+    }
+    return least;
+}
+
 static void report_test(int good, const char *name)
 {
-    int all;
-    /* The PMPI_ name is not offloaded, so it does not fail. */
-    PMPI_Allreduce(&good, &all, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD);
+    int all = minimum(good);
     bad += !all;
     if (rank == 0)
         printf("%s %d - %s\n", all ? "ok" : "not ok", ++number, name);
@@ -166,13 +178,13 @@ static void test_all_persistent(MPI_Request *requests)
     MPI_Start(&requests[0]);
     MPI_Wait(&requests[0], MPI_STATUS_IGNORE);
     MPI_Start(&requests[0]);
-    MPI_Irecv(&message, 1, MPI_INT, (rank + 1) % ranks, 2, MPI_COMM_WORLD, &requests[1]);
+    MPI_Irecv(&message, 1, MPI_INT, (rank + 1) % ranks, 3, MPI_COMM_WORLD, &requests[1]);
     for (flag = 0; !flag;)
         MPI_Request_get_status(requests[0], &flag, MPI_STATUS_IGNORE);
     int outcome = MPI_Testall(2, requests, &flag, statuses);
     int early = flag || outcome != MPI_SUCCESS || handled != 9;
-    PMPI_Barrier(MPI_COMM_WORLD);
-    MPI_Send(&rank, 1, MPI_INT, (rank + ranks - 1) % ranks, 2, MPI_COMM_WORLD);
+    minimum(0);
+    MPI_Send(&rank, 1, MPI_INT, (rank + ranks - 1) % ranks, 3, MPI_COMM_WORLD);
     for (flag = 0; !flag;)
         outcome = MPI_Testall(2, requests, &flag, statuses);
     report_test(!early && outcome == MPI_ERR_IN_STATUS && explains(statuses[0].MPI_ERROR) &&

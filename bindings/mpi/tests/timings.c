@@ -49,7 +49,7 @@ static void *check_contained(void *request)
 
 static double lost_in(int turn, bool elsewhere)
 {
-    MPI_Request request = (MPI_Request)&reported_seconds; /* any value but MPI_REQUEST_NULL */
+    MPI_Request request = (MPI_Request)(uintptr_t)&reported_seconds; /* any value but MPI_REQUEST_NULL */
     const struct route route = {.trial_turn = {.number = turn}};
     pthread_t other;
     timings_add(request, &route, 0.25);

@@ -410,6 +410,8 @@ int outboard_wait(outboard_request *request, int timeout_ms, int *done);
  * timeout_ms < 0 waits for ever. Returns OUTBOARD_OK in both cases, at once if there are no requests, and also if
  * the service process has died; outboard_test returns the results. All requests must belong to one context. */
 int outboard_wait_some(outboard_request *const *requests, size_t count, int timeout_ms);
+/* As outboard_wait_some, with the time in microseconds: for programs that must do something else in between. */
+int outboard_wait_some_us(outboard_request *const *requests, size_t count, int timeout_us);
 /* Frees the handle. The collective goes on; its buffers must stay valid until the collective has ended. */
 int outboard_request_free(outboard_request *request);
 

@@ -192,6 +192,21 @@ fn limit(timeout_ms: c_int) -> Option<Duration> {
     u64::try_from(timeout_ms).ok().map(Duration::from_millis)
 }
 
+/// The requests in an array of handles; NULL entries are skipped.
+///
+/// # Safety
+/// `requests` points to `count` handles that live as long as the result, unless `count` is 0.
+unsafe fn pending<'a>(requests: *const *mut Request, count: usize) -> Result<Vec<&'a Request>, Error> {
+    if count == 0 {
+        return Ok(Vec::new());
+    }
+    place(requests.cast_mut(), "requests")?;
+    // SAFETY: as the caller promises.
+    let handles = unsafe { std::slice::from_raw_parts(requests, count) };
+    // SAFETY: each handle is NULL or a request of this library.
+    Ok(handles.iter().filter_map(|handle| unsafe { handle.as_ref() }).collect())
+}
+
 /// The process's attachment. The parent's attachment stays in place, so that its handle can be rejected.
 fn attached() -> Result<MutexGuard<'static, Option<CountedAttachment>>, Error> {
     loop {
@@ -427,14 +442,11 @@ functions! {
     }
 
     extern "C" fn outboard_wait_some(requests: *const *mut Request, count: usize, timeout_ms: c_int) {
-        if count == 0 {
-            return Ok(());
-        }
-        place(requests.cast_mut(), "requests")?;
-        let handles = std::slice::from_raw_parts(requests, count);
-        // NULL entries are skipped.
-        let pending: Vec<&Request> = handles.iter().filter_map(|handle| handle.as_ref()).collect();
-        wait_some(&pending, limit(timeout_ms))
+        wait_some(&pending(requests, count)?, limit(timeout_ms))
+    }
+
+    extern "C" fn outboard_wait_some_us(requests: *const *mut Request, count: usize, timeout_us: c_int) {
+        wait_some(&pending(requests, count)?, u64::try_from(timeout_us).ok().map(Duration::from_micros))
     }
 
     extern "C" fn outboard_request_free(request: *mut Request) {

@@ -387,6 +387,11 @@ static struct timespec deadline(int timeout_ms)
     return until;
 }
 
+int outboard_wait_some_us(outboard_request *const *requests, size_t count, int timeout_us)
+{
+    return outboard_wait_some(requests, count, timeout_us < 0 ? -1 : (timeout_us + 999) / 1000);
+}
+
 int outboard_wait_some(outboard_request *const *requests, size_t count, int timeout_ms)
 {
     struct timespec until = deadline(timeout_ms < 0 ? 0 : timeout_ms);

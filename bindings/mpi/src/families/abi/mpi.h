@@ -10,7 +10,6 @@
 
 typedef intptr_t MPI_Aint;
 typedef int64_t MPI_Count, MPI_Offset;
-typedef int MPI_Fint;
 typedef struct MPI_ABI_Comm *MPI_Comm;
 typedef struct MPI_ABI_Datatype *MPI_Datatype;
 typedef struct MPI_ABI_Group *MPI_Group;

@@ -10,7 +10,6 @@
 
 typedef long MPI_Aint;
 typedef long long MPI_Count, MPI_Offset;
-typedef int MPI_Fint;
 typedef int MPI_Comm, MPI_Datatype, MPI_Group, MPI_Info, MPI_Op, MPI_Request;
 
 typedef struct {
@@ -115,9 +114,9 @@ typedef struct {
 #define MPI_UNSIGNED_LONG_LONG ((MPI_Datatype)0x4c000819)
 #define MPI_UNSIGNED_SHORT ((MPI_Datatype)0x4c000204)
 #define MPI_INFO_NULL ((MPI_Info)0x1c000000)
-#define MPI_GRAPH MPI_GRAPH
-#define MPI_CART MPI_CART
-#define MPI_DIST_GRAPH MPI_DIST_GRAPH
+#define MPI_GRAPH 1
+#define MPI_CART 2
+#define MPI_DIST_GRAPH 3
 
 /* No handle is the address of a variable. */
 #define MPI_VARIABLES(X)

@@ -10,7 +10,6 @@
 
 typedef long MPI_Aint;
 typedef long long MPI_Count, MPI_Offset;
-typedef int MPI_Fint;
 typedef struct ompi_communicator_t *MPI_Comm;
 typedef struct ompi_datatype_t *MPI_Datatype;
 typedef struct ompi_group_t *MPI_Group;
