@@ -11,16 +11,25 @@
 #include "shim.h"
 #include "unpack.h"
 
+/* MPI_BOTTOM is NULL, so only the datatype says whether there is memory at its addresses. */
+static bool is_null(const struct user_buffer *user_buffer)
+{
+    MPI_Count size, true_lb, true_extent;
+    return user_buffer->address == NULL && mpi.Type_size_x(user_buffer->type, &size) == MPI_SUCCESS && size > 0 &&
+           mpi.Type_get_true_extent_x(user_buffer->type, &true_lb, &true_extent) == MPI_SUCCESS && true_lb == 0;
+}
+
 bool user_buffer_invalid(const struct user_buffer *user_buffer, int ranks)
 {
-    if (user_buffer->type == MPI_DATATYPE_NULL)
+    if (user_buffer->type == MPI_DATATYPE_NULL || user_buffer->address == MPI_IN_PLACE)
         return true;
     if (ranks == 0)
-        return user_buffer->count < 0;
+        return user_buffer->count < 0 || (user_buffer->count > 0 && is_null(user_buffer));
     if (user_buffer->counts == NULL || user_buffer->displacements == NULL)
         return true;
     for (int rank = 0; rank < ranks; rank++)
-        if (user_buffer_count(user_buffer, rank) < 0)
+        if (user_buffer_count(user_buffer, rank) < 0 ||
+            (user_buffer->address == NULL && user_buffer_count(user_buffer, rank) > 0 && is_null(user_buffer)))
             return true;
     return false;
 }

@@ -70,7 +70,8 @@ int buffers_prepare(struct buffers *buffers, int ranks);
 void buffers_free_lists(struct buffers *buffers);
 /* The address of the buffer for liboutboard: never NULL, which liboutboard rejects even for no bytes. */
 void *buffer_memory(const struct buffer *buffer);
-/* Whether MPI would reject the buffer: null datatype, negative count, missing list. `ranks` is 0 for a single count. */
+/* Whether MPI would reject the buffer: null datatype, negative count, missing list, no memory, MPI_IN_PLACE. `ranks` is
+ * 0 for a single count. */
 bool user_buffer_invalid(const struct user_buffer *user_buffer, int ranks);
 /* Bytes of `count` elements; false beyond 64 bits. */
 bool user_buffer_bytes(const struct user_buffer *user_buffer, uint64_t *bytes);

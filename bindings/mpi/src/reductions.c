@@ -62,11 +62,13 @@ static bool measure(const struct call *call, const struct group *group, uint64_t
     bool has_root = call->collective == COLLECTIVE_reduce;
     if (has_root && (call->root < 0 || call->root >= group->ranks))
         return false;
-    if (has_root && call->root != group->rank && call->send.address == MPI_IN_PLACE)
+    bool receives = !has_root || call->root == group->rank;
+    if ((!receives && call->send.address == MPI_IN_PLACE) || (receives && call->receive.address == MPI_IN_PLACE))
         return false;
     struct reduction reduction;
     uint64_t elements;
     return reduction_of(call->op, call->receive.type, &reduction) && count_elements(call, group->ranks, &elements) &&
+           (elements == 0 || !receives || call->receive.address != NULL) &&
            !__builtin_mul_overflow(elements, reduction.element_bytes, bytes);
 }
 

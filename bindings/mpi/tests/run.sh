@@ -46,7 +46,7 @@ check() { # test, command...
 
 ranks() { # program, arguments...: four ranks of the current MPI; $preload and $settings go to the ranks alone.
   # Most tests are of what is offloaded, whether it pays or not: $choice says otherwise.
-  timeout -k 5 180 "${launch[@]}" ${btl:+--mca btl "$btl"} -n "${n:-4}" env ${preload:+LD_PRELOAD="$preload"} \
+  timeout -k 5 180 "${mpirun[@]}" ${btl:+--mca btl "$btl"} -n "${n:-4}" env ${preload:+LD_PRELOAD="$preload"} \
     ${libraries:+LD_LIBRARY_PATH="$libraries"} OUTBOARD_LIBRARY="$library" XDG_CACHE_HOME="$work/cache" \
     OUTBOARD_CHOICE="${choice:-offload}" "${settings[@]}" "$@" </dev/null
 }
@@ -144,7 +144,7 @@ build() { # everything this MPI runs, in $built
 same_headers() { # the shim's own mpi.h beside that of this MPI
   local lib
   sed -n 's/^#define \(MPI_[A-Z0-9_]*\) .*/VALUE(\1)/p' "$shim/src/families/$family/mpi.h" >"$built/headers.inc"
-  "$mpicc" "${flags[@]}" -I"$built" "$here/headers.c" -rdynamic -o "$built/theirs" || return 1
+  "$mpicc" "${flags[@]}" -I"$built" "$here/headers.c" -rdynamic -Wl,--no-as-needed -o "$built/theirs" || return 1
   lib=$(LD_LIBRARY_PATH=$libraries ldd "$built/theirs" | awk '/libmpi/ { print $3; exit }')
   gcc "${flags[@]}" -DOURS -I"$built" -I"$shim/src/families/$family" -I"$shim/src" "$here/headers.c" -rdynamic \
     -Wl,--no-as-needed -Wl,--allow-shlib-undefined "$lib" -o "$built/ours" &&
@@ -485,34 +485,34 @@ matrices() {
 
 use_mpi() { # name: sets what the tests need of this MPI; false if it is not here
   local prefix=$cache/$1
-  libraries='' btl='' launch=() family=mpich mpifort=$prefix/bin/mpifort mpicc=$prefix/bin/mpicc
+  libraries='' btl='' mpirun=() family=mpich mpifort=$prefix/bin/mpifort mpicc=$prefix/bin/mpicc
   case $1 in
     openmpi-4) # Debian's
       family=openmpi mpicc=/usr/bin/mpicc.openmpi mpifort=/usr/bin/mpifort.openmpi btl=self,vader
-      launch=(/usr/bin/mpirun.openmpi) python=/usr/bin/python3
+      mpirun=(/usr/bin/mpirun.openmpi) python=/usr/bin/python3
       ;;
-    openmpi-5) family=openmpi btl=self,sm launch=("$prefix/bin/mpirun") python=$prefix-python/bin/python ;;
+    openmpi-5) family=openmpi btl=self,sm mpirun=("$prefix/bin/mpirun") python=$prefix-python/bin/python ;;
     mpich-4) # Debian's
-      mpicc=/usr/bin/mpicc.mpich mpifort=/usr/bin/mpifort.mpich launch=(/usr/bin/mpiexec.mpich) python=
+      mpicc=/usr/bin/mpicc.mpich mpifort=/usr/bin/mpifort.mpich mpirun=(/usr/bin/mpiexec.mpich) python=
       ;;
-    mpich-5) launch=("$prefix/bin/mpiexec") python=$prefix-python/bin/python ;;
+    mpich-5) mpirun=("$prefix/bin/mpiexec") python=$prefix-python/bin/python ;;
     mpich-5-abi)
       prefix=$cache/mpich-5
-      family=abi mpicc=$prefix/bin/mpicc_abi launch=("$prefix/bin/mpiexec") python=
+      family=abi mpicc=$prefix/bin/mpicc_abi mpirun=("$prefix/bin/mpiexec") python=
       ;;
     intel | intel-abi) # the runtime has no headers; MPICH's interface is the same
       prefix=$cache/intel
-      libraries=$prefix/lib launch=("$prefix/bin/mpiexec") python=$prefix-python/bin/python mpicc=$cache/mpich-5/bin/mpicc
+      libraries=$prefix/lib mpirun=("$prefix/bin/mpiexec") python=$prefix-python/bin/python mpicc=$cache/mpich-5/bin/mpicc
       [ "$1" = intel ] || family=abi mpicc+=_abi python=
       export I_MPI_FABRICS=shm
       ;;
   esac
-  [ "$family" != openmpi ] || launch+=(--oversubscribe --mca pml ob1 --mca mpi_yield_when_idle 1)
-  [ -x "$mpicc" ] && [ -x "${launch[0]}" ] || return 1
+  [ "$family" != openmpi ] || mpirun+=(--oversubscribe --mca pml ob1 --mca mpi_yield_when_idle 1)
+  [ -x "$mpicc" ] && [ -x "${mpirun[0]}" ] || return 1
   mpi=$(case $1 in
-    openmpi*) "${launch[0]}" --version | grep -o '[0-9]\+\.[0-9]\+\.[0-9]\+' | sed '1!d;s/^/Open MPI /' ;;
-    mpich*) "${launch[0]}" --version | sed -n 's/ *Version: */MPICH /p' ;;
-    *) "${launch[0]}" --version | grep -o 'Version [0-9.]*' | sed '1!d;s/Version/Intel MPI/' ;;
+    openmpi*) "${mpirun[0]}" --version | grep -o '[0-9]\+\.[0-9]\+\.[0-9]\+' | sed '1!d;s/^/Open MPI /' ;;
+    mpich*) "${mpirun[0]}" --version | sed -n 's/ *Version: */MPICH /p' ;;
+    *) "${mpirun[0]}" --version | grep -o 'Version [0-9.]*' | sed '1!d;s/Version/Intel MPI/' ;;
   esac)
   case $1 in *-abi) mpi="$mpi, standard ABI" ;; esac
   "${python:-false}" -c 'import numpy; from mpi4py import rc; rc.initialize = False; from mpi4py import MPI' \
