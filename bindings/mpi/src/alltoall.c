@@ -1,8 +1,8 @@
 /*
- * alltoall.c: MPI_Alltoall(v) by the service process.
+ * alltoall.c: MPI_Alltoall, MPI_Alltoallv and MPI_Alltoallw by the service process.
  *
  * Whether an alltoall is offloaded depends on the bytes of a block, which MPI makes equal on all ranks. Only pairs of
- * ranks know the blocks of an alltoallv, so all alltoallvs are offloaded or none. In place, the sent data is packed
+ * ranks know the blocks of the others, so all calls are offloaded or none. In place, the sent data is packed
  * first, since it is overwritten.
  */
 #include "buffers.h"
@@ -73,3 +73,4 @@ static int post_uneven(struct posting *posting)
 
 const struct method alltoall_method = {measure_even, allows_even, false, set_buffers, post_even};
 const struct method alltoallv_method = {measure_uneven, allows_uneven, false, set_buffers, post_uneven};
+const struct method alltoallw_method = {measure_uneven, allows_uneven, false, set_buffers, post_uneven};

@@ -12,26 +12,34 @@
 #include "unpack.h"
 
 /* One buffer as the program passed it. `counts` and `displacements` are by rank; if they are NULL, the buffer is one
- * block, or a block for each rank, of `count` elements. The lists hold int, or MPI_Count and MPI_Aint if `wide`. */
+ * block, or a block for each rank, of `count` elements. If there are `types`, each block has its own, and displacements
+ * count elements of `type`. */
 struct user_buffer {
     void *address;
-    const void *counts;
-    const void *displacements;
+    const void *counts;        /* of int, or of MPI_Count if `wide_counts` */
+    const void *displacements; /* of int, or of MPI_Aint if `wide_displacements` */
     int64_t count;
     MPI_Datatype type;
-    bool wide;
+    bool wide_counts;
+    bool wide_displacements;
+    const MPI_Datatype *types;
 };
 
 static inline int64_t user_buffer_count(const struct user_buffer *user_buffer, int rank)
 {
     const void *counts = user_buffer->counts;
-    return user_buffer->wide ? ((const MPI_Count *)counts)[rank] : ((const int *)counts)[rank];
+    return user_buffer->wide_counts ? ((const MPI_Count *)counts)[rank] : ((const int *)counts)[rank];
 }
 
 static inline int64_t user_buffer_displacement(const struct user_buffer *user_buffer, int rank)
 {
     const void *displacements = user_buffer->displacements;
-    return user_buffer->wide ? ((const MPI_Aint *)displacements)[rank] : ((const int *)displacements)[rank];
+    return user_buffer->wide_displacements ? ((const MPI_Aint *)displacements)[rank] : ((const int *)displacements)[rank];
+}
+
+static inline MPI_Datatype user_buffer_type(const struct user_buffer *user_buffer, int block)
+{
+    return user_buffer->types == NULL ? user_buffer->type : user_buffer->types[block];
 }
 
 /* A buffer in bytes and offsets by block. Offsets begin at `memory`: plain memory of the program, or part of the
@@ -41,7 +49,7 @@ struct buffer {
     int blocks; /* one for each rank, or one of `elements`, or none */
     uint64_t elements;
     bool must_pack;
-    struct shape shape;
+    struct shape *shapes; /* by block, or one for all blocks */
     MPI_Count extent;
     bool packed;
     uint64_t total;
@@ -55,6 +63,8 @@ struct buffers {
     struct buffer receive;
     struct unpack unpack;
     uint64_t *lists;
+    struct shape *shapes;
+    void *sorted; /* lists that a method has made, or NULL */
 };
 
 /* Sets the buffer to one run of elements, or to the blocks of all `ranks`, of equal or different sizes. */

@@ -11,6 +11,7 @@
 #include "communicator_table.h"
 #include "groups.h"
 #include "library.h"
+#include "neighbors.h"
 #include "requests.h"
 #include "timings.h"
 
@@ -49,6 +50,7 @@ static int free_group(MPI_Comm comm, int keyval, void *attribute, void *extra)
     group_dissolve(group);
     timings_remove_group(group);
     choices_free(&group->choices);
+    neighbors_free(group->neighbors);
     communicator_table_remove(group->comm);
     free(group);
     return MPI_SUCCESS;

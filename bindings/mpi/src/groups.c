@@ -14,6 +14,7 @@
 #include "communicator_table.h"
 #include "hosts.h"
 #include "library.h"
+#include "neighbors.h"
 #include "scratch.h"
 #include "shim.h"
 #include "tree.h"
@@ -163,5 +164,6 @@ struct group *group_make_separate(const struct group *like)
 void group_drop(struct group *own)
 {
     group_dissolve(own);
+    neighbors_free(own->neighbors);
     free(own);
 }

@@ -28,6 +28,7 @@ struct group {
     int rank;
     struct placement placement; /* unless NEW or REFUSED */
     struct choices choices;
+    struct neighbors *neighbors; /* NULL before the first neighbourhood collective (neighbors.c) */
 };
 
 /* Ends the program: a rank that does not know a communicator would choose otherwise than the other ranks. */

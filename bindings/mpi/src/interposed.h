@@ -14,6 +14,8 @@ typedef const void *input;
 typedef void *output;
 typedef int single_count;
 typedef const int *count_list, *displacement_list;
+typedef const MPI_Datatype *type_list, *type_list_c;
+typedef const MPI_Aint *address_list, *address_list_c;
 typedef MPI_Count single_count_c;
 typedef const MPI_Count *count_list_c;
 typedef const MPI_Aint *displacement_list_c;
@@ -34,21 +36,34 @@ typedef MPI_Op op_handle, op_handle_c;
 
 /* One block, or one equal block for each rank. */
 #define SEND_EVEN(P) P(input, sendbuf) P(single_count, sendcount) P(type_handle, sendtype)
-#define SEND_EVEN_VALUE .send = {(void *)sendbuf, NULL, NULL, sendcount, sendtype, WIDE}
+#define SEND_EVEN_VALUE .send = {(void *)sendbuf, NULL, NULL, sendcount, sendtype, WIDE, WIDE, NULL}
 #define RECEIVE_EVEN(P) P(output, recvbuf) P(single_count, recvcount) P(type_handle, recvtype)
-#define RECEIVE_EVEN_VALUE .receive = {recvbuf, NULL, NULL, recvcount, recvtype, WIDE}
+#define RECEIVE_EVEN_VALUE .receive = {recvbuf, NULL, NULL, recvcount, recvtype, WIDE, WIDE, NULL}
 /* Blocks of different sizes, by rank. */
 #define SEND_UNEVEN(P) P(input, sendbuf) P(count_list, sendcounts) P(displacement_list, sdispls) P(type_handle, sendtype)
-#define SEND_UNEVEN_VALUE .send = {(void *)sendbuf, sendcounts, sdispls, 0, sendtype, WIDE}
+#define SEND_UNEVEN_VALUE .send = {(void *)sendbuf, sendcounts, sdispls, 0, sendtype, WIDE, WIDE, NULL}
 #define RECEIVE_UNEVEN(P)                                                                                              \
     P(output, recvbuf) P(count_list, recvcounts) P(displacement_list, rdispls) P(type_handle, recvtype)
-#define RECEIVE_UNEVEN_VALUE .receive = {recvbuf, recvcounts, rdispls, 0, recvtype, WIDE}
+#define RECEIVE_UNEVEN_VALUE .receive = {recvbuf, recvcounts, rdispls, 0, recvtype, WIDE, WIDE, NULL}
+/* Blocks of different sizes and datatypes, by rank; displacements count bytes. Neighbours take MPI_Aint in both forms. */
+#define SEND_TYPED(P)                                                                                                  \
+    P(input, sendbuf) P(count_list, sendcounts) P(displacement_list, sdispls) P(type_list, sendtypes)
+#define SEND_TYPED_VALUE .send = {(void *)sendbuf, sendcounts, sdispls, 0, MPI_BYTE, WIDE, WIDE, sendtypes}
+#define RECEIVE_TYPED(P)                                                                                               \
+    P(output, recvbuf) P(count_list, recvcounts) P(displacement_list, rdispls) P(type_list, recvtypes)
+#define RECEIVE_TYPED_VALUE .receive = {recvbuf, recvcounts, rdispls, 0, MPI_BYTE, WIDE, WIDE, recvtypes}
+#define SEND_TYPED_AINT(P)                                                                                             \
+    P(input, sendbuf) P(count_list, sendcounts) P(address_list, sdispls) P(type_list, sendtypes)
+#define SEND_TYPED_AINT_VALUE .send = {(void *)sendbuf, sendcounts, sdispls, 0, MPI_BYTE, WIDE, true, sendtypes}
+#define RECEIVE_TYPED_AINT(P)                                                                                          \
+    P(output, recvbuf) P(count_list, recvcounts) P(address_list, rdispls) P(type_list, recvtypes)
+#define RECEIVE_TYPED_AINT_VALUE .receive = {recvbuf, recvcounts, rdispls, 0, MPI_BYTE, WIDE, true, recvtypes}
 /* A vector to reduce, with the count and datatype of the receive buffer. */
 #define SEND_VECTOR(P) P(input, sendbuf)
-#define SEND_VECTOR_VALUE .send = {(void *)sendbuf, NULL, NULL, 0, MPI_DATATYPE_NULL, WIDE}
+#define SEND_VECTOR_VALUE .send = {(void *)sendbuf, NULL, NULL, 0, MPI_DATATYPE_NULL, WIDE, WIDE, NULL}
 /* The elements of a vector that the list gives to this rank. */
 #define RECEIVE_PART(P) P(output, recvbuf) P(count_list, recvcounts) P(type_handle, recvtype)
-#define RECEIVE_PART_VALUE .receive = {recvbuf, recvcounts, NULL, 0, recvtype, WIDE}
+#define RECEIVE_PART_VALUE .receive = {recvbuf, recvcounts, NULL, 0, recvtype, WIDE, WIDE, NULL}
 #define SEND_NOTHING(P)
 #define SEND_NOTHING_VALUE .send = {.type = MPI_DATATYPE_NULL}
 #define RECEIVE_NOTHING(P)

@@ -10,7 +10,8 @@
 
 struct kept_call {
     struct call call;
-    MPI_Datatype types[2]; /* duplicates of the program's datatypes, or none */
+    MPI_Datatype *types; /* duplicates of the program's datatypes, those of the send buffer first */
+    int types_count;
     int64_t lists[];
 };
 

@@ -56,7 +56,8 @@ struct method {
 };
 
 extern const struct method allgather_method, allgatherv_method, broadcast_method, alltoall_method, alltoallv_method,
-    rooted_method, rooted_uneven_method, barrier_method, reduction_method;
+    alltoallw_method, rooted_method, rooted_uneven_method, barrier_method, reduction_method, neighbor_allgather_method,
+    neighbor_alltoall_method;
 
 const struct method *method_of(enum collective collective);
 

@@ -12,6 +12,7 @@
     X(Bcast, bcast, broadcast_method, NOTHING, EVEN, ROOT)                                                             \
     X(Alltoall, alltoall, alltoall_method, EVEN, EVEN, ALL)                                                            \
     X(Alltoallv, alltoallv, alltoallv_method, UNEVEN, UNEVEN, ALL)                                                     \
+    X(Alltoallw, alltoallw, alltoallw_method, TYPED, TYPED, ALL)                                                       \
     X(Gather, gather, rooted_method, EVEN, EVEN, ROOT)                                                                 \
     X(Gatherv, gatherv, rooted_uneven_method, EVEN, UNEVEN, ROOT)                                                      \
     X(Scatter, scatter, rooted_method, EVEN, EVEN, ROOT)                                                               \
@@ -22,7 +23,12 @@
     X(Reduce_scatter, reduce_scatter, reduction_method, VECTOR, PART, OP)                                              \
     X(Reduce_scatter_block, reduce_scatter_block, reduction_method, VECTOR, EVEN, OP)                                  \
     X(Scan, scan, reduction_method, VECTOR, EVEN, OP)                                                                  \
-    X(Exscan, exscan, reduction_method, VECTOR, EVEN, OP)
+    X(Exscan, exscan, reduction_method, VECTOR, EVEN, OP)                                                              \
+    X(Neighbor_allgather, neighbor_allgather, neighbor_allgather_method, EVEN, EVEN, ALL)                              \
+    X(Neighbor_allgatherv, neighbor_allgatherv, neighbor_allgather_method, EVEN, UNEVEN, ALL)                          \
+    X(Neighbor_alltoall, neighbor_alltoall, neighbor_alltoall_method, EVEN, EVEN, ALL)                                 \
+    X(Neighbor_alltoallv, neighbor_alltoallv, neighbor_alltoall_method, UNEVEN, UNEVEN, ALL)                           \
+    X(Neighbor_alltoallw, neighbor_alltoallw, neighbor_alltoall_method, TYPED_AINT, TYPED_AINT, ALL)
 
 /* Functions that make a communicator. */
 #define CONSTRUCTORS(X)                                                                                                \

@@ -14,6 +14,8 @@
 struct piece {
     int64_t offset; /* bytes */
     uint64_t elements;
+    MPI_Datatype type;
+    struct shape shape;
 };
 
 /* The destination of received bytes when a collective has ended. `bounce` holds the pieces one after another; `bounce`
@@ -23,15 +25,14 @@ struct unpack {
     void *receive;
     struct piece *pieces;
     int count;
-    MPI_Datatype type;
-    struct shape shape;
+    MPI_Datatype *types; /* duplicates that the pieces use */
+    int types_count;
 };
 
 /* Takes a bounce buffer of `bytes` bytes for `count` pieces, perhaps none, and takes over the list of pieces.
- * unpack_finish() unpacks the pieces into `receive`. The program may free its datatype before that. Returns an MPI
+ * unpack_finish() unpacks the pieces into `receive`. The program may free its datatypes before that. Returns an MPI
  * error code. */
-int unpack_prepare(struct unpack *unpack, void *receive, struct piece *pieces, int count, MPI_Datatype type,
-                   const struct shape *shape, uint64_t bytes);
+int unpack_prepare(struct unpack *unpack, void *receive, struct piece *pieces, int count, uint64_t bytes);
 /* Moves the bytes if `arrived`, then releases the bounce buffer. */
 int unpack_finish(struct unpack *unpack, bool arrived);
 

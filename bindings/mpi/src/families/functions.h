@@ -27,6 +27,9 @@ typedef int cancel_function(void *, int);
     X(Add_error_string, (int, const char *))                                                                           \
     X(Alloc_mem, (MPI_Aint, MPI_Info, void *))                                                                         \
     X(Cancel, (MPI_Request *))                                                                                         \
+    X(Cart_get, (MPI_Comm, int, int *, int *, int *))                                                                  \
+    X(Cart_shift, (MPI_Comm, int, int, int *, int *))                                                                  \
+    X(Cartdim_get, (MPI_Comm, int *))                                                                                  \
     X(Comm_call_errhandler, (MPI_Comm, int))                                                                           \
     X(Comm_create_keyval, (copy_function *, delete_function *, int *, void *))                                         \
     X(Comm_delete_attr, (MPI_Comm, int))                                                                               \
@@ -40,10 +43,14 @@ typedef int cancel_function(void *, int);
     X(Comm_set_attr, (MPI_Comm, int, void *))                                                                          \
     X(Comm_size, (MPI_Comm, int *))                                                                                    \
     X(Comm_test_inter, (MPI_Comm, int *))                                                                              \
+    X(Dist_graph_neighbors, (MPI_Comm, int, int *, int *, int, int *, int *))                                          \
+    X(Dist_graph_neighbors_count, (MPI_Comm, int *, int *, int *))                                                     \
     X(Finalize, (void))                                                                                                \
     X(Free_mem, (void *))                                                                                              \
     X(Get_library_version, (char *, int *))                                                                            \
     X(Get_processor_name, (char *, int *))                                                                             \
+    X(Graph_neighbors, (MPI_Comm, int, int, int *))                                                                    \
+    X(Graph_neighbors_count, (MPI_Comm, int, int *))                                                                   \
     X(Grequest_complete, (MPI_Request))                                                                                \
     X(Grequest_start, (query_function *, free_function *, cancel_function *, void *, MPI_Request *))                   \
     X(Group_free, (MPI_Group *))                                                                                       \
@@ -64,6 +71,7 @@ typedef int cancel_function(void *, int);
     X(Testall, (int, MPI_Request *, int *, MPI_Status *))                                                              \
     X(Testany, (int, MPI_Request *, int *, int *, MPI_Status *))                                                       \
     X(Testsome, (int, MPI_Request *, int *, int *, MPI_Status *))                                                      \
+    X(Topo_test, (MPI_Comm, int *))                                                                                    \
     X(Type_commit, (MPI_Datatype *))                                                                                   \
     X(Type_contiguous, (int, MPI_Datatype, MPI_Datatype *))                                                            \
     X(Type_create_keyval, (type_copy_function *, type_delete_function *, int *, void *))                               \

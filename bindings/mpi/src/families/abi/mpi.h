@@ -95,6 +95,7 @@ typedef struct {
 #define MPI_MINLOC ((MPI_Op)0x38)
 #define MPI_OFFSET ((MPI_Datatype)0x203)
 #define MPI_OP_NULL ((MPI_Op)0x20)
+#define MPI_PROC_NULL (-3)
 #define MPI_PROD ((MPI_Op)0x24)
 #define MPI_REAL ((MPI_Datatype)0x21a)
 #define MPI_REAL4 ((MPI_Datatype)0x2d2)

@@ -90,6 +90,7 @@ typedef struct {
 #define MPI_MINLOC ((MPI_Op)0x5800000b)
 #define MPI_OFFSET ((MPI_Datatype)0x4c000844)
 #define MPI_OP_NULL ((MPI_Op)0x18000000)
+#define MPI_PROC_NULL (-1)
 #define MPI_PROD ((MPI_Op)0x58000004)
 #define MPI_REAL ((MPI_Datatype)0x4c00041c)
 #define MPI_REAL4 ((MPI_Datatype)0x4c000427)

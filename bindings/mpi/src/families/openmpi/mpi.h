@@ -96,6 +96,7 @@ typedef struct {
 #define MPI_MINLOC ((MPI_Op)mpi.ompi_mpi_op_minloc)
 #define MPI_OFFSET ((MPI_Datatype)mpi.ompi_mpi_offset)
 #define MPI_OP_NULL ((MPI_Op)mpi.ompi_mpi_op_null)
+#define MPI_PROC_NULL (-2)
 #define MPI_PROD ((MPI_Op)mpi.ompi_mpi_op_prod)
 #define MPI_REAL ((MPI_Datatype)mpi.ompi_mpi_real)
 #define MPI_REAL4 ((MPI_Datatype)mpi.ompi_mpi_real4)
