@@ -26,6 +26,7 @@
 #include "groups.h"
 #include "hosts.h"
 #include "methods.h"
+#include "operators.h"
 #include "report.h"
 #include "requests.h"
 #include "shim.h"
@@ -294,6 +295,9 @@ static void choose(const struct call *call, enum form form, struct group *group,
     const struct method *method = method_of(call->collective);
     if (form == BLOCKING && group->choices.classes != NULL)
         synchronize(group);
+    /* The rank itself combines what the program's own operators need, so such calls are offloaded on request alone. */
+    if (method->reduces && mode != OFFLOAD && reduction_is_own(call->op, call->receive.type))
+        return;
     if (!group_eligible(group) || !method->measure(call, group, &route->bytes) ||
         (group->state == GROUPED && !method->allows(group, route->bytes)))
         return;

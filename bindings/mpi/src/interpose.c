@@ -8,6 +8,7 @@
 #include "completion.h"
 #include "interposed.h"
 #include "lifetime.h"
+#include "operators.h"
 #include "persistent.h"
 #include "requests.h"
 
@@ -153,6 +154,24 @@ static int shim_Request_free(MPI_Request *request)
 {
     request_release(*request);
     return mpi.Request_free(request);
+}
+
+/* ---- operators and datatypes of the program ---- */
+
+static int shim_Op_free(MPI_Op *op)
+{
+    if (op == NULL || !own_operator_keep_op(*op))
+        return mpi.Op_free(op);
+    *op = MPI_OP_NULL;
+    return MPI_SUCCESS;
+}
+
+static int shim_Type_free(MPI_Datatype *type)
+{
+    if (type == NULL || !own_operator_keep_type(*type))
+        return mpi.Type_free(type);
+    *type = MPI_DATATYPE_NULL;
+    return MPI_SUCCESS;
 }
 
 /* ---- communicators ---- */

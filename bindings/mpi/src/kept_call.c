@@ -7,6 +7,7 @@
 #include "kept_call.h"
 #include "buffers.h"
 #include "neighbors.h"
+#include "operators.h"
 #include "shim.h"
 
 /* Whether an argument of the program is used here. On a rank that is not the root, or in place, some arguments are
@@ -101,6 +102,8 @@ int kept_call_make(const struct posting *posting, bool lists, struct kept_call *
     /* The duplicates, then the lists of datatypes. */
     size_t types = typed ? length : 2;
     kept->types = malloc(2 * (types + 1) * sizeof *kept->types);
+    if (method_of(kept->call.collective)->reduces)
+        own_operator_hold(kept->call.op, kept->call.receive.type);
     if (kept->types == NULL)
         return MPI_ERR_NO_MEM;
     return copy_arguments(kept, posting, lists, kept->types + types);
@@ -110,6 +113,8 @@ void kept_call_free(struct kept_call *kept)
 {
     if (kept == NULL)
         return;
+    if (method_of(kept->call.collective)->reduces)
+        own_operator_release(kept->call.op, kept->call.receive.type);
     for (int i = 0; i < kept->types_count; i++)
         mpi.Type_free(&kept->types[i]);
     free(kept->types);

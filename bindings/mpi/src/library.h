@@ -35,6 +35,8 @@
     X(ibarrier)                                                                                                        \
     X(group_offloads_reduction)                                                                                        \
     X(group_reduction_most)                                                                                            \
+    X(op_create)                                                                                                       \
+    X(op_free)                                                                                                         \
     X(ireduce)                                                                                                         \
     X(iallreduce)                                                                                                      \
     X(ireduce_scatter)                                                                                                 \

@@ -18,6 +18,7 @@
 #include "hosts.h"
 #include "library.h"
 #include "memory.h"
+#include "operators.h"
 #include "report.h"
 #include "requests.h"
 #include "shim.h"
@@ -83,6 +84,7 @@ static void detach(void)
 {
     if (set_up) {
         requests_stop();
+        own_operators_stop();
         memory_stop();
         communicators_stop();
     }

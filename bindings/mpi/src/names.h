@@ -66,6 +66,8 @@
     X(Start)                                                                                                           \
     X(Startall)                                                                                                        \
     X(Request_free)                                                                                                    \
+    X(Op_free)                                                                                                         \
+    X(Type_free)                                                                                                       \
     X(Comm_free)                                                                                                       \
     X(Comm_disconnect)
 

@@ -1,9 +1,8 @@
 /*
  * operators.c: MPI's predefined operators and datatypes as liboutboard's.
  *
- * MPI's table (MPI 4.1, section 6.9.2) defines the operators of each datatype. Calls outside this module's tables pass
- * through: operators and datatypes of the program, long double, and Fortran's logicals, whose values depend on the
- * compiler.
+ * MPI's table (MPI 4.1, section 6.9.2) defines the operators of each datatype. Others are the program's own
+ * (own_operators.c): its operators and datatypes, and what liboutboard has no arithmetic for, like long double.
  */
 #include "operators.h"
 
@@ -134,7 +133,7 @@ static bool find_reduction(MPI_Op op, MPI_Datatype type, struct reduction *reduc
 }
 
 /* The latest result is kept, since predefined handles stay valid. */
-bool reduction_of(MPI_Op op, MPI_Datatype type, struct reduction *reduction)
+static bool predefined_reduction_of(MPI_Op op, MPI_Datatype type, struct reduction *reduction)
 {
     static _Thread_local struct {
         MPI_Op op;
@@ -151,4 +150,15 @@ bool reduction_of(MPI_Op op, MPI_Datatype type, struct reduction *reduction)
     latest.type = type;
     latest.reduction = *reduction;
     return true;
+}
+
+bool reduction_of(MPI_Op op, MPI_Datatype type, struct reduction *reduction)
+{
+    return predefined_reduction_of(op, type, reduction) || own_reduction_of(op, type, reduction);
+}
+
+bool reduction_is_own(MPI_Op op, MPI_Datatype type)
+{
+    struct reduction reduction;
+    return !predefined_reduction_of(op, type, &reduction);
 }

@@ -80,6 +80,10 @@ left_nothing() { # the fake counts what ranks leave behind
     [ -s "$work/left" ]; }
 }
 
+all_offloaded() { # program, arguments...: none of its calls is native
+  under_shim "$@" && ! grep -q '_native":[1-9]' "$work/report.json"
+}
+
 neighborhoods() { # every form of every neighbourhood collective is offloaded
   local collective
   under_shim "$built/neighbors" || return 1
@@ -146,7 +150,7 @@ build() { # everything this MPI runs, in $built
   mkdir -p "$built" &&
     "$mpicc" "${flags[@]}" "$here"/{conformance,requests,exchanges,rooted,reductions,persistent}.c \
       -o "$built/conformance" -pthread &&
-    for program in failing sleeping choices cost neighbors; do
+    for program in failing sleeping choices cost neighbors own; do
       "$mpicc" "${flags[@]}" -rdynamic "$here/$program.c" -o "$built/$program" -pthread -ldl || return 1
     done &&
     "$mpicc" "${flags[@]}" -O2 -ffp-contract=off "$root/examples/pagerank.c" -o "$built/pagerank" -lm
@@ -541,6 +545,7 @@ all_tests() { # name of an MPI
   # Debian's MPICH gets neighbours wrong that occur twice.
   [ "$1" = mpich-4 ] || check "$mpi: neighbours, and a datatype for each rank" natively "$built/neighbors"
   check "$mpi: neighbours and a datatype for each rank, offloaded" neighborhoods
+  check "$mpi: operators and datatypes of the program" all_offloaded "$built/own"
   check "$mpi: conformance, one thread" under_shim "$built/conformance" single
   case $1 in
     openmpi* | mpich-4)

@@ -58,9 +58,11 @@ typedef int cancel_function(void *, int);
     X(Init, (int *, char ***))                                                                                         \
     X(Init_thread, (int *, char ***, int, int *))                                                                      \
     X(Iprobe, (int, int, MPI_Comm, int *, MPI_Status *))                                                               \
+    X(Op_free, (MPI_Op *))                                                                                             \
     X(Pack, (const void *, int, MPI_Datatype, void *, int, int *, MPI_Comm))                                           \
     X(Recv, (void *, int, MPI_Datatype, int, int, MPI_Comm, MPI_Status *))                                             \
     X(Recv_init, (void *, int, MPI_Datatype, int, int, MPI_Comm, MPI_Request *))                                       \
+    X(Reduce_local, (const void *, void *, int, MPI_Datatype, MPI_Op))                                                 \
     X(Request_free, (MPI_Request *))                                                                                   \
     X(Request_get_status, (MPI_Request, int *, MPI_Status *))                                                          \
     X(Send, (const void *, int, MPI_Datatype, int, int, MPI_Comm))                                                     \

@@ -171,13 +171,14 @@ int outboard_ibarrier(outboard_group *group, outboard_request **posted)
 static int post_combined(outboard_group *group, const void *send, void *receive, uint64_t elements,
                          struct combined combined, outboard_request **posted)
 {
-    uint64_t bytes = elements * element_bytes(combined.element);
-    if (element_bytes(combined.element) == 0 || combined.op < OUTBOARD_SUM || combined.op > OUTBOARD_LOGICAL_XOR)
+    uint64_t bytes = elements * element_bytes(combined.op, combined.element);
+    if (element_bytes(combined.op, combined.element) == 0)
         return failure(OUTBOARD_ERR_ARGUMENT, "no such operator or element");
     if (send == NULL || receive == NULL)
         return failure(OUTBOARD_ERR_ARGUMENT, "a buffer is NULL");
     outboard_request *request = begin(group, receive);
     request->combined = combined;
+    own_operator_use(combined.op, 1);
     leave(request, send == OUTBOARD_IN_PLACE ? receive : send, bytes);
     return submit(request, posted);
 }

@@ -193,7 +193,7 @@ static void deliver_blocks(outboard_group *group, outboard_request *request)
 static void deliver_combined(outboard_group *group, outboard_request *request)
 {
     const struct combined *of = &request->combined;
-    uint64_t each = element_bytes(of->element), bytes = of->count * each;
+    uint64_t each = element_bytes(of->op, of->element), bytes = of->count * each;
     void *next = malloc(bytes + 1);
     for (uint32_t rank = of->from; rank < of->to; rank++) {
         fetch(group, rank, rank == of->from ? request->receive : next, bytes, request->offset + of->first * each);
@@ -416,6 +416,7 @@ int outboard_wait(outboard_request *request, int timeout_ms, int *done)
 
 int outboard_request_free(outboard_request *request)
 {
+    own_operator_use(request->combined.op, -1);
     pthread_mutex_lock(&lock);
     process.requests--;
     if (request->done)

@@ -57,7 +57,9 @@ int submit(outboard_request *request, outboard_request **posted);
 /* ---- fold.c ---- */
 
 /* Bytes from one element to the next; 0 for an unknown element. */
-uint64_t element_bytes(int element);
+uint64_t element_bytes(int op, int element);
+/* Counts requests with an operator of the program; others are ignored. */
+void own_operator_use(int op, int change);
 /* `into[i] = into[i] op with[i]`, the left operand being the lower rank's. */
 void fold(void *into, const void *with, uint64_t count, int op, int element);
 

@@ -4,6 +4,9 @@
 #include "fake.h"
 
 #include <complex.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <string.h>
 #include <stdlib.h>
 
 #define PAIRS(X)                                                                                                       \
@@ -35,8 +38,54 @@
     };
 PAIRS(PAIR_STRUCT)
 
-uint64_t element_bytes(int element)
+/* Operators of the program; their numbers begin at OWN. */
+enum { OWN = 1000, OWN_MOST = 256 };
+static struct {
+    outboard_op_function function;
+    size_t bytes;
+    void *context;
+    atomic_int uses;
+} own[OWN_MOST];
+
+int outboard_op_create(outboard_op_function function, size_t bytes, void *context, int *op)
 {
+    int at = 0;
+    while (at < OWN_MOST && own[at].function != NULL)
+        at++;
+    if (at == OWN_MOST)
+        return OUTBOARD_ERR_RESOURCE;
+    own[at].function = function;
+    own[at].bytes = bytes;
+    own[at].context = context;
+    *op = OWN + at;
+    return OUTBOARD_OK;
+}
+
+void own_operator_use(int op, int change)
+{
+    if (op >= OWN)
+        atomic_fetch_add(&own[op - OWN].uses, change);
+}
+
+int outboard_op_free(int op)
+{
+    if (atomic_load(&own[op - OWN].uses) > 0)
+        return OUTBOARD_ERR_BUSY;
+    own[op - OWN].function = NULL;
+    return OUTBOARD_OK;
+}
+
+static bool is_own(int op)
+{
+    return op >= OWN && op < OWN + OWN_MOST && own[op - OWN].function != NULL;
+}
+
+uint64_t element_bytes(int op, int element)
+{
+    if (is_own(op))
+        return element == 0 ? own[op - OWN].bytes : 0;
+    if (op < OUTBOARD_SUM || op > OUTBOARD_LOGICAL_XOR)
+        return 0;
 #define BYTES(name, type)                                                                                              \
     case name:                                                                                                         \
         return sizeof(type);
@@ -91,8 +140,23 @@ NUMBERS(NUMBER_FOLD)
 COMPLEXES(COMPLEX_FOLD)
 PAIRS(PAIR_FOLD)
 
+/* The operator of the program leaves the result in its second operand, that of the higher ranks. */
+static void fold_own(void *into, const void *with, uint64_t count, int op)
+{
+    size_t bytes = count * own[op - OWN].bytes;
+    void *higher = malloc(bytes + 1);
+    memcpy(higher, with, bytes);
+    own[op - OWN].function(into, higher, count, own[op - OWN].context);
+    memcpy(into, higher, bytes);
+    free(higher);
+}
+
 void fold(void *into, const void *with, uint64_t count, int op, int element)
 {
+    if (is_own(op)) {
+        fold_own(into, with, count, op);
+        return;
+    }
 #define EACH(name, type)                                                                                               \
     case name:                                                                                                         \
         for (uint64_t i = 0; i < count; i++)                                                                           \
