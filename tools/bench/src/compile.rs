@@ -35,7 +35,7 @@ const CALIBRATOR: &str = "calibrate";
 const COLLECTIVE: &str = "collective";
 const BATCHES: &str = "batches";
 const MESSAGES: &str = "messages";
-/// Where a program of an installation finds `liboutboard.so`: the program lies in `libexec/outboard`.
+/// Programs of an installation lie in `libexec/outboard`, and find `liboutboard.so.1` here.
 const INSTALLED_LIB: &str = "$ORIGIN/../../lib";
 
 /// How the measuring program is built for a system.

@@ -16,8 +16,8 @@ use crate::program::home;
 const TOOLS: [&str; 12] =
     ["sh", "env", "ip", "tc", "bridge", "nft", "mount", "setpriv", "sleep", "orted", "mpirun.openmpi", "id"];
 /// Hides the directories $1 and $2, and runs the rest with PATH=$0.
-const HIDE: &str = "set -e; for hidden in \"$1\" \"$2\"; do [ ! -d \"$hidden\" ] || mount -t tmpfs none \"$hidden\"; done; \
-                    PATH=$0; shift 2; exec \"$@\"";
+const HIDE: &str = "set -e; for hidden in \"$1\" \"$2\"; do [ ! -d \"$hidden\" ] || mount -t tmpfs none \"$hidden\"; \
+                    done; PATH=$0; shift 2; exec \"$@\"";
 /// A user without any right.
 const NOBODY: &str = "65534";
 
