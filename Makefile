@@ -1,6 +1,8 @@
 # Everything a person does with Outboard. Works on a fresh Debian 12 machine with rustup, and again after that.
 #
 #   make demo   build, then run a real MPI program natively and offloaded on an emulated cluster
+#   make build  programs and libraries in target/release
+#   make install PREFIX=/opt/outboard   build, then install there (DESTDIR for packages); the prefix may be moved
 #   make test   all tests
 #   make bench  ours beside the peers: the tables of docs/performance and docs/figures.json, and more (takes hours)
 #   make soak   long runs: 20,000 simulator seeds, an hour of chaos on an emulated cluster (CHAOS_MINUTES=n), loom,
@@ -38,7 +40,11 @@ SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 MISSING = $(shell for p in $(PACKAGES); do \
   dpkg-query -W -f '$${Status}' $$p 2>/dev/null | grep -q 'ok installed' || echo $$p; done)
 
-.PHONY: demo test lint bench soak units fuzz miri loom nightly cross clean build deps
+PREFIX := /usr/local
+# The folder of the build that is installed. `make install BUILT=target/debug` installs that build as it is.
+BUILT := target/release
+
+.PHONY: demo test lint bench soak units fuzz miri loom nightly cross clean build install deps
 # All but the shared heap, which is off by default: its allocator alone takes two minutes to build. Linking
 # each program as one unit would take another half a minute.
 demo: export CARGO_PROFILE_RELEASE_LTO := false
@@ -52,6 +58,11 @@ deps:
 
 build: deps
 	$(CARGO) build --release --workspace
+	$(MAKE) -s -C bindings/mpi OUT=$(CURDIR)/target/release
+
+# Under sudo there is often no cargo; then the build must be there.
+install: $(if $(filter target/release,$(BUILT)),$(if $(shell command -v $(CARGO)),build))
+	packaging/install.sh '$(BUILT)' '$(PREFIX)' '$(DESTDIR)'
 
 # A clean checkout is built without incremental state, which takes a sixth of the time less; others keep what they have.
 test: export CARGO_INCREMENTAL ?= $(if $(wildcard target/debug/incremental/*),1,0)
@@ -60,10 +71,12 @@ test: export CARGO_INCREMENTAL ?= $(if $(wildcard target/debug/incremental/*),1,
 # that need packages, which `deps` installs, or root.
 test: deps
 	$(CARGO) build --workspace --lib --bins --tests --examples
+	$(MAKE) -s -C bindings/mpi OUT=$(CURDIR)/target/debug
 	$(CARGO) test --workspace
 	$(CARGO) test --workspace --test ucx -- --ignored
 	$(CARGO) test --workspace --lib -- --ignored layouts_equal
 	$(if $(SUDO),,$(CARGO) test --workspace --test daemon -- --ignored --skip soak)
+	$(if $(SUDO),,$(CARGO) test --workspace --test suite -- --ignored another_user)
 	$(if $(SUDO),,! command -v slurmctld >/dev/null || $(CARGO) test --workspace --test suite -- --ignored under_srun)
 	bindings/mpi/tests/run.sh --install
 

@@ -240,13 +240,19 @@ impl JobDirectory {
     }
 }
 
-/// The program to start: from the variable, else beside this library, else from the search path.
+/// The program to start: from the variable, else the one of this library, else from the search path.
 fn program() -> PathBuf {
     if let Some(named) = std::env::var_os(PROGRAM).filter(|named| !named.is_empty()) {
         return named.into();
     }
-    let beside = own_file().map(|file| file.with_file_name("outboardd"));
-    beside.filter(|program| program.is_file()).unwrap_or_else(|| "outboardd".into())
+    own_file().and_then(|library| beside(&library)).unwrap_or_else(|| "outboardd".into())
+}
+
+/// The daemon in the library's folder, as a build leaves it, or in `../bin`, as an installation has it.
+fn beside(library: &Path) -> Option<PathBuf> {
+    let folder = library.parent()?;
+    let places = [Some(folder.join("outboardd")), folder.parent().map(|prefix| prefix.join("bin/outboardd"))];
+    places.into_iter().flatten().find(|program| program.is_file())
 }
 
 /// The file that holds this code: liboutboard.so, or the program that contains it.

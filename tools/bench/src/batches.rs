@@ -82,7 +82,7 @@ pub fn run_batches(options: &BenchOptions, ours: &[&dyn System]) -> Result<Batch
     run::side_by_side(
         &options.setup,
         ours,
-        |workshop, system| workshop.on_transport("batches", system),
+        |workshop, system| workshop.batches(system),
         |launching| {
             let found = found_batches(options, launching)?;
             batches.borrow_mut().iter_mut().zip(found).for_each(|(batch, found)| *batch = batch.of_fastest(found));

@@ -1,11 +1,13 @@
 //! Builds the measuring program for each system. Only the library differs: sources and flags are the same, and so are
-//! the object files of all sources that name no library.
+//! the object files of all sources that name no library. An installation has the programs that need no MPI library, so
+//! these are measured without a compiler.
 
 use crate::BenchError;
 use crate::job::{System, run_tool};
 use rustix::fs::FlockOperation;
 use rustix::time::Timespec;
-use std::ffi::OsString;
+use std::cell::Cell;
+use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -28,6 +30,13 @@ const COMPILE_LIMIT: Timespec = Timespec { tv_sec: 300, tv_nsec: 0 };
 /// Prefix of the names of the directories of runs.
 const PREFIX: &str = "outboard-bench-";
 const LOCK: &str = "lock";
+const CALIBRATOR: &str = "calibrate";
+/// The sources with the main functions of the programs on transport.h.
+const COLLECTIVE: &str = "collective";
+const BATCHES: &str = "batches";
+const MESSAGES: &str = "messages";
+/// Programs of an installation lie in `libexec/outboard`, and find `liboutboard.so.1` here.
+const INSTALLED_LIB: &str = "$ORIGIN/../../lib";
 
 /// How the measuring program is built for a system.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,13 +54,19 @@ impl Toolchain {
 
     /// An MPI library whose headers and libraries lie in `include` and `lib` of a directory.
     pub(crate) fn mpi_prefix(prefix: &Path) -> Self {
-        let library = linked(&prefix.join("include"), &prefix.join("lib"), "mpi");
+        let lib = prefix.join("lib");
+        let library = linked(&prefix.join("include"), &lib, &lib, "mpi");
         Self { compiler: PLAIN_COMPILER.into(), transport: "transport_mpi.c", library }
     }
 
     /// Outboard's C interface: the directories of `outboard.h` and of `liboutboard.so`.
     pub(crate) fn outboard(include: &Path, lib: &Path) -> Self {
-        let library = linked(include, lib, "outboard");
+        Self::outboard_found_in(include, lib, lib)
+    }
+
+    /// Outboard's C interface, whose library lies in `run_time_lib` when the program starts.
+    fn outboard_found_in(include: &Path, lib: &Path, run_time_lib: &Path) -> Self {
+        let library = linked(include, lib, run_time_lib, "outboard");
         Self { compiler: PLAIN_COMPILER.into(), transport: "transport_outboard.c", library }
     }
 
@@ -59,15 +74,53 @@ impl Toolchain {
     pub(crate) fn sockets() -> Self {
         Self { compiler: PLAIN_COMPILER.into(), transport: "transport_sockets.c", library: Vec::new() }
     }
+
+    /// The name of the program that an installation has for `main` on this transport.
+    fn installed_name(&self, main: &str) -> String {
+        format!("{main}-{}", self.transport.trim_start_matches("transport_").trim_end_matches(".c"))
+    }
 }
 
-fn linked(include: &Path, lib: &Path, name: &str) -> Vec<OsString> {
+fn linked(include: &Path, lib: &Path, run_time_lib: &Path, name: &str) -> Vec<OsString> {
     let option = |option: &str, path: &Path| {
         let mut text = OsString::from(option);
         text.push(path);
         text
     };
-    vec![option("-I", include), option("-L", lib), option("-Wl,-rpath,", lib), format!("-l{name}").into()]
+    vec![option("-I", include), option("-L", lib), option("-Wl,-rpath,", run_time_lib), format!("-l{name}").into()]
+}
+
+/// Whether a compiler, which is a path or a name in `PATH`, can be started.
+fn is_there(compiler: &Path) -> bool {
+    if compiler.components().count() > 1 {
+        return compiler.exists();
+    }
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|folder| folder.join(compiler).is_file())
+}
+
+/// Builds into `folder` the programs that an installation has. `folder` becomes `libexec/outboard` of the prefix.
+/// `include` holds `outboard.h`, `lib` holds `liboutboard.so`.
+///
+/// # Errors
+/// [`BenchError::NoCompiler`] or [`BenchError::Compile`], or if `folder` cannot be written.
+pub fn build_installed_programs(include: &Path, lib: &Path, folder: &Path) -> Result<(), BenchError> {
+    let workshop = Workshop::open(None)?;
+    let keep = |built: PathBuf, name: &OsStr| {
+        let kept = folder.join(name);
+        fs::copy(&built, &kept).map_err(BenchError::system(format!("write {}", kept.display())))
+    };
+    keep(workshop.calibrator()?, CALIBRATOR.as_ref())?;
+    let outboard = Toolchain::outboard_found_in(include, lib, Path::new(INSTALLED_LIB));
+    let sockets = Toolchain::sockets();
+    // Sockets carry the calls of this program alone.
+    for (main, toolchain) in
+        [(COLLECTIVE, &outboard), (BATCHES, &outboard), (MESSAGES, &outboard), (COLLECTIVE, &sockets)]
+    {
+        let name = toolchain.installed_name(main);
+        keep(workshop.build_on_transport(main, &name, toolchain)?, name.as_ref())?;
+    }
+    Ok(())
 }
 
 /// A directory with the sources and the programs that were built from them; removed when dropped.
@@ -76,10 +129,15 @@ pub(crate) struct Workshop {
     directory: TempDir,
     /// Held while the directory is in use.
     _lock: File,
+    /// The folder of programs that are built already.
+    installed: Option<PathBuf>,
+    /// Whether the sources that name no library are compiled.
+    has_objects: Cell<bool>,
 }
 
 impl Workshop {
-    pub(crate) fn open() -> Result<Self, BenchError> {
+    /// Writes the sources. Programs in the folder `installed` are used as they are.
+    pub(crate) fn open(installed: Option<&Path>) -> Result<Self, BenchError> {
         let parent = std::env::temp_dir();
         sweep(&parent);
         let directory = TempDir::with_prefix_in(PREFIX, &parent).map_err(BenchError::system("make a directory"))?;
@@ -88,43 +146,81 @@ impl Workshop {
             let path = directory.path().join(Path::new(name).file_name().expect("a source is a file"));
             fs::write(path, text).map_err(BenchError::system(format!("write {name}")))?;
         }
-        let workshop = Self { directory, _lock: lock };
-        let arguments: Vec<OsString> = ["-c"].iter().chain(&PLAIN_SOURCES).map(OsString::from).collect();
-        workshop.compile("every system", Path::new(PLAIN_COMPILER), &arguments)?;
-        Ok(workshop)
+        let installed = installed.map(Path::to_owned);
+        Ok(Self { directory, _lock: lock, installed, has_objects: Cell::new(false) })
     }
 
     pub(crate) fn path(&self) -> &Path {
         self.directory.path()
     }
 
-    /// The program that runs the compute loop alone.
-    pub(crate) fn calibrator(&self) -> Result<PathBuf, BenchError> {
-        let arguments = ["calibrate.c", "control.o", "compute.o", "-o", "calibrate"].map(OsString::from);
-        self.compile("calibration", Path::new(PLAIN_COMPILER), &arguments)?;
-        Ok(self.path().join("calibrate"))
+    fn installed(&self, name: &str) -> Option<PathBuf> {
+        self.installed.as_ref().map(|folder| folder.join(name)).filter(|program| program.is_file())
     }
 
-    /// A program on transport.h for one system; its main is in the source `main`.c.
-    pub(crate) fn on_transport(&self, main: &str, system: &dyn System) -> Result<PathBuf, BenchError> {
+    /// The program that runs the compute loop alone.
+    pub(crate) fn calibrator(&self) -> Result<PathBuf, BenchError> {
+        if let Some(program) = self.installed(CALIBRATOR) {
+            return Ok(program);
+        }
+        let words = ["calibrate.c", "control.o", "compute.o"];
+        self.build(CALIBRATOR, &words, "calibration", &Toolchain::sockets())
+    }
+
+    /// The program `collective` for one system.
+    pub(crate) fn collective(&self, system: &dyn System) -> Result<PathBuf, BenchError> {
+        self.on_transport(COLLECTIVE, system)
+    }
+
+    /// The program `batches` for one system.
+    pub(crate) fn batches(&self, system: &dyn System) -> Result<PathBuf, BenchError> {
+        self.on_transport(BATCHES, system)
+    }
+
+    /// The program `messages` for one system.
+    pub(crate) fn messages(&self, system: &dyn System) -> Result<PathBuf, BenchError> {
+        self.on_transport(MESSAGES, system)
+    }
+
+    fn on_transport(&self, main: &str, system: &dyn System) -> Result<PathBuf, BenchError> {
+        let toolchain = system.toolchain();
+        match self.installed(&toolchain.installed_name(main)) {
+            Some(program) => Ok(program),
+            None => self.build_on_transport(main, &system.name(), &toolchain),
+        }
+    }
+
+    /// A program on transport.h; its main is in the source `main`.c.
+    fn build_on_transport(&self, main: &str, system: &str, toolchain: &Toolchain) -> Result<PathBuf, BenchError> {
         let objects = PLAIN_SOURCES.map(|source| source.replace(".c", ".o"));
         let source = format!("{main}.c");
-        let words = [source.as_str(), system.toolchain().transport];
-        self.program(main, &[&words[..], &objects.each_ref().map(String::as_str)].concat(), system)
+        let words = [source.as_str(), toolchain.transport];
+        self.build(main, &[&words[..], &objects.each_ref().map(String::as_str)].concat(), system, toolchain)
     }
 
     /// A program for one system; `words` are sources, objects and libraries for the compiler.
     pub(crate) fn program(&self, main: &str, words: &[&str], system: &dyn System) -> Result<PathBuf, BenchError> {
-        let (name, toolchain) = (system.name(), system.toolchain());
-        let program = format!("{main}-{}", name.replace([' ', '/'], "-"));
+        self.build(main, words, &system.name(), &system.toolchain())
+    }
+
+    fn build(&self, main: &str, words: &[&str], system: &str, toolchain: &Toolchain) -> Result<PathBuf, BenchError> {
+        if !self.has_objects.get() {
+            let arguments: Vec<OsString> = ["-c"].iter().chain(&PLAIN_SOURCES).map(OsString::from).collect();
+            self.compile(system, Path::new(PLAIN_COMPILER), &arguments)?;
+            self.has_objects.set(true);
+        }
+        let program = format!("{main}-{}", system.replace([' ', '/'], "-"));
         let output = ["-o", &program];
         let words = words.iter().chain(&output).map(OsString::from);
-        let arguments: Vec<OsString> = words.chain(toolchain.library).collect();
-        self.compile(&name, &toolchain.compiler, &arguments)?;
+        let arguments: Vec<OsString> = words.chain(toolchain.library.iter().cloned()).collect();
+        self.compile(system, &toolchain.compiler, &arguments)?;
         Ok(self.path().join(program))
     }
 
     fn compile(&self, system: &str, compiler: &Path, arguments: &[OsString]) -> Result<(), BenchError> {
+        if !is_there(compiler) {
+            return Err(BenchError::NoCompiler { system: system.to_owned(), compiler: compiler.to_owned() });
+        }
         let mut command = Command::new(compiler);
         command.args(FLAGS).args(arguments).current_dir(self.path());
         run_tool(command, &COMPILE_LIMIT).map_err(|reason| BenchError::Compile { system: system.to_owned(), reason })
@@ -163,7 +259,7 @@ mod tests {
 
     #[test]
     fn sources_compile_without_warnings() {
-        let workshop = Workshop::open().unwrap();
+        let workshop = Workshop::open(None).unwrap();
         assert!(workshop.calibrator().unwrap().is_file());
         let header = concat!(env!("CARGO_MANIFEST_DIR"), "/../../crates/client/include");
         let ours = ["collective.c", "batches.c", "messages.c", "transport_outboard.c", "transport_sockets.c"];
@@ -180,7 +276,7 @@ mod tests {
     /// The loop once ran half as fast in one program as in the other, because its code crossed a cache line there.
     #[test]
     fn the_compute_loop_begins_at_a_cache_line() {
-        let workshop = Workshop::open().unwrap();
+        let workshop = Workshop::open(None).unwrap();
         let listed = Command::new("nm").arg(workshop.calibrator().unwrap()).output().unwrap();
         let text = String::from_utf8(listed.stdout).unwrap();
         let place = |symbol: &str| {
@@ -208,9 +304,9 @@ mod tests {
 
     #[test]
     fn a_missing_compiler_is_named() {
-        let workshop = Workshop::open().unwrap();
+        let workshop = Workshop::open(None).unwrap();
         let mpich = InstalledPeer::new(Peer::Mpich, Path::new("/nowhere"));
-        let error = workshop.on_transport("collective", &mpich).unwrap_err().to_string();
-        assert!(error.contains("built for mpich") && error.contains("/nowhere/mpich"), "{error}");
+        let error = workshop.collective(&mpich).unwrap_err().to_string();
+        assert!(error.contains("mpich is measured by") && error.contains("/nowhere/mpich"), "{error}");
     }
 }

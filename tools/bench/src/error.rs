@@ -19,6 +19,13 @@ pub enum BenchError {
     #[error("{peer} cannot be installed in {}: {reason}; {remedy}", directory.display())]
     Install { peer: &'static str, directory: PathBuf, reason: String, remedy: &'static str },
     #[error(
+        "{system} is measured by a program that {compiler} builds, and {compiler} is not installed; install it \
+             (apt-get install gcc libc6-dev, and libopenmpi-dev for Debian's Open MPI), or leave {system} out (--peers, \
+             --via)",
+        compiler = compiler.display()
+    )]
+    NoCompiler { system: String, compiler: PathBuf },
+    #[error(
         "the measuring program cannot be built for {system}: {reason}; a C compiler is needed (apt-get install gcc \
              libc6-dev), and FFTW for the FFT program (libfftw3-dev)"
     )]

@@ -25,7 +25,7 @@ pub(crate) const DEBIAN_MPICC: &str = "/usr/bin/mpicc.openmpi";
 pub(crate) const DEBIAN_MPIRUN: &str = "/usr/bin/mpirun.openmpi";
 pub(crate) const DEBIAN_LAMMPS: &str = "/usr/bin/lmp";
 
-/// Makes sure that `peer` is installed for this user; a peer that can be downloaded is downloaded.
+/// Makes sure that programs can be run by `peer`. A peer that can be downloaded is installed for this user.
 ///
 /// # Errors
 /// [`BenchError::Install`], with what to do.
@@ -35,10 +35,7 @@ pub fn ensure(peer: Peer, peers_dir: &Path) -> Result<(), BenchError> {
         |reason: String, remedy| BenchError::Install { peer: peer.name(), directory: prefix.clone(), reason, remedy };
     let packages = peer.packages();
     if packages.is_empty() {
-        return match [DEBIAN_MPICC, DEBIAN_MPIRUN].iter().find(|program| !Path::new(program).exists()) {
-            Some(missing) => Err(failed(format!("{missing} is missing"), DEBIAN_REMEDY)),
-            None => Ok(()),
-        };
+        return debian_has(peer, DEBIAN_MPIRUN);
     }
     // The lock is held as long as the file is open.
     let _lock = lock(peers_dir).map_err(|error| failed(error.to_string(), "choose another directory"))?;
@@ -46,6 +43,23 @@ pub fn ensure(peer: Peer, peers_dir: &Path) -> Result<(), BenchError> {
         return Ok(());
     }
     install(&prefix, packages).map_err(|reason| failed(reason, PIP_REMEDY))
+}
+
+/// Makes sure that programs can be compiled for `peer` and run by it, as [`ensure`] does.
+///
+/// # Errors
+/// [`BenchError::Install`], with what to do.
+pub fn ensure_compiler(peer: Peer, peers_dir: &Path) -> Result<(), BenchError> {
+    ensure(peer, peers_dir)?;
+    if peer.packages().is_empty() { debian_has(peer, DEBIAN_MPICC) } else { Ok(()) }
+}
+
+fn debian_has(peer: Peer, program: &str) -> Result<(), BenchError> {
+    if Path::new(program).exists() {
+        return Ok(());
+    }
+    let (directory, reason) = ("/usr".into(), format!("{program} is missing"));
+    Err(BenchError::Install { peer: peer.name(), directory, reason, remedy: DEBIAN_REMEDY })
 }
 
 /// Makes sure that Debian's LAMMPS is there, which is linked to Debian's Open MPI.

@@ -59,13 +59,13 @@ mod verdicts;
 pub use batches::{BatchReport, BatchRow, render_batches, run_batches};
 pub use chart::chart;
 pub use collective::Collective;
-pub use compile::Toolchain;
+pub use compile::{Toolchain, build_installed_programs};
 pub use error::BenchError;
 pub use fft::{FftOptions, FftReport, FftRow, render_fft_table, run_fft};
 pub use grid::{
     ClusterShape, GridCell, GridReport, ShimVerdict, grid_runs, render_grid, render_grid_markdown, slower_again,
 };
-pub use install::ensure as ensure_peer;
+pub use install::{ensure as ensure_peer, ensure_compiler};
 pub use job::{BenchJob, LaunchError, LoggedProcess, RunningJob, ServiceCounters, ServiceStats, System};
 pub use layout::Layout;
 pub use limit::{BenchCall, limit_ms, multicast_minimum_bytes, raw_limit_ms};

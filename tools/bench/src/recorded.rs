@@ -115,7 +115,7 @@ pub fn run_recorded(options: &RecordedOptions, ours: &[&dyn System]) -> Result<R
     run::side_by_side(
         &options.setup,
         ours,
-        |workshop, system| workshop.on_transport("messages", system),
+        |workshop, system| workshop.messages(system),
         run::nothing_before,
         |launching| measure(options, launching),
         |system, launches| {

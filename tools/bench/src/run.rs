@@ -37,8 +37,8 @@ pub fn run(options: &BenchOptions, ours: &[&dyn System]) -> Result<BenchReport, 
     let steps = phases_per_launch(options);
     let bar = bar(&options.setup, ours.len(), steps);
     let peers = installed(&options.setup, &bar)?;
-    let workshop = Workshop::open()?;
-    let entrants = entrants(ours, &peers, &bar, |system| workshop.on_transport("collective", system))?;
+    let workshop = Workshop::open(options.setup.programs_dir.as_deref())?;
+    let entrants = entrants(ours, &peers, &bar, |system| workshop.collective(system))?;
     bar.set_message("calibrating the compute loop");
     let mut calibrator = Calibrator::start(options, &workshop)?;
     let units = calibrator.units(options)?;
@@ -84,7 +84,7 @@ pub(crate) fn side_by_side<L, R>(
 ) -> Result<BenchReport<R>, BenchError> {
     let bar = bar(setup, ours.len(), 1);
     let peers = installed(setup, &bar)?;
-    let workshop = Workshop::open()?;
+    let workshop = Workshop::open(setup.programs_dir.as_deref())?;
     let entrants = entrants(ours, &peers, &bar, |system| build(&workshop, system))?;
     let launches = go_through(setup, &entrants, workshop.path(), &bar, before, |launching| {
         let launch = measure(launching)?;
@@ -100,7 +100,7 @@ pub(crate) fn side_by_side<L, R>(
 fn installed(setup: &Setup, bar: &ProgressBar) -> Result<Vec<InstalledPeer>, BenchError> {
     for peer in &setup.peers {
         bar.set_message(format!("installing {}", peer.name()));
-        install::ensure(*peer, &setup.peers_dir)?;
+        install::ensure_compiler(*peer, &setup.peers_dir)?;
     }
     Ok(setup.peers.iter().map(|peer| InstalledPeer::new(*peer, &setup.peers_dir)).collect())
 }

@@ -37,6 +37,8 @@ pub struct Setup {
     pub one_sided: bool,
     /// The directory in which peers are installed.
     pub peers_dir: PathBuf,
+    /// The directory of measuring programs that are built already; other programs are built when they are needed.
+    pub programs_dir: Option<PathBuf>,
     /// Longest time of one launch; `None` for a bound computed from the work of the launch.
     pub launch_timeout: Option<Duration>,
     /// Show a progress bar on standard error, where that is a terminal.
@@ -58,6 +60,7 @@ impl Setup {
             blocking: false,
             one_sided: false,
             peers_dir: default_peers_dir(),
+            programs_dir: None,
             launch_timeout: None,
             progress: true,
         }

@@ -5,14 +5,15 @@ mod one_cluster;
 mod readme;
 mod verdicts;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand, ValueEnum};
 use outboard::service_processes::ServiceProcesses;
 use outboard_bench::{
     BenchCall, BenchOptions, BenchReport, Collective, LateRankSpec, Layout, Outboard, Peer, Services, Setup,
-    ShimChoice, System, default_peers_dir, parse_sizes, render_batches, render_by_size, render_table, run_batches,
+    ShimChoice, System, default_peers_dir, ensure_peer, parse_sizes, render_batches, render_by_size, render_table,
+    run_batches,
 };
 use outboard_lab::LabSpec;
 use serde::Serialize;
@@ -134,6 +135,7 @@ impl SetupArgs {
         setup.layout = self.layout;
         setup.peers.clone_from(&self.peers);
         setup.comm_core = self.comm_core;
+        setup.programs_dir = places::bench_programs()?;
         setup.rounds = self.rounds;
         Ok(setup)
     }
@@ -287,7 +289,8 @@ fn below_mpi(
 ) -> Result<Outboard, CliError> {
     let named = algorithms.clone();
     let algorithm = move |call: &BenchCall| named.name(call);
-    let variables = places::below_mpi(heap, mpi)?;
+    ensure_peer(mpi, &default_peers_dir())?;
+    let variables = places::below_mpi(heap)?;
     let variant = (heap == Heap::Shared).then_some("shared heap");
     let start = move |job: &outboard_bench::BenchJob<'_>| {
         let d =
@@ -300,8 +303,17 @@ fn below_mpi(
     Ok(outboard.with_variant(variant))
 }
 
-/// The launcher of an installed Open MPI, for ranks on this machine.
-pub(crate) fn launcher_of(mpi: Peer) -> PathBuf {
+/// The launcher of an Open MPI, for ranks on this machine. Installs that Open MPI if need be.
+pub(crate) fn launcher_of(mpi: Peer) -> Result<PathBuf, CliError> {
+    ensure_peer(mpi, &default_peers_dir())?;
     let compiler = outboard_bench::open_mpi_compiler(mpi, &default_peers_dir());
-    compiler.with_file_name(if mpi == Peer::Debian { "mpirun.openmpi" } else { "mpirun" })
+    Ok(compiler.with_file_name(if mpi == Peer::Debian { "mpirun.openmpi" } else { "mpirun" }))
+}
+
+/// Builds the measuring programs that `make install` puts into `libexec/outboard`.
+pub(crate) fn build_programs(folder: &Path) -> Result<ExitCode, CliError> {
+    let (include, library) = (places::include()?, places::library()?);
+    let library = library.parent().expect("a file lies in a directory");
+    outboard_bench::build_installed_programs(&include, library, folder)?;
+    Ok(ExitCode::SUCCESS)
 }

@@ -11,7 +11,7 @@ use std::process::{Command, ExitCode};
 
 use clap::{Args, ValueEnum};
 use outboard_bench::{
-    BenchJob, Layout, LoggedProcess, Peer, default_peers_dir, ensure_peer, open_mpi_compiler, open_mpi_launcher,
+    BenchJob, Layout, LoggedProcess, Peer, default_peers_dir, ensure_compiler, open_mpi_compiler, open_mpi_launcher,
 };
 use outboard_lab::{Lab, LabSpec};
 use serde::Deserialize;
@@ -131,9 +131,9 @@ pub(crate) fn demo(args: &DemoArgs) -> Result<ExitCode, CliError> {
 
 /// Builds the C program with the compiler wrapper of the MPI library.
 fn c_program(args: &DemoArgs, directory: &Path) -> Result<Vec<String>, CliError> {
-    ensure_peer(args.mpi, &default_peers_dir())?;
+    ensure_compiler(args.mpi, &default_peers_dir())?;
     let program = directory.join("pagerank");
-    let source = places::sources()?.join("examples/pagerank.c");
+    let source = places::example("pagerank.c")?;
     let compiler = open_mpi_compiler(args.mpi, &default_peers_dir());
     // Contracted multiply-adds would make the bits depend on the compiler's choices.
     let mut command = Command::new(&compiler);
@@ -171,7 +171,7 @@ fn python_program(args: &DemoArgs) -> Result<Vec<String>, CliError> {
         pip.env("MPICC", open_mpi_compiler(args.mpi, &default_peers_dir()));
         places::run_tool(&mut pip, failure)?;
     }
-    let script = places::sources()?.join("examples/pagerank.py");
+    let script = places::example("pagerank.py")?;
     Ok(vec![python.display().to_string(), script.display().to_string()])
 }
 
@@ -190,7 +190,7 @@ fn measure(
     let daemons = if offloaded { Some(Daemons::on_lab(&lab, ranks, directory, &settings)?) } else { None };
     let mut environment = Vec::new();
     if let Some(daemons) = &daemons {
-        environment = run::mpi_environment(daemons, args.mpi)?;
+        environment = run::mpi_environment(daemons)?;
         environment.push(("OUTBOARD_CHOICE".to_owned(), "offload".to_owned()));
     }
     let mut arguments = command[1..].to_vec();

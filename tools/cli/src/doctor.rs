@@ -4,7 +4,6 @@ use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 
 use clap::{Args, FromArgMatches};
-use outboard_bench::{Peer, default_peers_dir, open_mpi_compiler};
 use outboard_fabric::multicast::{Interface, MulticastSettings};
 use outboard_fabric::ofi::Ofi;
 use outboard_service::Settings;
@@ -24,6 +23,9 @@ pub(crate) struct DoctorArgs {
     #[arg(long)]
     stats: Vec<PathBuf>,
 }
+
+/// A build and an installation have all parts.
+const PARTS_REMEDY: &str = "`make build` in the sources, or `make install` again";
 
 /// One finding.
 #[derive(Debug)]
@@ -73,28 +75,17 @@ pub(crate) fn doctor(args: &DoctorArgs) -> Result<ExitCode, CliError> {
     Ok(if broken { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-/// The parts of Outboard itself, and the MPI libraries that it supports.
+/// The parts of Outboard itself.
 fn parts() -> Vec<Finding> {
     let place = |p: Result<std::path::PathBuf, CliError>| match p {
         Ok(path) => Ok(path.display().to_string()),
         Err(error) => Err(error.to_string()),
     };
-    let mut findings = vec![
-        Finding::of("daemon", true, place(places::daemon()), "make build"),
-        Finding::of("C library", true, place(places::library()), "make build"),
-    ];
-    for mpi in [Peer::Debian, Peer::OpenMpi] {
-        let compiler = open_mpi_compiler(mpi, &default_peers_dir());
-        let what = format!("MPI shim for {}", mpi.name());
-        let found =
-            if compiler.exists() { place(places::shim(mpi)) } else { Err(format!("{} is not installed", mpi.name())) };
-        let remedy = match mpi {
-            Peer::Debian => "apt install openmpi-bin libopenmpi-dev make gcc",
-            Peer::OpenMpi | Peer::Mpich | Peer::IntelMpi => "outboard bench allgather --peers open-mpi installs it",
-        };
-        findings.push(Finding::of(&what, false, found, remedy));
-    }
-    findings
+    vec![
+        Finding::of("daemon", true, place(places::daemon()), PARTS_REMEDY),
+        Finding::of("C library", true, place(places::library()), PARTS_REMEDY),
+        Finding::of("MPI shim", false, place(places::shim()), PARTS_REMEDY),
+    ]
 }
 
 /// Whether a daemon started in this environment encrypts its traffic to other hosts.

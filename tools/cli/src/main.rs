@@ -26,6 +26,7 @@ mod tune;
 mod tune_rank;
 mod work;
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
@@ -78,6 +79,8 @@ enum CliCommand {
     Rank(trial::rank::RankArgs),
     #[command(name = "__rendezvous", hide = true)]
     Rendezvous(launch::RendezvousArgs),
+    #[command(name = "__bench-programs", hide = true)]
+    BenchPrograms { folder: PathBuf },
 }
 
 fn main() -> ExitCode {
@@ -101,6 +104,7 @@ fn main() -> ExitCode {
         CliCommand::Explain(args) => explain::explain(args),
         CliCommand::Rank(args) => trial::rank::rank(&args),
         CliCommand::Rendezvous(args) => launch::rendezvous(&args),
+        CliCommand::BenchPrograms { folder } => bench::build_programs(&folder),
     };
     result.unwrap_or_else(|error| {
         eprintln!("outboard: {error}");

@@ -158,7 +158,7 @@ fn run_mpi(
     directory: &Path,
 ) -> Result<ExitCode, CliError> {
     let mut environment = match daemons {
-        Some(daemons) => mpi_environment(daemons, args.mpi)?,
+        Some(daemons) => mpi_environment(daemons)?,
         None => Vec::new(),
     };
     environment.extend(library_path()?);
@@ -180,7 +180,7 @@ fn run_mpi(
             command
         }
         None => {
-            let mut command = launch::bound(&bench::launcher_of(args.mpi));
+            let mut command = launch::bound(&bench::launcher_of(args.mpi)?);
             command.args(["--allow-run-as-root", "--oversubscribe", "-n", &args.ranks.to_string()]);
             for (name, value) in &environment {
                 command.arg("-x").arg(format!("{name}={value}"));
@@ -194,9 +194,9 @@ fn run_mpi(
 }
 
 /// Environment of the ranks of an MPI program that is offloaded.
-pub(crate) fn mpi_environment(daemons: &Daemons, mpi: Peer) -> Result<Vec<(String, String)>, CliError> {
+pub(crate) fn mpi_environment(daemons: &Daemons) -> Result<Vec<(String, String)>, CliError> {
     let mut environment = daemons.environment();
-    environment.extend(places::below_mpi(Heap::from_environment()?, mpi)?);
+    environment.extend(places::below_mpi(Heap::from_environment()?)?);
     Ok(environment)
 }
 

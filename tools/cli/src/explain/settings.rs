@@ -42,7 +42,7 @@ const RANK: &[Variable] = &[
     ("OUTBOARD_LOCAL_SIZE", "the launcher's", "Ranks on this host"),
     (
         "OUTBOARD_OUTBOARDD",
-        "beside `liboutboard.so`, else in `PATH`",
+        "beside `liboutboard.so` or in `../bin` of it, else in `PATH`",
         "Program that a rank starts as the job's own daemon",
     ),
     ("OUTBOARD_RANK", "the launcher's", "Number of this rank, from 0"),
@@ -95,7 +95,7 @@ const COMMAND: &[Variable] = &[
     ("OUTBOARD_ENCRYPT", "off", "As `--encrypt` of `run`, `bench`, `demo`, `tune` and `chaos`"),
     ("OUTBOARD_HEAP", "`off`", "`shared` loads `liboutboard_heap.so` into the ranks"),
     ("OUTBOARD_HEAP_BYTES", "the host's memory", "Passed on to the ranks"),
-    ("OUTBOARD_HOME", "the folder of `outboard`", "Folder of programs and libraries"),
+    ("OUTBOARD_HOME", "the folder of `outboard`", "Folder of programs; libraries lie there, too, or in `../lib`"),
     ("OUTBOARD_LOG", "warnings", "Filter of the command's own log"),
     ("OUTBOARD_OFI_PROVIDER", "`sockets`", "Provider that `outboard doctor` tries"),
     ("OUTBOARD_TUNING", "none", "As `--tuning` of `run`, `bench`, `demo`, `tune`, `chaos` and `explain choice`"),

@@ -5,6 +5,7 @@ mod bench;
 mod end_to_end;
 mod explain;
 mod faults;
+mod installed;
 mod job;
 mod lab;
 mod launchers;
