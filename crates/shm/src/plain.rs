@@ -1,8 +1,10 @@
 //! Private memory of this process, page by page from the kernel: what takes the place of a region where no region can be
 //! made.
 
+use rustix::fs::SeekFrom;
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, MremapFlags, ProtFlags};
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::ptr::NonNull;
 
 /// A zeroed, private mapping.
@@ -65,9 +67,101 @@ impl PlainMemory {
     }
 }
 
+/// The content of a memfd that another value keeps open, unless the program closes the descriptor.
+#[derive(Debug)]
+pub struct FileContent {
+    descriptor: RawFd,
+    /// The file's device and inode: the program may have given the number to another file.
+    file: (u64, u64),
+    len: usize,
+}
+
+fn identity(file: BorrowedFd<'_>) -> Result<(u64, u64), Errno> {
+    rustix::fs::fstat(file).map(|found| (found.st_dev as u64, found.st_ino as u64))
+}
+
+impl FileContent {
+    pub(crate) fn of(file: BorrowedFd<'_>, len: usize) -> Option<FileContent> {
+        Some(FileContent { descriptor: file.as_raw_fd(), file: identity(file).ok()?, len })
+    }
+
+    /// Copies the content to private memory, without touching holes.
+    ///
+    /// # Errors
+    /// The kernel's reason; [`Errno::BADF`] if the program has closed the descriptor.
+    pub fn copy(&self) -> Result<PlainMemory, Errno> {
+        // SAFETY: the number is compared with the file; a closed one is an error.
+        let file = unsafe { BorrowedFd::borrow_raw(self.descriptor) };
+        if identity(file)? != self.file {
+            return Err(Errno::BADF);
+        }
+        let copy = PlainMemory::new(self.len)?;
+        let mut at = 0;
+        while let Some((start, end)) = next_data(file, at, self.len)? {
+            at = start;
+            while at < end {
+                // SAFETY: the part lies within the fresh mapping, which nobody else knows.
+                let into = unsafe { std::slice::from_raw_parts_mut(copy.start.as_ptr().add(at), end - at) };
+                match rustix::io::pread(file, into, at as u64)? {
+                    0 => return Ok(copy),
+                    count => at += count,
+                }
+            }
+        }
+        Ok(copy)
+    }
+}
+
+/// The next part of the file, from `at` on and below `len`, that holds data.
+fn next_data(file: BorrowedFd<'_>, at: usize, len: usize) -> Result<Option<(usize, usize)>, Errno> {
+    match rustix::fs::seek(file, SeekFrom::Data(at as u64)) {
+        Ok(start) if (start as usize) < len => {
+            let end = rustix::fs::seek(file, SeekFrom::Hole(start))?;
+            Ok(Some((start as usize, len.min(end as usize))))
+        }
+        Ok(_) | Err(Errno::NXIO) => Ok(None),
+        Err(errno) => Err(errno),
+    }
+}
+
 impl Drop for PlainMemory {
     fn drop(&mut self) {
         // SAFETY: the mapping is ours and without borrowers.
         let _ = unsafe { rustix::mm::munmap(self.start.as_ptr().cast(), self.len) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::region::MemfdRegion;
+
+    #[test]
+    #[cfg_attr(miri, ignore = "maps a memfd")]
+    fn copy_has_the_data_of_a_file_and_no_memory_for_its_holes() {
+        const BYTES: usize = 64 << 20;
+        let region = MemfdRegion::create("test", BYTES).unwrap();
+        for at in [0, BYTES / 2 + 5, BYTES - 4] {
+            region.write(at, b"data");
+        }
+        let copy = region.content().unwrap().copy().unwrap();
+        region.write(0, b"late");
+        let mut seen = vec![0; BYTES];
+        // SAFETY: the mapping has this many bytes, and nobody writes to it.
+        unsafe { std::ptr::copy_nonoverlapping(copy.start().as_ptr(), seen.as_mut_ptr(), BYTES) };
+        for at in [0, BYTES / 2 + 5, BYTES - 4] {
+            assert_eq!(&seen[at..at + 4], b"data", "{at}");
+        }
+        assert!(seen[4..BYTES / 2].iter().all(|byte| *byte == 0));
+        let allocated = rustix::fs::fstat(region.fd()).unwrap().st_blocks as usize * 512;
+        assert!(allocated < BYTES / 4, "{allocated} bytes of the file: the copy has read its holes");
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "maps a memfd")]
+    fn another_file_under_the_same_number_is_not_copied() {
+        let (region, other) = [(); 2].map(|()| MemfdRegion::create("test", 4096).unwrap()).into();
+        let content = FileContent { descriptor: other.fd().as_raw_fd(), ..region.content().unwrap() };
+        assert_eq!(content.copy().unwrap_err(), Errno::BADF);
     }
 }

@@ -4,6 +4,7 @@
 //! the kernel's own tmpfs. So no access to the mapping raises SIGBUS. Another process may change the bytes of a region
 //! at any moment: the bytes are accessed through raw pointers, never as references, except for atomics.
 
+use crate::plain::FileContent;
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
@@ -99,6 +100,11 @@ impl MemfdRegion {
         // SAFETY: the range is the whole of our own mapping, and the advice does not change its content.
         unsafe { rustix::mm::madvise(self.start.as_ptr().cast(), self.len, Advice::LinuxDontFork) }
             .map_err(|errno| RegionError::Kernel { what: "keep from children", bytes: self.len as u64, errno })
+    }
+
+    /// The content of the region, to be copied later; None if the kernel does not identify the file.
+    pub fn content(&self) -> Option<FileContent> {
+        FileContent::of(self.fd(), self.len)
     }
 
     /// Closes the descriptor and leaves the mapping to the process, for good.
