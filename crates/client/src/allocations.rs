@@ -1,7 +1,7 @@
 //! Memory that the program has allocated from this library, and what a forked child has of it.
 //!
-//! The memory is shared with the service process, or plain where a limit of the program leaves no room for shared memory.
-//! A child of `fork` finds at each address a private copy of the content at the fork. A private mapping of the memfd
+//! The memory is shared with the service process, or plain where a limit of the program leaves no room for shared
+//! memory. A child of `fork` finds at each address a private copy of the content at the fork. A private mapping of the memfd
 //! would show later writes, so the forking thread copies the content before the fork, to memory that the child inherits.
 //!
 //! | the forking thread | has done |
@@ -56,7 +56,9 @@ impl SharedAllocation {
         static REGISTERED: OnceLock<bool> = OnceLock::new();
         let register = || {
             // SAFETY: the handlers are functions of this library, and libc removes them when the library is unloaded.
-            unsafe { libc::pthread_atfork(Some(before_fork), Some(after_fork_in_parent), Some(after_fork_in_child)) == 0 }
+            unsafe {
+                libc::pthread_atfork(Some(before_fork), Some(after_fork_in_parent), Some(after_fork_in_child)) == 0
+            }
         };
         let Some(content) = region.content().filter(|_| *REGISTERED.get_or_init(register)) else { return Err(region) };
         let start = region.start();

@@ -237,9 +237,7 @@ impl RequestBuffers {
             Some(BufferPieces::Recorded(recorded)) => {
                 recorded.written.iter().any(|(_, to)| shared(std::ptr::without_provenance(to.address), to.length))
             }
-            Some(BufferPieces::Blocks(_)) | None => {
-                self.receive_bytes > 0 && shared(self.receive, self.receive_bytes)
-            }
+            Some(BufferPieces::Blocks(_)) | None => self.receive_bytes > 0 && shared(self.receive, self.receive_bytes),
         }
     }
 
@@ -363,12 +361,7 @@ impl RankStaging {
     ///
     /// # Errors
     /// [`Error::Memory`] if the program may not write to the buffer.
-    pub(crate) fn deliver(
-        &mut self,
-        own: &OwnMemory,
-        staged: &Arc<StagedBuffers>,
-        instance: u64,
-    ) -> Result<(), Error> {
+    pub(crate) fn deliver(&mut self, own: &OwnMemory, staged: &Arc<StagedBuffers>, instance: u64) -> Result<(), Error> {
         if *lock(&staged.last) != instance {
             // A later start of the recording continues in the segment, or has already delivered.
             return Ok(());

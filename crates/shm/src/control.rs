@@ -18,9 +18,12 @@
 //!
 //! Invariant: the service process never reads the header after writing it; it uses its own sizes.
 
+mod staging_requests;
+
 use outboard_call::MOST_IN_FLIGHT;
 use outboard_call::codec::DecodeError;
 
+use self::staging_requests::StagingRequests;
 use crate::completion::{CompletionTable, CompletionWord, Epoch};
 use crate::entry::SubmissionEntry;
 use crate::memory::Tier;
@@ -111,10 +114,10 @@ impl ControlParts {
         // SAFETY: both ranges lie within the bytes that the caller guarantees, are aligned, and hold atomics, valid for
         // any bits.
         unsafe {
-            StagingRequests {
-                count: &*start.add(STAGING_REQUESTS_AT).cast::<AtomicU32>(),
-                bits: std::slice::from_raw_parts(start.add(STAGING_BITS_AT).cast::<AtomicU32>(), STAGING_WORDS),
-            }
+            StagingRequests::new(
+                &*start.add(STAGING_REQUESTS_AT).cast::<AtomicU32>(),
+                std::slice::from_raw_parts(start.add(STAGING_BITS_AT).cast::<AtomicU32>(), STAGING_WORDS),
+            )
         }
     }
 
@@ -145,21 +148,6 @@ impl ControlParts {
                 std::slice::from_raw_parts(start.add(words_at).cast::<CompletionWord>(), self.words as usize),
             )
         }
-    }
-}
-
-/// Requests of a rank whose buffers only the rank can reach. The service process sets the request's bit and then counts;
-/// the rank clears the bit when it uses the completion word again.
-#[derive(Debug, Clone, Copy)]
-struct StagingRequests<'a> {
-    count: &'a AtomicU32,
-    bits: &'a [AtomicU32],
-}
-
-impl StagingRequests<'_> {
-    /// The word of the slot's bit, and the bit. None for a slot that only another release has.
-    fn bit(&self, slot: u32) -> Option<(&AtomicU32, u32)> {
-        self.bits.get((slot / u32::BITS) as usize).map(|word| (word, 1 << (slot % u32::BITS)))
     }
 }
 
@@ -273,11 +261,7 @@ impl ServiceSide {
     /// Requests that the rank stages the buffers of the request with this completion word, and wakes the rank if it
     /// sleeps.
     pub fn request_staging(&self, slot: u32) {
-        let requests = self.control.staging_requests();
-        if let Some((word, bit)) = requests.bit(slot) {
-            word.fetch_or(bit, Ordering::Relaxed);
-        }
-        requests.count.fetch_add(1, Ordering::Release);
+        self.control.staging_requests().request(slot);
         self.control.completion_table().announce();
     }
 
@@ -428,22 +412,17 @@ impl RankSide {
 
     /// The number of staging requests so far.
     pub fn staging_requests(&self) -> u32 {
-        self.control.staging_requests().count.load(Ordering::Acquire)
+        self.control.staging_requests().count()
     }
 
     /// Whether the service process has requested that this rank stages the buffers of this request.
     pub fn wants_staging(&self, slot: u32) -> bool {
-        let requests = self.control.staging_requests();
-        requests.bit(slot).is_some_and(|(word, bit)| word.load(Ordering::Relaxed) & bit != 0)
+        self.control.staging_requests().contains(slot)
     }
 
     /// Makes the completion word of `slot` pending.
     pub fn arm(&self, slot: u32) {
-        if let Some((word, bit)) = self.control.staging_requests().bit(slot)
-            && word.load(Ordering::Relaxed) & bit != 0
-        {
-            word.fetch_and(!bit, Ordering::Relaxed);
-        }
+        self.control.staging_requests().end(slot);
         self.control.completion_table().arm(slot);
     }
 

@@ -37,19 +37,29 @@ fn named(error: &Error) -> u64 {
     u64::from_str_radix(digits, 16).expect("hexadecimal")
 }
 
+/// Makes another group of all ranks: a group fails with a call that fails.
+fn another_group(context: &Context, world: &Group) -> Group {
+    let (rank, ranks) = me(world);
+    let own = context.offer().expect("an offer");
+    let mut offers = vec![0; own.len() * ranks];
+    world.allgather(&own[..], &mut offers).expect("success");
+    context.create_group(&offers, ranks as u32, rank as u32).expect("the group is made")
+}
+
 /// Rank 1 receives into memory that it may not write. Its error names the memory, which stays as it was; other ranks
-/// have their bytes or the error; the group goes on.
-pub(super) fn unwritable(context: &Context, group: &Group, kind: Kind) {
-    let (rank, ranks) = me(group);
+/// have their bytes or the error.
+pub(super) fn unwritable(context: &Context, world: &Group, kind: Kind) {
+    let (rank, ranks) = me(world);
     for (call, bytes) in [8, 5_000, 60_000, 300_000].into_iter().enumerate() {
         for rights in [MprotectFlags::READ, MprotectFlags::empty()] {
+            let group = &another_group(context, world);
             let room = (bytes * ranks).next_multiple_of(4096);
             let memory = match kind {
                 Kind::Shared => context.allocate(room).expect("room").as_ptr(),
-                // SAFETY: a fresh mapping.
-                Kind::Private => unsafe { mmap_anonymous(null_mut(), room, RIGHTS, MapFlags::PRIVATE) }
-                    .expect("room")
-                    .cast(),
+                Kind::Private => {
+                    // SAFETY: a fresh mapping.
+                    unsafe { mmap_anonymous(null_mut(), room, RIGHTS, MapFlags::PRIVATE) }.expect("room").cast()
+                }
             };
             // SAFETY: `room` bytes of this test.
             unsafe { memory.write_bytes(UNTOUCHED, room) };
@@ -190,8 +200,11 @@ pub(super) fn limited(context: &Context, group: &Group) {
     check_exchange(group, post_uneven(group, 3));
     check(post(group, 4, 300_000, false), me(group).1);
     limit(Resource::Fsize, u64::MAX >> 1);
-    limit(Resource::Nofile, 0);
-    gather_in_allocated(context, group, 1 << 20);
+    let descriptors = getrlimit(Resource::Nofile);
+    // The kernel polls no more descriptors than this.
+    limit(Resource::Nofile, 1);
+    gather_in_allocated(context, group, 1 << 21);
+    setrlimit(Resource::Nofile, descriptors).expect("it may be raised again");
     print_line("done");
 }
 

@@ -270,11 +270,7 @@ impl AttachMessage for AttachRequest {
                 send: reader.u64()?,
                 receive: reader.u64()?,
             }),
-            10 => AttachRequest::RefuseRestage {
-                group: reader.u64()?,
-                instance: reader.u64()?,
-                slot: reader.u32()?,
-            },
+            10 => AttachRequest::RefuseRestage { group: reader.u64()?, instance: reader.u64()?, slot: reader.u32()? },
             48 => AttachRequest::Record { group: reader.u64()?, recording: reader.u32()?, bytes: reader.u64()? },
             49 => AttachRequest::FreeRecording { group: reader.u64()?, recording: reader.u32()? },
             12 => AttachRequest::SetDeadline { group: reader.u64()?, milliseconds: reader.u64()? },

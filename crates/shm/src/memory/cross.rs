@@ -172,7 +172,10 @@ pub(super) enum WriteOutcome {
     /// The kernel refuses the access, or the process is not the rank; nothing was written.
     Refused,
     /// The rank itself may not write here.
-    Fault { address: u64, bytes: u64 },
+    Fault {
+        address: u64,
+        bytes: u64,
+    },
 }
 
 #[cfg(test)]

@@ -120,13 +120,7 @@ impl OwnMemory {
     ///
     /// # Safety
     /// The program lends the bytes at `to`.
-    pub unsafe fn copy_out(
-        &self,
-        region: &MemfdRegion,
-        offset: usize,
-        to: u64,
-        bytes: usize,
-    ) -> Result<(), OwnFault> {
+    pub unsafe fn copy_out(&self, region: &MemfdRegion, offset: usize, to: u64, bytes: usize) -> Result<(), OwnFault> {
         let shared = region.at(offset, bytes).as_ptr() as u64;
         // SAFETY: the caller's promise; the kernel writes at `to` only where this process may write.
         match unsafe { move_bytes(libc::SYS_process_vm_readv, to, shared, bytes) } {
@@ -151,7 +145,10 @@ impl Default for OwnMemory {
 }
 
 enum Query {
-    Writable { start: u64, end: u64 },
+    Writable {
+        start: u64,
+        end: u64,
+    },
     NotWritable,
     /// The kernel does not answer, or the program has closed the file.
     Unknown,
