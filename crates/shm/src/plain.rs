@@ -76,6 +76,7 @@ pub struct FileContent {
     len: usize,
 }
 
+#[allow(clippy::unnecessary_cast, reason = "the fields' types differ between architectures")]
 fn identity(file: BorrowedFd<'_>) -> Result<(u64, u64), Errno> {
     rustix::fs::fstat(file).map(|found| (found.st_dev as u64, found.st_ino as u64))
 }

@@ -100,7 +100,7 @@ impl OwnMemory {
             Err(Errno::FAULT) => return Err(OwnFault::Unreadable { address: from }),
             Err(errno) => OwnFault::Refused { address: from, bytes, errno },
         };
-        // A write beyond the limit on files would end the process.
+        // The kernel refuses the call. A write to the file beyond the limit on files would end the process.
         let limit = rustix::process::getrlimit(rustix::process::Resource::Fsize).current;
         if limit.is_some_and(|limit| limit < (offset + bytes) as u64) {
             return Err(refused);
@@ -162,7 +162,7 @@ fn writable_at(maps: &File, address: u64) -> Query {
     let asked = unsafe { libc::ioctl(maps.as_raw_fd(), PROCMAP_QUERY as _, &raw mut query) };
     match asked {
         0 => Query::Writable { start: query.start, end: query.end },
-        _ if Errno::from_io_error(&std::io::Error::last_os_error()) == Some(Errno::NOENT) => Query::NotWritable,
+        _ if last_error() == Errno::NOENT => Query::NotWritable,
         _ => Query::Unknown,
     }
 }
@@ -171,12 +171,13 @@ fn writable_at(maps: &File, address: u64) -> Query {
 fn touch(start: u64, end: u64) -> Result<(), OwnFault> {
     let first = start & !(PAGE as u64 - 1);
     let bytes = (end - first) as usize;
-    // The kernel makes the pages present, as the receive would. Older kernels do not know the advice.
-    // SAFETY: the advice changes no byte.
-    if bytes.div_ceil(PAGE) > TOUCHED_PAGES
-        && unsafe { libc::madvise(first as *mut libc::c_void, bytes, libc::MADV_POPULATE_WRITE) } == 0
-    {
-        return Ok(());
+    if bytes.div_ceil(PAGE) > TOUCHED_PAGES {
+        // The kernel makes the pages present, as the receive would. Older kernels do not know the advice.
+        // SAFETY: the advice changes no byte.
+        let populated = unsafe { libc::madvise(first as *mut libc::c_void, bytes, libc::MADV_POPULATE_WRITE) };
+        if populated == 0 {
+            return Ok(());
+        }
     }
     let pages = std::iter::once(start & !3).chain((first + PAGE as u64..end).step_by(PAGE));
     for page in pages {
@@ -185,7 +186,7 @@ fn touch(start: u64, end: u64) -> Result<(), OwnFault> {
         let (wake, or_zero) = (libc::FUTEX_WAKE_OP | libc::FUTEX_PRIVATE_FLAG, libc::FUTEX_OP_OR << 28);
         // SAFETY: the operation leaves the word as it is.
         let done = unsafe { libc::syscall(libc::SYS_futex, &raw const nobody, wake, 0, 0, page, or_zero) };
-        if done < 0 && Errno::from_io_error(&std::io::Error::last_os_error()) == Some(Errno::FAULT) {
+        if done < 0 && last_error() == Errno::FAULT {
             return Err(OwnFault::Unwritable { address: page.max(start) });
         }
     }
