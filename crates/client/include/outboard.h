@@ -416,9 +416,9 @@ int outboard_wait_some_us(outboard_request *const *requests, size_t count, int t
 int outboard_request_free(outboard_request *request);
 
 /* Allocates memory that the service process maps directly; fastest for send and receive buffers. The memory is
- * page-aligned, has undefined content, and is not inherited by forked children. Memory that is not freed before the
- * detach stays mapped, as plain memory. Freed memory is kept for the next allocation of a similar size, within
- * bounds. */
+ * page-aligned and has undefined content. A child of fork has a private copy of it. Below a limit on files, descriptors
+ * or addresses that leaves no room for shared memory, the memory is plain, and slower. Memory that is not freed before
+ * the detach stays mapped. Freed memory is kept for the next allocation of a similar size, within bounds. */
 int outboard_alloc(outboard_context *context, size_t bytes, void **memory);
 int outboard_dealloc(outboard_context *context, void *memory);
 

@@ -1,6 +1,7 @@
 //! The attachment of a process to the service process of its host: its state, and the progress that calls make.
 
 use crate::adaptive_polling::AdaptiveWait;
+use crate::allocations::Allocation;
 use crate::connection::ServiceConnection;
 use crate::copy_agent::CopyAgent;
 use crate::error::Error;
@@ -8,18 +9,19 @@ use crate::heap;
 use crate::lock::lock;
 use crate::segment_cache::SegmentCache;
 use crate::slots::{BufferPlacement, DeliveryState, PostedCall, Slots};
-use crate::staging::{RankStaging, RequestBuffers, Tables};
+use crate::staging::{RankStaging, RequestBuffers, TableMemory, Tables};
 use crate::wait_trace::WaitTrace;
 use outboard_shm::attach::{AttachReply, AttachRequest, Hello, RestagedBuffers};
 use outboard_shm::control::{LAYOUT_VERSION, RankSide};
 use outboard_shm::fork::ForkGuard;
-use outboard_shm::memory::{MemoryDescriptor, ProbePage, Tier};
-use outboard_shm::region::MemfdRegion;
+use outboard_shm::memory::{MemoryDescriptor, OwnMemory, ProbePage, Tier};
+use outboard_shm::plain::PlainMemory;
 use outboard_shm::status::Status;
 use std::collections::BTreeMap;
 use std::mem::ManuallyDrop;
 use std::ops::Range;
 use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Condvar, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -48,8 +50,12 @@ pub(crate) struct AttachmentParts {
     /// Notified when this rank has done its part at the end of a request.
     delivered: Condvar,
     pub(crate) staging: Mutex<RankStaging>,
+    /// The program's memory, as the rank itself may access it.
+    pub(crate) own: OwnMemory,
+    /// The number of staging requests that this rank has carried out.
+    staged_requests: AtomicU32,
     pub(crate) tables: Mutex<Tables>,
-    pub(crate) allocations: Mutex<BTreeMap<usize, MemfdRegion>>,
+    pub(crate) allocations: Mutex<BTreeMap<usize, Allocation>>,
     /// The address range of the program's large allocations, if the service process maps it.
     heap: Option<Range<usize>>,
     /// The page stays at the address that the service process knows.
@@ -65,7 +71,7 @@ impl Drop for Attachment {
     fn drop(&mut self) {
         if !self.guard.forked() {
             // The program still has the addresses of these regions.
-            std::mem::take(&mut *lock(&self.parts.allocations)).into_values().for_each(MemfdRegion::leave_mapped);
+            std::mem::take(&mut *lock(&self.parts.allocations)).into_values().for_each(Allocation::leave_mapped);
             // SAFETY: dropped once, here, and not used after.
             unsafe { ManuallyDrop::drop(&mut self.parts) }
         }
@@ -114,6 +120,8 @@ impl Attachment {
             config_digest: welcome.config_digest,
             link_rate: welcome.link_rate,
             staging: Mutex::new(RankStaging::new(SegmentCache::new(most_ranges))),
+            own: OwnMemory::new(),
+            staged_requests: AtomicU32::new(0),
             tables: Mutex::default(),
             allocations: Mutex::default(),
             heap,
@@ -139,8 +147,18 @@ impl AttachmentParts {
         if table.is_empty() {
             return Ok(0);
         }
-        let region = |bytes| lock(&self.staging).segments.acquire(&self.connection, bytes, bytes);
-        lock(&self.tables).put(region, slot, self.control.slots(), table)
+        let make = |bytes| match lock(&self.staging).segments.acquire(&self.connection, bytes, bytes) {
+            Ok(region) => Ok(TableMemory::Shared(region)),
+            // In all other tiers the service process reads plain memory too.
+            Err(Error::Resource(_)) if self.tier() != Tier::Staging => {
+                let plain = PlainMemory::new(bytes).map_err(|errno| {
+                    Error::Resource(format!("no memory for {bytes} bytes of tables: {errno}; check limits on memory"))
+                })?;
+                Ok(TableMemory::Plain(plain))
+            }
+            Err(error) => Err(error),
+        };
+        lock(&self.tables).put(make, slot, self.control.slots(), table)
     }
 
     /// The way in which the service process now accesses memory that is not shared.
@@ -161,7 +179,10 @@ impl AttachmentParts {
         }
         let allocations = lock(&self.allocations);
         let before = allocations.range(..=start).next_back();
-        before.is_some_and(|(at, region)| ends_by(at + region.bytes()))
+        before.is_some_and(|(at, allocation)| match allocation {
+            Allocation::Shared(shared) => ends_by(at + shared.bytes()),
+            Allocation::Plain(_) => false,
+        })
     }
 
     /// Whether the service process is gone; makes a system call until it is.
@@ -181,6 +202,19 @@ impl AttachmentParts {
     /// Whether both buffers lie in memory that the service process maps.
     pub(crate) fn shares(&self, buffers: &RequestBuffers) -> bool {
         buffers.all_in(|start, bytes| self.shared(start, bytes))
+    }
+
+    /// Checks that the program itself may write where the buffers receive, if the service process could write there in
+    /// spite of the page's protection.
+    pub(crate) fn check_protections(&self, tier: Tier, buffers: &RequestBuffers) -> Result<(), Error> {
+        let ignores_protections = match tier {
+            // The kernel writes to private memory as the rank itself may.
+            Tier::CrossMemory => buffers.any_received_in(|start, bytes| self.shared(start, bytes)),
+            Tier::MemoryDescriptor | Tier::Memfd => true,
+            // The rank itself writes to memory that is not shared.
+            Tier::Staging => self.shares(buffers),
+        };
+        if ignores_protections { Ok(self.own.check_writable(buffers.received_pieces())?) } else { Ok(()) }
     }
 
     /// Calls [`Self::sleep_until`], and records the wait in the trace if there is one.
@@ -323,31 +357,30 @@ impl AttachmentParts {
         if !delivered {
             self.copy_agent.wait_for_copies();
         }
-        let placement = match self.tier() {
+        let mut copied = Ok(());
+        let placement = if self.may_restage(slot) {
             // The lock waits for a thread that is copying buffers of requests in flight, perhaps of this one.
-            Tier::Staging => {
-                let mut staging = lock(&self.staging);
-                let placement = lock(&self.slots).remove_placement(slot);
-                if let (BufferPlacement::Staged(staged), true) = (&placement, delivered) {
-                    staging.deliver(staged, instance);
-                }
-                placement
+            let mut staging = lock(&self.staging);
+            let placement = lock(&self.slots).remove_placement(slot);
+            if let (BufferPlacement::Staged(staged), true) = (&placement, delivered) {
+                copied = staging.deliver(&self.own, staged, instance);
             }
-            Tier::Memfd | Tier::CrossMemory | Tier::MemoryDescriptor => {
-                let placement = lock(&self.slots).remove_placement(slot);
-                if self.tier() == Tier::Staging {
-                    // A thread that saw the change of tier earlier may still be copying the buffers.
-                    drop(lock(&self.staging));
-                }
-                placement
+            placement
+        } else {
+            let placement = lock(&self.slots).remove_placement(slot);
+            if self.tier() == Tier::Staging {
+                // A thread that saw the change of tier earlier may still be copying the buffers.
+                drop(lock(&self.staging));
             }
+            placement
         };
         self.release(placement);
         let fold = lock(&self.slots).remove_fold(slot);
+        copied?;
         match fold.filter(|_| delivered) {
             // SAFETY: the collective that fills the room has ended well, so the service process no longer accesses the
             // room. The program lends the buffer until the request ends, and the request ends in this call.
-            Some(fold) => unsafe { fold.run() },
+            Some(fold) => unsafe { fold.run(&self.own) },
             None => Ok(()),
         }
     }
@@ -359,17 +392,31 @@ impl AttachmentParts {
         }
     }
 
-    /// Whether the kernel has withdrawn access to buffers of requests in flight.
-    fn must_restage(&self) -> bool {
-        self.tier != Tier::Staging && self.tier() == Tier::Staging && lock(&self.slots).any_direct()
+    /// Whether a thread may be copying the buffers of this request, or has copied them.
+    fn may_restage(&self, slot: u32) -> bool {
+        self.tier() == Tier::Staging || self.control.wants_staging(slot)
     }
 
-    /// Copies the buffers of requests in flight and notifies the service process of their new place (GP-9). False if
+    /// Whether the service process cannot access the buffers of requests in flight.
+    fn must_restage(&self) -> bool {
+        let withdrawn = self.tier != Tier::Staging && self.tier() == Tier::Staging && lock(&self.slots).any_direct();
+        withdrawn || self.control.staging_requests() != self.staged_requests.load(Ordering::Relaxed)
+    }
+
+    /// Copies the buffers of requests in flight and notifies the service process of their new place (GP-9): the buffers
+    /// of all requests if the kernel has withdrawn access, else of those that the service process names. False if
     /// buffers are left, because memory is short or the service process is gone.
     fn restage(&self) -> bool {
         let mut staging = lock(&self.staging);
+        let requests = self.control.staging_requests();
+        let all = self.tier() == Tier::Staging;
         loop {
-            let Some(request) = lock(&self.slots).first_direct() else { return true };
+            let next = lock(&self.slots).first_direct(|slot| all || self.control.wants_staging(slot));
+            let Some(request) = next else {
+                self.staged_requests.store(requests, Ordering::Relaxed);
+                return true;
+            };
+            let PostedCall { slot, group, instance } = request.call;
             if self.shares(&request.buffers) {
                 // A request that another thread has ended meanwhile needs nothing here.
                 let _ = lock(&self.slots).replace_placement(&request, BufferPlacement::Shared);
@@ -377,9 +424,21 @@ impl AttachmentParts {
             }
             // SAFETY: the program lends the buffers until the request ends, and `finish` waits for this lock before the
             // end. The service process announced the withdrawal after its last access.
-            let Ok(staged) = (unsafe { staging.restage(&self.connection, &request.buffers) }) else { return false };
+            let staged = match unsafe { staging.restage((&self.connection, &self.own), &request.buffers) } {
+                Ok(staged) => staged,
+                Err(Error::Memory(_)) => {
+                    let refused = AttachRequest::RefuseRestage { group, instance, slot };
+                    match self.connection.execute(&refused, &[]) {
+                        // The request has failed, or had ended before.
+                        Ok(()) | Err(Error::Service { .. }) => {}
+                        Err(_) => return false,
+                    }
+                    let _ = lock(&self.slots).replace_placement(&request, BufferPlacement::Shared);
+                    continue;
+                }
+                Err(_) => return false,
+            };
             let (send, receive) = (staged.send_address(), staged.receive_address());
-            let PostedCall { slot, group, instance } = request.call;
             let restaged = RestagedBuffers { group, instance, slot, send, receive };
             let placement = match self.connection.execute(&AttachRequest::Restage(restaged), &[]) {
                 Ok(()) => BufferPlacement::Staged(staged),

@@ -109,7 +109,9 @@ unsafe fn place_buffers<'a>(
     parts: &'a AttachmentParts,
     buffers: &RequestBuffers,
 ) -> Result<(BufferPlacement, Option<MutexGuard<'a, RankStaging>>), Error> {
-    match parts.tier() {
+    let tier = parts.tier();
+    parts.check_protections(tier, buffers)?;
+    match tier {
         Tier::Memfd | Tier::CrossMemory | Tier::MemoryDescriptor => {
             Ok((BufferPlacement::Direct(buffers.clone()), None))
         }
@@ -117,7 +119,7 @@ unsafe fn place_buffers<'a>(
         Tier::Staging => {
             let mut pool = lock(&parts.staging);
             // SAFETY: the caller's promise.
-            let staged = unsafe { pool.stage(&parts.connection, buffers) }?;
+            let staged = unsafe { pool.stage((&parts.connection, &parts.own), buffers) }?;
             Ok((BufferPlacement::Staged(staged), buffers.are_recorded().then_some(pool)))
         }
     }

@@ -1,5 +1,6 @@
 //! The handle by which a program attaches, makes groups and allocates shared memory.
 
+use crate::allocations::{Allocation, SharedAllocation};
 use crate::attachment::{Attachment, AttachmentParts};
 use crate::bootstrap;
 use crate::connection::ServiceConnection;
@@ -10,6 +11,7 @@ use crate::lock::lock;
 use crate::service_processes;
 use outboard_shm::attach::{self, AttachReply, AttachRequest, OFFER_BYTES};
 use outboard_shm::memory::Tier;
+use outboard_shm::plain::PlainMemory;
 use outboard_shm::region::seal_bytes;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
@@ -148,8 +150,10 @@ impl Context {
         Ok((context, world))
     }
 
-    /// Memory that the service process maps too: the fastest buffers. Page-aligned, of undefined content, not inherited
-    /// by forked children. Memory that is not given back stays mapped when the attachment ends.
+    /// Memory that the service process maps too: the fastest buffers. Page-aligned, of undefined content. A forked child
+    /// has a private copy. Memory that is not given back stays mapped when the attachment ends. If a limit of the
+    /// program on files, descriptors or addresses leaves no room for shared memory, the memory is plain: as good, and
+    /// not as fast.
     ///
     /// # Errors
     /// [`Error::Argument`] for no bytes, [`Error::Resource`], or the error that the service process reports.
@@ -159,8 +163,18 @@ impl Context {
             return Err(Error::argument("bytes", "is 0"));
         }
         let region = lock(&parts.staging).segments.allocate(&parts.connection, bytes)?;
-        let start = region.start();
-        lock(&parts.allocations).insert(start.as_ptr() as usize, region);
+        let allocation = match region.map(SharedAllocation::new) {
+            Some(Ok(shared)) => Allocation::Shared(shared),
+            without => {
+                if let Some(Err(region)) = without {
+                    lock(&parts.staging).segments.release(&parts.connection, region)?;
+                }
+                let no_memory = |errno| Error::Resource(format!("no memory for {bytes} bytes: {errno}"));
+                Allocation::Plain(PlainMemory::new(bytes).map_err(no_memory)?)
+            }
+        };
+        let start = allocation.start();
+        lock(&parts.allocations).insert(start.as_ptr() as usize, allocation);
         Ok(start)
     }
 
@@ -173,10 +187,13 @@ impl Context {
     /// The memory is not used any more, also not by requests in flight.
     pub unsafe fn deallocate(&self, memory: *const u8) -> Result<(), Error> {
         let parts = self.0.parts()?;
-        let Some(region) = lock(&parts.allocations).remove(&(memory as usize)) else {
-            return Err(Error::argument("memory", format!("{memory:p} does not come from outboard_alloc")));
-        };
-        lock(&parts.staging).segments.release(&parts.connection, region)
+        match lock(&parts.allocations).remove(&(memory as usize)) {
+            None => Err(Error::argument("memory", format!("{memory:p} does not come from outboard_alloc"))),
+            Some(Allocation::Shared(shared)) => {
+                lock(&parts.staging).segments.release(&parts.connection, shared.into_region())
+            }
+            Some(Allocation::Plain(_)) => Ok(()),
+        }
     }
 
     /// The way in which the service process now accesses buffers that do not come from [`allocate`](Self::allocate).

@@ -2,6 +2,7 @@
 
 use crate::bootstrap::{BootstrapError, EnvironmentError};
 use outboard_shm::control::ControlError;
+use outboard_shm::memory::OwnFault;
 use outboard_shm::region::RegionError;
 use outboard_shm::status::Status;
 use std::path::{Path, PathBuf};
@@ -40,6 +41,9 @@ pub enum Error {
         path.display(), log_hint(log.as_deref())
     )]
     ServiceLost { path: PathBuf, log: Option<PathBuf> },
+    /// The program itself may not access a buffer that it passed.
+    #[error("{0}; pass memory that stays mapped, and writable where received, until the request completes")]
+    Memory(String),
     /// A resource is exhausted.
     #[error("{0}")]
     Resource(String),
@@ -71,6 +75,7 @@ impl Error {
             Error::NoService { .. } | Error::JobDaemon { .. } => Status::NoService,
             Error::Version(_) => Status::Version,
             Error::ServiceLost { .. } => Status::ServiceLost,
+            Error::Memory(_) => Status::Memory,
             Error::Resource(_) => Status::Resource,
             Error::Service { status, .. } | Error::Bootstrap { status, .. } => *status,
             Error::Protocol(_) => Status::Protocol,
@@ -86,8 +91,17 @@ impl Error {
 impl From<RegionError> for Error {
     fn from(error: RegionError) -> Self {
         match error {
-            RegionError::Kernel { .. } => Error::Resource(error.to_string()),
+            RegionError::Kernel { .. } | RegionError::FileLimit { .. } => Error::Resource(error.to_string()),
             RegionError::Untrusted(_) | RegionError::Size { .. } => Error::Protocol(error.to_string()),
+        }
+    }
+}
+
+impl From<OwnFault> for Error {
+    fn from(fault: OwnFault) -> Self {
+        match fault {
+            OwnFault::Unwritable { .. } | OwnFault::Unreadable { .. } => Error::Memory(fault.to_string()),
+            OwnFault::Refused { .. } => Error::Resource(fault.to_string()),
         }
     }
 }

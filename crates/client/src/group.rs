@@ -125,7 +125,8 @@ impl Group {
     ///
     /// # Errors
     /// [`Error::Argument`], [`Error::Forked`], [`Error::ServiceLost`], [`Error::Resource`] when too many requests are
-    /// in flight; nothing was posted then.
+    /// in flight; nothing was posted then. [`Error::Memory`] for a buffer that the program may not access: of the post
+    /// where the service process cannot find out, else of the request.
     ///
     /// # Safety
     /// Both buffers are valid and left alone until the request has completed, also when the request is dropped before.

@@ -14,6 +14,7 @@
 //! ```
 
 mod adaptive_polling;
+mod allocations;
 mod attachment;
 mod blocking;
 pub mod bootstrap;

@@ -8,6 +8,7 @@
 
 use crate::error::Error;
 use outboard_call::Reduction;
+use outboard_shm::memory::OwnMemory;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -138,11 +139,12 @@ impl fmt::Debug for Fold {
 }
 
 impl Fold {
-    /// Combines the contributions and writes the result to the program's buffer, or nothing if the operator panics.
+    /// Combines the contributions and writes the result to the program's buffer, or nothing if the operator panics or
+    /// the program may not write to the buffer.
     ///
     /// # Safety
     /// The service process has filled the room and no longer accesses the room; the program still lends the buffer.
-    pub(crate) unsafe fn run(mut self) -> Result<(), Error> {
+    pub(crate) unsafe fn run(mut self, own: &OwnMemory) -> Result<(), Error> {
         let Contributions { count, bytes_each: bytes, .. } = self.contributions;
         if count == 0 || bytes == 0 {
             return Ok(());
@@ -166,6 +168,7 @@ impl Fold {
         };
         let problem = |_| Error::argument("op", "panicked while it combined, and there is no result");
         let result = catch_unwind(AssertUnwindSafe(combine)).map_err(problem)?;
+        own.check_writable([(self.receive as u64, bytes)])?;
         // SAFETY: the caller's promise about the buffer, which has room for one contribution and is not part of `all`.
         unsafe { std::ptr::copy_nonoverlapping(result, self.receive, bytes) };
         Ok(())

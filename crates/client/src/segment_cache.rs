@@ -14,6 +14,7 @@ use crate::connection::ServiceConnection;
 use crate::error::Error;
 use outboard_shm::attach::AttachRequest;
 use outboard_shm::region::MemfdRegion;
+use outboard_shm::status::Status;
 use std::collections::VecDeque;
 
 /// The most bytes of segments kept for their next use.
@@ -45,13 +46,22 @@ impl SegmentCache {
         SegmentCache { kept: VecDeque::new(), kept_bytes: 0, registered: 0, most: most as usize }
     }
 
-    /// Acquires a segment that the program may keep for any time. Some segments stay reserved for the library.
-    pub(crate) fn allocate(&mut self, connection: &ServiceConnection, bytes: usize) -> Result<MemfdRegion, Error> {
+    /// Acquires a segment that the program may keep for any time. Some segments stay reserved for the library. None if
+    /// a limit of either process, on files, descriptors or addresses, leaves no room for shared memory.
+    pub(crate) fn allocate(
+        &mut self,
+        connection: &ServiceConnection,
+        bytes: usize,
+    ) -> Result<Option<MemfdRegion>, Error> {
         let room = self.most - self.most / RESERVED;
         if self.registered - self.kept.len() >= room {
             return Err(exhausted(room));
         }
-        self.acquire(connection, bytes, bytes)
+        match self.acquire(connection, bytes, bytes) {
+            Ok(segment) => Ok(Some(segment)),
+            Err(error) if error.status() == Status::Resource && self.registered < self.most => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
     /// A registered segment of at least `needed` bytes, of undefined content; a new segment has `fresh` bytes.

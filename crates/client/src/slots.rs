@@ -150,14 +150,15 @@ impl Slots {
         self.direct > 0
     }
 
-    /// A request in flight on the program's own buffers; within a group the earliest call comes first. So a request
-    /// that waits for its copy continues as soon as possible, and a call of a recording continues from the earlier
-    /// calls.
-    pub(crate) fn first_direct(&self) -> Option<DirectRequest> {
+    /// A request in flight on the program's own buffers whose word is `wanted`; within a group the earliest call comes
+    /// first. So a request that waits for its copy continues as soon as possible, and a call of a recording continues
+    /// from the earlier calls.
+    pub(crate) fn first_direct(&self, wanted: impl Fn(u32) -> bool) -> Option<DirectRequest> {
         if !self.any_direct() {
             return None;
         }
-        let direct = self.owners.iter().flatten().filter_map(|owner| match &owner.placement {
+        let owners = self.owners.iter().flatten().filter(|owner| wanted(owner.call.slot));
+        let direct = owners.filter_map(|owner| match &owner.placement {
             BufferPlacement::Direct(buffers) => Some((owner.call, buffers)),
             BufferPlacement::Staged(_) | BufferPlacement::Shared => None,
         });
@@ -225,9 +226,9 @@ mod tests {
         let buffers = RequestBuffers::NONE;
         let slot = slots.acquire(7, 1).unwrap().slot;
         slots.set_placement(slot, BufferPlacement::Direct(buffers.clone()));
-        let request = slots.first_direct().unwrap();
+        let request = slots.first_direct(|_| true).unwrap();
         slots.replace_placement(&request, BufferPlacement::Shared).unwrap();
-        assert!(!slots.any_direct() && slots.first_direct().is_none());
+        assert!(!slots.any_direct() && slots.first_direct(|_| true).is_none());
         slots.release(slot);
         let slot = slots.acquire(7, 2).unwrap().slot;
         slots.set_placement(slot, BufferPlacement::Direct(buffers));

@@ -2,8 +2,11 @@
 //!
 //! The post copies the send buffer in, and the call that sees the completion fills the receive buffer; at both times
 //! the rank is inside this library. If the kernel withdraws access while requests are in flight, the next call into
-//! this library copies their buffers, including bytes received so far. It then notifies the service process. The memory
-//! comes from [`SegmentCache`]; at most [`MOST_STAGED`] bytes are in use, or as many as a single request needs.
+//! this library copies their buffers, including bytes received so far. It then notifies the service process. The same
+//! happens to a single request whose buffers only the processor of this rank reaches. The memory comes from
+//! [`SegmentCache`]; at most [`MOST_STAGED`] bytes are in use, or as many as a single request needs.
+//!
+//! All copies go by [`OwnMemory`]: a buffer that this rank may not access is an error, never a signal.
 //!
 //! Starts of one recording run one after the other, each on the memory as the previous start has left it (GP-2). So
 //! starts in flight together share one segment: the first start copies in, the last start copies out.
@@ -13,6 +16,8 @@ use crate::error::Error;
 use crate::lock::lock;
 use crate::segment_cache::SegmentCache;
 use outboard_call::{Blocks, Footprint, Span};
+use outboard_shm::memory::OwnMemory;
+use outboard_shm::plain::PlainMemory;
 use outboard_shm::region::MemfdRegion;
 use std::sync::{Arc, Mutex};
 
@@ -87,16 +92,39 @@ impl RecordedPieces {
 /// The service process has read a table when the request completes.
 #[derive(Debug, Default)]
 pub(crate) struct Tables {
-    /// The last region is in use; the others may still hold tables of earlier submissions, of smaller groups.
-    regions: Vec<MemfdRegion>,
+    /// The last memory is in use; the others may still hold tables of earlier submissions, of smaller groups.
+    memory: Vec<TableMemory>,
     bytes_per_word: usize,
 }
 
+#[derive(Debug)]
+pub(crate) enum TableMemory {
+    Shared(MemfdRegion),
+    /// Where no memory can be shared. The service process reads it as other memory of the program.
+    Plain(PlainMemory),
+}
+
+impl TableMemory {
+    fn write(&self, at: usize, bytes: &[u8]) -> u64 {
+        let start = match self {
+            TableMemory::Shared(region) => {
+                region.write(at, bytes);
+                region.start()
+            }
+            TableMemory::Plain(plain) => {
+                plain.write(at, bytes);
+                plain.start()
+            }
+        };
+        start.as_ptr() as u64 + at as u64
+    }
+}
+
 impl Tables {
-    /// Copies `table` to the place of word `slot` of `slots`; returns its address. `region` makes a shared region.
+    /// Copies `table` to the place of word `slot` of `slots`; returns its address. `make` makes memory.
     pub(crate) fn put(
         &mut self,
-        region: impl FnOnce(usize) -> Result<MemfdRegion, Error>,
+        make: impl FnOnce(usize) -> Result<TableMemory, Error>,
         slot: u32,
         slots: u32,
         table: &[u64],
@@ -105,14 +133,12 @@ impl Tables {
         if bytes.len() > self.bytes_per_word {
             let each = bytes.len().next_power_of_two().max(LEAST_TABLE);
             let address_space = || Error::Resource(format!("{slots} tables of {each} bytes exceed the address space"));
-            let region = region(each.checked_mul(slots as usize).ok_or_else(address_space)?)?;
-            self.regions.push(region);
+            let memory = make(each.checked_mul(slots as usize).ok_or_else(address_space)?)?;
+            self.memory.push(memory);
             self.bytes_per_word = each;
         }
-        let region = self.regions.last().expect("made above or before");
-        let at = slot as usize * self.bytes_per_word;
-        region.write(at, &bytes);
-        Ok(region.start().as_ptr() as u64 + at as u64)
+        let memory = self.memory.last().expect("made above or before");
+        Ok(memory.write(slot as usize * self.bytes_per_word, &bytes))
     }
 }
 
@@ -200,6 +226,21 @@ impl RequestBuffers {
         pieces.into_iter().filter(|(.., length)| *length > 0).collect()
     }
 
+    /// Address and length of each non-empty piece that is received.
+    pub(crate) fn received_pieces(&self) -> Vec<(u64, usize)> {
+        self.received().into_iter().map(|(_, start, length)| (start as u64, length)).collect()
+    }
+
+    /// Whether any received piece lies in memory for which `shared` returns true.
+    pub(crate) fn any_received_in(&self, shared: impl Fn(*const u8, usize) -> bool) -> bool {
+        match self.pieces.as_deref() {
+            Some(BufferPieces::Recorded(recorded)) => {
+                recorded.written.iter().any(|(_, to)| shared(std::ptr::without_provenance(to.address), to.length))
+            }
+            Some(BufferPieces::Blocks(_)) | None => self.receive_bytes > 0 && shared(self.receive, self.receive_bytes),
+        }
+    }
+
     /// Whether these buffers belong to a recording.
     pub(crate) fn are_recorded(&self) -> bool {
         matches!(self.pieces.as_deref(), Some(BufferPieces::Recorded(_)))
@@ -241,14 +282,13 @@ impl RankStaging {
     /// `buffers` describes memory of the program that is valid until the request ends.
     pub(crate) unsafe fn stage(
         &mut self,
-        connection: &ServiceConnection,
+        (connection, own): (&ServiceConnection, &OwnMemory),
         buffers: &RequestBuffers,
     ) -> Result<Arc<StagedBuffers>, Error> {
         if let Some(shared) = self.shared(buffers) {
             return Ok(shared);
         }
-        // SAFETY: the caller's promise.
-        let staged = Arc::new(unsafe { self.copy(connection, buffers) }?);
+        let staged = Arc::new(self.copy((connection, own), buffers)?);
         if buffers.are_recorded() {
             self.recorded.push(Arc::clone(&staged));
         }
@@ -260,41 +300,46 @@ impl RankStaging {
         self.recorded.iter().find(|staged| staged.buffers.same_recording(buffers)).map(Arc::clone)
     }
 
-    /// # Safety
-    /// As [`stage`](Self::stage).
-    unsafe fn copy(
+    fn copy(
         &mut self,
-        connection: &ServiceConnection,
+        (connection, own): (&ServiceConnection, &OwnMemory),
         buffers: &RequestBuffers,
     ) -> Result<StagedBuffers, Error> {
         let needed = buffers.receive_bytes.max(buffers.contribution_at() + buffers.bytes_per_rank);
         let segment = self.segment(connection, needed)?;
         for (place, start, length) in buffers.contribution_pieces() {
-            // SAFETY: the caller's promise; the bytes go straight into the segment.
-            let piece = unsafe { std::slice::from_raw_parts(start, length) };
-            segment.write(place, piece);
+            if let Err(fault) = own.copy_in(start as u64, length, &segment, place) {
+                self.give_back(connection, segment);
+                return Err(fault.into());
+            }
         }
         Ok(StagedBuffers { segment, buffers: buffers.clone(), last: Mutex::default() })
     }
 
     /// Copies the contribution of a request in flight, and the bytes that the request has received so far.
     ///
+    /// # Errors
+    /// [`Error::Memory`] if this rank may not access a buffer either.
+    ///
     /// # Safety
     /// As for [`stage`](Self::stage), and nothing writes to the buffers meanwhile.
     pub(crate) unsafe fn restage(
         &mut self,
-        connection: &ServiceConnection,
+        (connection, own): (&ServiceConnection, &OwnMemory),
         buffers: &RequestBuffers,
     ) -> Result<Arc<StagedBuffers>, Error> {
         if let Some(shared) = self.shared(buffers) {
             return Ok(shared);
         }
+        own.check_writable(buffers.received_pieces())?;
         // SAFETY: the caller's promise.
-        let staged = unsafe { self.stage(connection, buffers) }?;
+        let staged = unsafe { self.stage((connection, own), buffers) }?;
         for (place, start, length) in buffers.received() {
-            // SAFETY: the caller's promise; a contribution in place is part of these bytes.
-            let received = unsafe { std::slice::from_raw_parts(start, length) };
-            staged.segment.write(place, received);
+            // A contribution in place is part of these bytes.
+            if let Err(fault) = own.copy_in(start as u64, length, &staged.segment, place) {
+                self.release(connection, staged);
+                return Err(fault.into());
+            }
         }
         Ok(staged)
     }
@@ -313,14 +358,18 @@ impl RankStaging {
     }
 
     /// Fills the program's receive buffer when this call has ended, if it is the last that uses the segment.
-    pub(crate) fn deliver(&mut self, staged: &Arc<StagedBuffers>, instance: u64) {
+    ///
+    /// # Errors
+    /// [`Error::Memory`] if the program may not write to the buffer.
+    pub(crate) fn deliver(&mut self, own: &OwnMemory, staged: &Arc<StagedBuffers>, instance: u64) -> Result<(), Error> {
         if *lock(&staged.last) != instance {
             // A later start of the recording continues in the segment, or has already delivered.
-            return;
+            return Ok(());
         }
-        staged.copy_out();
+        let copied = staged.copy_out(own);
         // The program may change its memory from here on: the next start copies it again.
         self.recorded.retain(|shared| !Arc::ptr_eq(shared, staged));
+        copied
     }
 
     /// Takes back the segment of a request that has ended, if no other request needs the segment.
@@ -328,7 +377,12 @@ impl RankStaging {
         if Arc::strong_count(&staged) == 2 {
             self.recorded.retain(|shared| !Arc::ptr_eq(shared, &staged));
         }
-        let Some(StagedBuffers { segment, .. }) = Arc::into_inner(staged) else { return };
+        if let Some(StagedBuffers { segment, .. }) = Arc::into_inner(staged) {
+            self.give_back(connection, segment);
+        }
+    }
+
+    fn give_back(&mut self, connection: &ServiceConnection, segment: MemfdRegion) {
         self.bytes -= segment.bytes();
         // Fails only if the service process is gone, which other calls report.
         let _ = self.segments.release(connection, segment);
@@ -352,12 +406,12 @@ impl StagedBuffers {
         *last = instance.max(*last);
     }
 
-    fn copy_out(&self) {
+    fn copy_out(&self, own: &OwnMemory) -> Result<(), Error> {
         for (place, start, length) in self.buffers.received() {
             // SAFETY: the program lends the piece until the request has ended, and the request ends in this call.
-            let piece = unsafe { std::slice::from_raw_parts_mut(start, length) };
-            self.segment.read(place, piece);
+            unsafe { own.copy_out(&self.segment, place, start as u64, length) }?;
         }
+        Ok(())
     }
 }
 

@@ -164,11 +164,13 @@ fn descriptor(number: i32) -> std::io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(number) })
 }
 
-/// A descriptor for SIGTERM and SIGINT. Both signals are blocked in this thread, and threads started later inherit the
+/// Ignores SIGXFSZ, and makes a descriptor for SIGTERM and SIGINT. Both signals are blocked in this thread, and threads started later inherit the
 /// mask.
 fn signals() -> std::io::Result<OwnedFd> {
     // SAFETY: the set is initialised before use and outlives the calls; the descriptor is fresh and unshared.
     unsafe {
+        // Beyond a limit on files a write fails, for example of the log; the signal would end this process.
+        libc::signal(libc::SIGXFSZ, libc::SIG_IGN);
         let mut set: libc::sigset_t = std::mem::zeroed();
         libc::sigemptyset(&mut set);
         libc::sigaddset(&mut set, libc::SIGTERM);

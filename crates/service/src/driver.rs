@@ -13,7 +13,7 @@ use outboard_proto::{
     InFlightInstance, InstanceId, Instant, MemRef, OfferId, PostedCall, ReceivedDatagram, RecordError, Recording, SpId,
     Transmit,
 };
-use outboard_shm::memory::{MappedBytes, ScatterList};
+use outboard_shm::memory::{AccessError, MappedBytes, ScatterList};
 
 use crate::ConnectionId;
 use crate::memory::deferred_ops::DeferredOps;
@@ -141,6 +141,22 @@ impl EndpointDriver {
         let restaged = self.memory.restage(call, send, receive);
         self.drain_orders(&[]);
         restaged
+    }
+
+    /// Notes that the rank may not access the buffers of this call either: the call fails.
+    pub(crate) fn refuse_restage(&mut self, call: CallId) {
+        self.memory.refuse_restage(call);
+        self.drain_orders(&[]);
+    }
+
+    /// Removes and returns the calls whose ranks must be requested to copy the buffers.
+    pub(crate) fn take_to_be_staged(&mut self) -> Vec<CallId> {
+        self.memory.take_to_be_staged()
+    }
+
+    /// The failed access because of which this call fails, if its rank's buffers are the reason.
+    pub(crate) fn first_fault(&self, call: CallId) -> Option<AccessError> {
+        self.memory.first_fault(call)
     }
 
     pub(crate) fn frame(&mut self, from: SpId, header: &[u8], payload: &[u8]) {

@@ -7,6 +7,8 @@
 //! |---|---|
 //! | 0 | magic (u64), layout version (u32), ring capacity (u32), completion words (u32) |
 //! | 64 | the tier of memory access, 0 until it changes after the attach (u32) |
+//! | 68 | the number of staging requests so far (u32) |
+//! | 128 | one bit for each completion word: the rank must stage the request's buffers (u32 each 32) |
 //! | 4096 | [`RingState`] |
 //! | 4352 | [`Epoch`] |
 //! | 4608 | [`rank_copy::RankCopyState`] |
@@ -16,9 +18,12 @@
 //!
 //! Invariant: the service process never reads the header after writing it; it uses its own sizes.
 
+mod staging_requests;
+
 use outboard_call::MOST_IN_FLIGHT;
 use outboard_call::codec::DecodeError;
 
+use self::staging_requests::StagingRequests;
 use crate::completion::{CompletionTable, CompletionWord, Epoch};
 use crate::entry::SubmissionEntry;
 use crate::memory::Tier;
@@ -33,7 +38,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// Version of all structures that the two sides share in memory: control region and entries.
-pub const LAYOUT_VERSION: u32 = 6;
+pub const LAYOUT_VERSION: u32 = 7;
 /// Entries of the submission ring. Each entry owns a completion word until its request ends, so valid entries never
 /// overflow the ring.
 pub const RING_CAPACITY: u32 = COMPLETION_WORDS;
@@ -42,6 +47,10 @@ pub const COMPLETION_WORDS: u32 = MOST_IN_FLIGHT;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"OUTBOARD");
 const TIER_AT: usize = 64;
+const STAGING_REQUESTS_AT: usize = 68;
+const STAGING_BITS_AT: usize = 128;
+const STAGING_WORDS: usize = COMPLETION_WORDS.div_ceil(u32::BITS) as usize;
+const _: () = assert!(STAGING_BITS_AT + STAGING_WORDS * size_of::<AtomicU32>() <= RING_STATE_AT);
 const RING_STATE_AT: usize = 4096;
 const EPOCH_AT: usize = RING_STATE_AT + size_of::<RingState>();
 const RANK_COPY_STATE_AT: usize = EPOCH_AT + size_of::<Epoch>();
@@ -100,6 +109,20 @@ impl ControlParts {
 
     /// # Safety
     /// The contract of [`Self::ring`] holds.
+    unsafe fn staging_requests<'a>(self) -> StagingRequests<'a> {
+        let start = self.start.as_ptr();
+        // SAFETY: both ranges lie within the bytes that the caller guarantees, are aligned, and hold atomics, valid for
+        // any bits.
+        unsafe {
+            StagingRequests::new(
+                &*start.add(STAGING_REQUESTS_AT).cast::<AtomicU32>(),
+                std::slice::from_raw_parts(start.add(STAGING_BITS_AT).cast::<AtomicU32>(), STAGING_WORDS),
+            )
+        }
+    }
+
+    /// # Safety
+    /// The contract of [`Self::ring`] holds.
     unsafe fn table<'a>(self) -> RankCopyTable<'a> {
         let start = self.start.as_ptr();
         // SAFETY: both ranges lie within the bytes that the caller guarantees, are aligned, and hold atomics, valid for
@@ -154,6 +177,11 @@ impl ControlRegion {
     fn tier(&self) -> &AtomicU32 {
         // SAFETY: the mapping fulfils the contract, as `ring` explains.
         unsafe { self.parts().tier() }
+    }
+
+    fn staging_requests(&self) -> StagingRequests<'_> {
+        // SAFETY: the mapping fulfils the contract, as `ring` explains.
+        unsafe { self.parts().staging_requests() }
     }
 
     fn table(&self) -> RankCopyTable<'_> {
@@ -227,6 +255,13 @@ impl ServiceSide {
     /// Announces the new tier of memory access to the rank, and wakes the rank if it sleeps.
     pub fn announce_tier(&self, tier: Tier) {
         self.control.tier().store(tier.code(), Ordering::Release);
+        self.control.completion_table().announce();
+    }
+
+    /// Requests that the rank stages the buffers of the request with this completion word, and wakes the rank if it
+    /// sleeps.
+    pub fn request_staging(&self, slot: u32) {
+        self.control.staging_requests().request(slot);
         self.control.completion_table().announce();
     }
 
@@ -375,8 +410,19 @@ impl RankSide {
         Tier::from_code(self.control.tier().load(Ordering::Acquire))
     }
 
+    /// The number of staging requests so far.
+    pub fn staging_requests(&self) -> u32 {
+        self.control.staging_requests().count()
+    }
+
+    /// Whether the service process has requested that this rank stages the buffers of this request.
+    pub fn wants_staging(&self, slot: u32) -> bool {
+        self.control.staging_requests().contains(slot)
+    }
+
     /// Makes the completion word of `slot` pending.
     pub fn arm(&self, slot: u32) {
+        self.control.staging_requests().end(slot);
         self.control.completion_table().arm(slot);
     }
 
@@ -502,6 +548,22 @@ mod tests {
             service.announce_tier(Tier::MemoryDescriptor);
             service.announce_tier(Tier::Staging);
         });
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "maps a memfd")]
+    fn a_staging_request_wakes_the_rank_and_ends_with_the_word() {
+        let (service, rank) = both();
+        let wanted = |rank: &RankSide| [0, 32, 33, COMPLETION_WORDS - 1].map(|slot| rank.wants_staging(slot));
+        assert_eq!((rank.staging_requests(), wanted(&rank)), (0, [false; 4]));
+        std::thread::scope(|scope| {
+            scope.spawn(|| assert!(rank.wait(Some(33), None, || rank.staging_requests() == 2)));
+            service.request_staging(33);
+            service.request_staging(COMPLETION_WORDS - 1);
+        });
+        assert_eq!(wanted(&rank), [false, false, true, true]);
+        rank.arm(33);
+        assert_eq!(wanted(&rank), [false, false, false, true]);
     }
 
     #[test]

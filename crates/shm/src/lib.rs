@@ -1,6 +1,7 @@
 //! Shared memory between ranks and the service process of their host, and access to a rank's own memory.
 //!
 //! - [`region`]: memfd regions, sealed so that a mapping can never fault.
+//! - [`plain`]: private memory, where no region can be made.
 //! - [`ring`]: the submission ring, rank to service process.
 //! - [`completion`]: completion words and their futex, service process to rank.
 //! - [`rank_copy`]: copies that the service process leaves to a rank that waits.
@@ -40,5 +41,7 @@ pub mod fork;
 pub mod lock;
 #[cfg(not(loom))]
 pub mod memory;
+#[cfg(not(loom))]
+pub mod plain;
 #[cfg(not(loom))]
 pub mod region;

@@ -4,9 +4,11 @@
 //! the kernel's own tmpfs. So no access to the mapping raises SIGBUS. Another process may change the bytes of a region
 //! at any moment: the bytes are accessed through raw pointers, never as references, except for atomics.
 
+use crate::plain::FileContent;
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
+use rustix::process::Resource;
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
@@ -23,6 +25,10 @@ fn size_seals() -> SealFlags {
 pub enum RegionError {
     #[error("cannot {what} a shared memory region of {bytes} bytes: {errno}; check limits on memory and descriptors")]
     Kernel { what: &'static str, bytes: u64, errno: Errno },
+    #[error(
+        "a shared memory region of {bytes} bytes would exceed the limit of {limit} bytes on files; raise it (`ulimit -f`)"
+    )]
+    FileLimit { bytes: u64, limit: u64 },
     #[error(
         "the descriptor received is not a memory region that we can trust ({0}); it must be a memfd sealed against shrinking and growing"
     )]
@@ -49,6 +55,7 @@ impl MemfdRegion {
     ///
     /// # Errors
     /// [`RegionError::Kernel`] if memory, descriptors or address space are exhausted, or `len` is 0.
+    /// [`RegionError::FileLimit`] beyond the process's limit on files.
     pub fn create(name: &str, len: usize) -> Result<MemfdRegion, RegionError> {
         MemfdRegion::map(sealed(name, len)?, len)
     }
@@ -93,6 +100,11 @@ impl MemfdRegion {
         // SAFETY: the range is the whole of our own mapping, and the advice does not change its content.
         unsafe { rustix::mm::madvise(self.start.as_ptr().cast(), self.len, Advice::LinuxDontFork) }
             .map_err(|errno| RegionError::Kernel { what: "keep from children", bytes: self.len as u64, errno })
+    }
+
+    /// The content of the region, to be copied later; None if the kernel does not identify the file.
+    pub fn content(&self) -> Option<FileContent> {
+        FileContent::of(self.fd(), self.len)
     }
 
     /// Closes the descriptor and leaves the mapping to the process, for good.
@@ -162,12 +174,22 @@ fn check_seals(fd: BorrowedFd<'_>, len: u64, wanted: SealFlags) -> Result<(), Re
     Ok(())
 }
 
+/// Refuses a memfd beyond the limit on files: the kernel would end the process by SIGXFSZ.
+fn check_file_limit(bytes: usize) -> Result<(), RegionError> {
+    let bytes = bytes as u64;
+    match rustix::process::getrlimit(Resource::Fsize).current {
+        Some(limit) if limit < bytes => Err(RegionError::FileLimit { bytes, limit }),
+        _ => Ok(()),
+    }
+}
+
 /// A zeroed, unmapped memfd of `len` bytes with a sealed size. [`MemfdRegion::attach`] accepts the memfd in another
 /// process.
 ///
 /// # Errors
 /// The errors of [`MemfdRegion::create`].
 pub fn sealed(name: &str, len: usize) -> Result<OwnedFd, RegionError> {
+    check_file_limit(len)?;
     let kernel = |what| move |errno| RegionError::Kernel { what, bytes: len as u64, errno };
     let fd =
         rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).map_err(kernel("create"))?;
@@ -179,6 +201,7 @@ pub fn sealed(name: &str, len: usize) -> Result<OwnedFd, RegionError> {
 /// Puts `content` into an unmapped memfd that cannot change any more. Large arguments cross the attach socket in this
 /// form.
 pub fn seal_bytes(name: &str, content: &[u8]) -> Result<OwnedFd, RegionError> {
+    check_file_limit(content.len())?;
     let kernel = |what| move |errno| RegionError::Kernel { what, bytes: content.len() as u64, errno };
     let fd =
         rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).map_err(kernel("create"))?;

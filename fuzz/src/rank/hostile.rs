@@ -246,6 +246,9 @@ impl HostileRank {
                     receive: address(input),
                 })
             }
+            9 if input.flip() => {
+                AttachRequest::RefuseRestage { group: input.number(), instance: input.number(), slot: input.number32() }
+            }
             7 => AttachRequest::ErrorText { slot: input.number32() },
             10 => AttachRequest::Record { group: input.number(), recording: input.number32(), bytes: input.number() },
             11 => AttachRequest::FreeRecording { group: input.number(), recording: input.number32() },

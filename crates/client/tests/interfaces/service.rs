@@ -216,7 +216,7 @@ impl Service {
                 rank.attached.as_ref().unwrap().1.ranges().unregister(address).unwrap();
                 AttachReply::Done
             }
-            AttachRequest::Restage(_) => panic!("no tier is withdrawn here"),
+            AttachRequest::Restage(_) | AttachRequest::RefuseRestage { .. } => panic!("no tier is withdrawn here"),
             AttachRequest::Record { .. } | AttachRequest::FreeRecording { .. } => panic!("nothing is recorded here"),
             AttachRequest::ErrorText { slot } => {
                 let (status, text) = rank.texts.remove(&slot).unwrap();

@@ -10,6 +10,7 @@ mod intruders;
 mod job_daemon;
 mod life;
 mod one_host;
+mod program_memory;
 mod rank_copies;
 mod recorded;
 mod relay;

@@ -11,6 +11,7 @@ pub(crate) mod exchanges;
 pub(crate) mod forger;
 mod life;
 pub(crate) mod offloaded;
+mod program_memory;
 mod rank_copies;
 pub(crate) mod recorded;
 mod reductions;

@@ -81,6 +81,8 @@ impl RelayedRank {
                 }
                 Some(if taken { AttachReply::Done } else { error(Status::Argument, "the call has ended") })
             }
+            // Only a service process without a relay requests that single calls are staged.
+            AttachRequest::RefuseRestage { .. } => Some(error(Status::Argument, "no copy was requested")),
         };
         match (local, &message) {
             (Some(reply), _) => self.session.send_reply(&self.channel, token, &reply),

@@ -1,7 +1,7 @@
 //! Deferred work on memory, in the machine's order. Only this module knows which work must precede other work.
 //!
 //! Work is done at once or deferred for one of four reasons:
-//! - it waits until a rank has copied memory that the kernel has withdrawn (GP-9),
+//! - it waits until a rank has copied memory that nobody else can reach (GP-9),
 //! - it waits for earlier work,
 //! - it is a copy that a rank does itself ([`crate::memory::rank_copies`]),
 //! - it is planned for a later turn ([`crate::memory::turn_budget`]).
@@ -18,7 +18,7 @@
 //!
 //! | a call is | on | goes to |
 //! |---|---|---|
-//! | reached | an access to memory that was withdrawn | awaited |
+//! | reached | an access to memory that was withdrawn, or that only its rank can reach | awaited |
 //! | awaited | `Restage` of its rank | reached, in shared memory; waiting work is tried again |
 //! | any | the call's failure, the end of its rank | gone; calls that were to receive its bytes are cut off |
 //!
@@ -272,9 +272,10 @@ impl DeferredOps {
         }
     }
 
-    /// Notes that the buffers of a call cannot be accessed until the call's rank copies them.
-    pub(super) fn await_copy(&mut self, call: CallId) {
-        self.awaited.insert(call);
+    /// Notes that the buffers of a call cannot be accessed until the call's rank copies them. Returns false if that was
+    /// known.
+    pub(super) fn await_copy(&mut self, call: CallId) -> bool {
+        self.awaited.insert(call)
     }
 
     /// Notes that the call's buffers can be accessed, or that the call has ended. Returns whether a copy was awaited.

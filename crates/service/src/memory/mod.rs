@@ -178,6 +178,10 @@ pub(crate) struct EndpointMemory {
     /// Whether memory for incoming payloads was withdrawn since the last check.
     withdrawn: bool,
     faults: Vec<(CallId, FaultCause)>,
+    /// The first failed access to the buffers of calls that have not ended.
+    first_faults: HashMap<CallId, AccessError>,
+    /// Calls whose ranks must be requested to copy the buffers.
+    to_be_staged: Vec<CallId>,
     /// Groups whose memory could not be allocated, and the bytes that they needed.
     unallocated: Vec<(GroupHandle, u64)>,
     pub(crate) deferred_ops: DeferredOps,
@@ -196,7 +200,25 @@ impl EndpointMemory {
     pub(crate) fn remove(&mut self, call: CallId) {
         debug_assert!(!self.deferred_ops.names_call(call), "{call:?} has ended before its work");
         self.deferred_ops.end_await(call);
+        self.first_faults.remove(&call);
         self.calls.remove(&call);
+    }
+
+    /// The failed access because of which this call fails, if its rank's buffers are the reason.
+    pub(crate) fn first_fault(&self, call: CallId) -> Option<AccessError> {
+        self.first_faults.get(&call).copied()
+    }
+
+    /// Removes and returns the calls whose ranks must be requested to copy the buffers.
+    pub(crate) fn take_to_be_staged(&mut self) -> Vec<CallId> {
+        std::mem::take(&mut self.to_be_staged)
+    }
+
+    /// Notes that the rank cannot access the buffers of this call either. The call fails, as the rank's fault.
+    pub(crate) fn refuse_restage(&mut self, call: CallId) {
+        if self.calls.contains_key(&call) {
+            self.faults.push((call, FaultCause::Buffer));
+        }
     }
 
     /// Notes that the rank has copied the buffers of this call to other addresses (GP-9). Does the work that waited for
@@ -233,16 +255,20 @@ impl EndpointMemory {
         match fault {
             MemoryFault::Call { call, error } => {
                 let Some(buffers) = self.calls.get(&call) else { return };
-                if let AccessError::Withdrawn { address, .. } = error
-                    && !buffers.lies_in_copy(address)
-                {
+                if let Some(address) = only_rank_reaches(buffers, error) {
                     // If the rank has copied, the access began before the copy, and its fault is out of date.
-                    if buffers.copied.is_none() {
-                        self.deferred_ops.await_copy(call);
+                    if buffers.copied.is_some() || !self.deferred_ops.await_copy(call) {
+                        return;
+                    }
+                    if matches!(error, AccessError::Fault { .. }) {
+                        tracing::debug!(call = call.0, address, "a rank is requested to copy its buffers");
+                        self.first_faults.insert(call, error);
+                        self.to_be_staged.push(call);
                     }
                 } else if !self.faults.iter().any(|(known, _)| *known == call) {
                     limited!(warn, call = call.0, %error, "a rank's buffer cannot be accessed");
                     let gone = matches!(error, AccessError::Gone { .. });
+                    self.first_faults.entry(call).or_insert(error);
                     self.faults.push((call, if gone { FaultCause::RankGone } else { FaultCause::Buffer }));
                 }
             }
@@ -435,7 +461,9 @@ impl EndpointMemory {
     fn is_mendable(&self, fault: MemoryFault) -> bool {
         match fault {
             MemoryFault::Awaited => true,
-            MemoryFault::Call { call, error: AccessError::Withdrawn { .. } } => self.deferred_ops.awaits(call),
+            MemoryFault::Call { call, error: AccessError::Withdrawn { .. } | AccessError::Fault { .. } } => {
+                self.deferred_ops.awaits(call)
+            }
             MemoryFault::Call { .. } | MemoryFault::Gone => false,
         }
     }
@@ -529,6 +557,20 @@ impl EndpointMemory {
             }
         }
     }
+}
+
+/// The address of the failed access, if the rank can still reach these buffers by a copy of its own.
+fn only_rank_reaches(buffers: &PostedBuffers, error: AccessError) -> Option<u64> {
+    match error {
+        AccessError::Withdrawn { address, .. } => Some(address),
+        AccessError::Fault { address, .. } if buffers.can_be_staged => Some(address),
+        AccessError::Fault { .. }
+        | AccessError::Refused { .. }
+        | AccessError::Gone { .. }
+        | AccessError::Unreachable { .. }
+        | AccessError::Kernel { .. } => None,
+    }
+    .filter(|address| !buffers.lies_in_copy(*address))
 }
 
 /// The owner of this memory.

@@ -21,12 +21,22 @@ pub(crate) struct PostedBuffers {
     pub(super) copied: Option<(u64, u64)>,
     /// The rank, if it can do copies itself.
     pub(super) copy_agent: Option<Arc<CopyAgent>>,
+    /// Whether the rank can copy the buffers of this call alone, if nobody else reaches them.
+    pub(super) can_be_staged: bool,
 }
 
 impl PostedBuffers {
     /// `input` and `output` are each an address and a length in the rank's memory.
     pub(crate) fn new(memory: Arc<TieredMemory>, input: (u64, u64), output: (u64, u64)) -> Self {
-        PostedBuffers { memory: Some(memory), input, output, pieces: None, copied: None, copy_agent: None }
+        PostedBuffers {
+            memory: Some(memory),
+            input,
+            output,
+            pieces: None,
+            copied: None,
+            copy_agent: None,
+            can_be_staged: false,
+        }
     }
 
     /// Buffers of a recording: all pieces are output, and some are read too. `copy` is the rank's copy, if any.
@@ -39,6 +49,12 @@ impl PostedBuffers {
     /// Sets the rank that may copy into these buffers, if the rank can do copies itself.
     pub(crate) fn with_copy_agent(self, copy_agent: Option<Arc<CopyAgent>>) -> Self {
         PostedBuffers { copy_agent, ..self }
+    }
+
+    /// Declares that the rank can copy the buffers of this call alone, if nobody else reaches them. The starts of a
+    /// recording share memory, so none of them is staged alone.
+    pub(crate) fn stageable(self) -> Self {
+        PostedBuffers { can_be_staged: self.pieces.is_none(), ..self }
     }
 
     /// Whether the address lies in the rank's copy of the buffers.

@@ -191,6 +191,7 @@ impl RequestHandler<'_> {
             AttachRequest::RegisterMemory { address, bytes } => self.register_memory(id, descriptors, address, bytes),
             AttachRequest::UnregisterMemory { address } => self.unregister_memory(id, address),
             AttachRequest::Restage(restaged) => self.restage(id, &restaged),
+            AttachRequest::RefuseRestage { group, instance, slot } => self.refuse_restage(id, (group, instance), slot),
             AttachRequest::ErrorText { slot } => self.error_text(id, slot),
             AttachRequest::Detach => self.detach(id),
         };

@@ -182,6 +182,21 @@ impl RequestHandler<'_> {
             refuse(Status::Argument, "the copied buffers exceed the address space")
         }
     }
+
+    /// Fails a call in flight whose buffers the rank may not access either.
+    pub(crate) fn refuse_restage(
+        &mut self,
+        id: ConnectionId,
+        (group, instance): (u64, u64),
+        slot: u32,
+    ) -> Result<AttachReply, RefusedRequest> {
+        self.take_calls(id);
+        let Some(call) = self.ranks.find_call(id, slot, group, instance) else {
+            return refuse(Status::Argument, format!("call {instance} of group {group} has ended"));
+        };
+        self.driver.refuse_restage(call);
+        Ok(AttachReply::Done)
+    }
 }
 
 impl From<OfferError> for RefusedRequest {

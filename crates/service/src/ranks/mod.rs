@@ -343,6 +343,7 @@ impl Ranks {
             self.attached().for_each(|rank| rank.memory.check_address_space());
             self.next_memory_check = Some(now + MEMORY_CHECK_INTERVAL);
         }
+        self.request_staging(driver);
         if !self.alarm.take() {
             return false;
         }
@@ -358,6 +359,16 @@ impl Ranks {
             }
         }
         !gone.is_empty()
+    }
+
+    /// Requests from ranks that they copy the buffers of calls, because nobody else reaches them.
+    fn request_staging(&mut self, driver: &mut EndpointDriver) {
+        for call in driver.take_to_be_staged() {
+            let Some(&CallInFlight { connection, slot, .. }) = self.calls.get(&call) else { continue };
+            if let Some(rank) = self.rank(connection) {
+                rank.side.request_staging(slot);
+            }
+        }
     }
 
     /// Time of the next check of the ranks' memory.
@@ -405,8 +416,13 @@ impl Ranks {
         result: Result<(), CollectiveError>,
         driver: &mut EndpointDriver,
     ) -> Option<EndedRankCall> {
+        let fault = driver.first_fault(call);
         driver.forget_call(call);
-        self.end(call, result.map_err(|error| (failure::collective(&error), error.to_string())))
+        let text = |error: &CollectiveError| match (error, fault) {
+            (CollectiveError::Memory(_), Some(fault)) => format!("{error}: {fault}"),
+            _ => error.to_string(),
+        };
+        self.end(call, result.map_err(|error| (failure::collective(&error), text(&error))))
     }
 
     /// Reports the end of a call to its rank, and removes the call.

@@ -98,13 +98,10 @@ impl AttachedRank {
                 PostedBuffers::new(memory, pair(footprint.reads), (footprint.writes.address, footprint.output_bytes()))
             }
         };
-        Ok(AdmittedCall {
-            group: *handle,
-            rank: *rank,
-            footprint,
-            deadline: *deadline,
-            buffers: buffers.with_copy_agent(copy_agent),
-        })
+        let buffers = buffers.with_copy_agent(copy_agent);
+        // A dock cannot copy for the rank of another machine.
+        let buffers = if self.seat.is_none() { buffers.stageable() } else { buffers };
+        Ok(AdmittedCall { group: *handle, rank: *rank, footprint, deadline: *deadline, buffers })
     }
 }
 

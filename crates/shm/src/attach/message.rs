@@ -58,9 +58,12 @@ pub enum AttachRequest {
     },
     /// Removes a range. Reply: [`AttachReply::Done`].
     UnregisterMemory { address: u64 },
-    /// The kernel has withdrawn access to the rank's memory, and the rank has copied the buffers of a call in flight.
+    /// The service process cannot access the buffers of a call in flight, and the rank has copied them.
     /// Reply: [`AttachReply::Done`], or an error if the call has ended; the copy is then not used.
     Restage(RestagedBuffers),
+    /// The rank may not access the buffers of a call in flight either, so it cannot copy them. Reply:
+    /// [`AttachReply::Done`], or an error if the call has ended.
+    RefuseRestage { group: u64, instance: u64, slot: u32 },
     /// Requests the error text of the failed request whose result is in `slot`. Reply: [`AttachReply::ErrorText`].
     ErrorText { slot: u32 },
     /// Last message of a connection that ends in good order. Reply: [`AttachReply::Done`].
@@ -221,6 +224,9 @@ impl AttachMessage for AttachRequest {
                 .u32(restaged.slot)
                 .u64(restaged.send)
                 .u64(restaged.receive),
+            AttachRequest::RefuseRestage { group, instance, slot } => {
+                start(w, 10, token).u64(*group).u64(*instance).u32(*slot)
+            }
             AttachRequest::Record { group, recording, bytes } => {
                 start(w, 48, token).u64(*group).u32(*recording).u64(*bytes)
             }
@@ -264,6 +270,7 @@ impl AttachMessage for AttachRequest {
                 send: reader.u64()?,
                 receive: reader.u64()?,
             }),
+            10 => AttachRequest::RefuseRestage { group: reader.u64()?, instance: reader.u64()?, slot: reader.u32()? },
             48 => AttachRequest::Record { group: reader.u64()?, recording: reader.u32()?, bytes: reader.u64()? },
             49 => AttachRequest::FreeRecording { group: reader.u64()?, recording: reader.u32()? },
             12 => AttachRequest::SetDeadline { group: reader.u64()?, milliseconds: reader.u64()? },
@@ -286,6 +293,7 @@ impl AttachMessage for AttachRequest {
             | AttachRequest::UnregisterMemory { .. }
             | AttachRequest::ErrorText { .. }
             | AttachRequest::Restage(_)
+            | AttachRequest::RefuseRestage { .. }
             | AttachRequest::Detach => 0,
         }
     }
@@ -381,6 +389,7 @@ mod tests {
             AttachRequest::ErrorText { slot: 3 },
             AttachRequest::Detach,
             AttachRequest::Restage(RestagedBuffers { group: 1, instance: 2, slot: 3, send: 1 << 40, receive: 1 << 41 }),
+            AttachRequest::RefuseRestage { group: 1, instance: 2, slot: 3 },
         ]
     }
 

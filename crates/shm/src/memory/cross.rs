@@ -13,8 +13,8 @@
 //! writes anything else. The kernel permits access to processes of our own user only, so a user gains nothing by a
 //! program with such a page.
 //!
-//! Below [`LEAST_READ`] bytes the mark costs more than the kernel's copy through its own page, and below
-//! [`LEAST_WRITTEN`] bytes the guard costs more.
+//! Below [`LEAST_READ`] bytes the mark costs more than the kernel's copy through its own page. Writes of every size go
+//! this way: the memory descriptor also writes to pages that the rank itself may not write.
 //!
 //! [`ProbePage`]: super::ProbePage
 
@@ -25,9 +25,8 @@ use rustix::process::Pid;
 use smallvec::{SmallVec, smallvec};
 use std::sync::{Mutex, PoisonError};
 
-/// Bytes from which on cross-memory attach is faster than the memory descriptor.
+/// Bytes from which on a read by cross-memory attach is faster than by the memory descriptor.
 pub(super) const LEAST_READ: usize = 56 << 10;
-pub(super) const LEAST_WRITTEN: usize = 8 << 10;
 
 /// Most pieces that the kernel accepts in one call.
 const MOST_PIECES: usize = 1024;
@@ -80,10 +79,9 @@ impl CrossMemory {
         if read.is_ok() && nonce == rank_copy.nonce { CopyOutcome::Done } else { CopyOutcome::Failed }
     }
 
-    /// Writes at several addresses of one address space, in order, up to the first that cannot be written. Returns
-    /// whether all could be written.
-    fn write(&self, pieces: &[WritePiece<'_>]) -> bool {
-        let total: usize = pieces.iter().map(|piece| piece.local.len()).sum();
+    /// Writes at several addresses of one address space, in order, up to the first page that cannot be written. Returns
+    /// the number of bytes written.
+    fn write(&self, pieces: &[WritePiece<'_>]) -> usize {
         let local: Iovecs = pieces.iter().map(|p| iovec(p.local.as_ptr().cast_mut(), p.local.len())).collect();
         let mut remote = Iovecs::new();
         for WritePiece { local, address } in pieces {
@@ -101,7 +99,7 @@ impl CrossMemory {
             let [locals, remotes] = [&local, &remote].map(|pieces| pieces.len() as libc::c_ulong);
             libc::process_vm_writev(pid, local.as_ptr(), locals, remote.as_ptr(), remotes, 0)
         };
-        usize::try_from(moved) == Ok(total)
+        usize::try_from(moved).unwrap_or(0)
     }
 }
 
@@ -143,14 +141,41 @@ impl VerifiedCrossMemory {
         read.is_ok() && u64::from_ne_bytes(mark) >= own
     }
 
-    /// Writes to the rank. If the result is false, a part may have been written, but only to the rank.
-    #[must_use]
-    pub(super) fn write(&self, batch: &[WritePiece<'_>]) -> bool {
+    /// Writes to the rank. Unless everything is written, a part may have been written, but only to the rank.
+    pub(super) fn write(&self, batch: &[WritePiece<'_>]) -> WriteOutcome {
         let guard = WritePiece { local: &[0; size_of::<u64>()], address: self.place + size_of::<u64>() as u64 };
-        let mut pieces: SmallVec<[WritePiece<'_>; 64]> = smallvec![guard];
-        pieces.extend_from_slice(batch);
-        pieces.len() <= MOST_PIECES && self.cross.write(&pieces)
+        for some in batch.chunks(MOST_PIECES - 1) {
+            let mut pieces: SmallVec<[WritePiece<'_>; 64]> = smallvec![guard];
+            pieces.extend_from_slice(some);
+            // Behind the guard the memory is the rank's, so the rank causes every failure from there on.
+            let Some(mut written) = self.cross.write(&pieces).checked_sub(guard.local.len()) else {
+                return WriteOutcome::Refused;
+            };
+            for piece in some {
+                if written < piece.local.len() {
+                    return WriteOutcome::Fault {
+                        address: piece.address + written as u64,
+                        bytes: (piece.local.len() - written) as u64,
+                    };
+                }
+                written -= piece.local.len();
+            }
+        }
+        WriteOutcome::Written
     }
+}
+
+/// Outcome of a write.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum WriteOutcome {
+    Written,
+    /// The kernel refuses the access, or the process is not the rank; nothing was written.
+    Refused,
+    /// The rank itself may not write here.
+    Fault {
+        address: u64,
+        bytes: u64,
+    },
 }
 
 #[cfg(test)]
@@ -188,16 +213,20 @@ mod tests {
         let piece = |local, bytes: &mut [u8]| WritePiece { local, address: bytes.as_mut_ptr() as u64 };
         let place = Box::new([0u64; 2]);
         let marked = VerifiedCrossMemory::new(own(), place.as_ptr() as u64);
-        assert!(marked.write(&[piece(&[2; 500], &mut bytes)]));
+        assert_eq!(marked.write(&[piece(&[2; 500], &mut bytes)]), WriteOutcome::Written);
         assert!(bytes[..500] == [2; 500] && bytes[500..] == [1; 500]);
         let (first, second) = bytes.split_at_mut(500);
         let (near, far) = second.split_at_mut(250);
         let pieces = [piece(&[5; 250], near), piece(&[6; 250], far), piece(&[7; 500], first)];
-        assert!(marked.write(&pieces), "neighbours and others");
+        assert_eq!(marked.write(&pieces), WriteOutcome::Written, "neighbours and others");
         assert_eq!([bytes[0], bytes[499], bytes[500], bytes[749], bytes[750], bytes[999]], [7, 7, 5, 5, 6, 6]);
-        assert!(!VerifiedCrossMemory::new(own(), 8).write(&[piece(&[3; 1000], &mut bytes)]));
+        let stranger = VerifiedCrossMemory::new(own(), 8);
+        assert_eq!(stranger.write(&[piece(&[3; 1000], &mut bytes)]), WriteOutcome::Refused);
         assert!(!bytes.contains(&3));
-        assert!(!marked.write(&[WritePiece { local: &[4; 8], address: 8 }]), "a fault is no success");
+        let nowhere = WritePiece { local: &[4; 8], address: 8 };
+        assert_eq!(marked.write(&[nowhere]), WriteOutcome::Fault { address: 8, bytes: 8 });
+        let many = vec![piece(&[9], &mut bytes); MOST_PIECES];
+        assert_eq!(marked.write(&many), WriteOutcome::Written, "more pieces than one call takes");
     }
 
     fn stranger() -> Child {

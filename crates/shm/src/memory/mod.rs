@@ -3,7 +3,7 @@
 //! | tier | how | when |
 //! |---|---|---|
 //! | [`Tier::Memfd`] | the range lies in a memfd that is mapped here too ([`MemfdRanges`]) | the rank registered it |
-//! | [`Tier::CrossMemory`] | [`CrossMemory`] for large accesses, else the memory descriptor | we may trace the rank |
+//! | [`Tier::CrossMemory`] | [`CrossMemory`]; small reads by the memory descriptor | we may trace the rank |
 //! | [`Tier::MemoryDescriptor`] | the rank's `/proc/self/mem`, passed ([`MemoryDescriptor`]) | the rank could open it |
 //! | [`Tier::Staging`] | the rank copies through a memfd while it is inside our library (GP-9) | everything else |
 //!
@@ -13,12 +13,17 @@
 //! in the service process. Addresses come from the rank and are not trusted: an access that fails is a typed
 //! [`AccessError`] and harms the rank alone.
 //!
+//! The kernel writes by [`CrossMemory`] only where the rank itself may write. In the first and third tier the rank checks
+//! its buffers before it posts a call ([`OwnMemory`]), since the mapping here and the descriptor ignore its page
+//! protections.
+//!
 //! Invariant: every byte read or written lies in the address space that the rank had when it attached. Changes of the
 //! rank's process or process number do not matter.
 
 mod cross;
 mod descriptor;
 mod memfd;
+mod own;
 mod page;
 mod scatter_list;
 mod tiered;
@@ -26,6 +31,7 @@ mod tiered;
 pub use cross::CrossMemory;
 pub use descriptor::{MemoryDescriptor, NotMemory};
 pub use memfd::{MOST_RANGES, MappedBytes, MemfdRanges, RangeError};
+pub use own::{OwnFault, OwnMemory};
 pub use page::ProbePage;
 pub use scatter_list::{GatherList, ScatterList};
 pub use tiered::{Alarm, Probe, ProbeOutcome, Proof, TieredMemory, WriteObserver, probe};
@@ -38,7 +44,7 @@ use std::fmt;
 pub enum Tier {
     /// Mapped in this process too.
     Memfd = 1,
-    /// Large reads and writes by system calls on the rank's process, small ones by the memory descriptor.
+    /// Writes and large reads by system calls on the rank's process, small reads by the memory descriptor.
     CrossMemory,
     /// By the descriptor of the rank's own memory, which the rank has passed.
     MemoryDescriptor,

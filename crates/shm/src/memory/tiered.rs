@@ -1,6 +1,6 @@
 //! A rank's memory by the best tier for each range. A probe decides at attach, and again when an access fails later.
 
-use super::cross::{LEAST_READ, LEAST_WRITTEN, VerifiedCrossMemory};
+use super::cross::{LEAST_READ, VerifiedCrossMemory, WriteOutcome};
 use super::{
     AccessError, CrossMemory, MappedBytes, MemfdRanges, MemoryDescriptor, RankMemory, ReadPiece, Tier, WritePiece,
 };
@@ -117,7 +117,7 @@ fn add(count: &AtomicU64, bytes: usize) {
 ///
 /// | tier in use | an access ends with | next |
 /// |---|---|---|
-/// | cross-memory attach | a refused or unproven large access | memory descriptor, which does the access |
+/// | cross-memory attach | a refused or unproven access | memory descriptor, which does the access |
 /// | either of these two | a refused descriptor, a fault whose probe fails too | staging; [`AccessError::Withdrawn`] |
 /// | staging | - | - |
 ///
@@ -296,10 +296,14 @@ impl TieredMemory {
     fn write_run(&self, run: &[WritePiece<'_>]) -> Result<(), AccessError> {
         let Some(first) = run.first() else { return Ok(()) };
         let bytes = run.iter().map(|piece| piece.local.len()).sum();
-        let cross = self.cross_for(bytes >= LEAST_WRITTEN);
-        if cross.is_some_and(|(cross, _)| cross.write(run)) {
-            add(&self.moved.cross, bytes);
-            return Ok(());
+        let cross = self.cross_for(true);
+        match cross.map(|(cross, _)| cross.write(run)) {
+            Some(WriteOutcome::Written) => {
+                add(&self.moved.cross, bytes);
+                return Ok(());
+            }
+            Some(WriteOutcome::Fault { address, bytes }) => return Err(AccessError::Fault { address, bytes }),
+            Some(WriteOutcome::Refused) | None => {}
         }
         self.access((first.address, first.local.len()), |memory| memory.writev(run))?;
         add(&self.moved.descriptor, bytes);
