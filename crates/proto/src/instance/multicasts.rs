@@ -46,7 +46,7 @@ pub(super) struct Multicasts {
     outstanding: u32,
 }
 
-/// What the two neighbours in the ring of recovery need of this service process.
+/// The needs of the two neighbours in the ring of recovery.
 #[derive(Debug, Default)]
 struct RingNeighbours {
     /// The left neighbour has not been notified that nothing is missing here.

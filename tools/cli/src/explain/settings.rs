@@ -1,8 +1,7 @@
 //! `outboard explain settings`: lists every setting by the program that reads the setting, in Markdown. The tables are
 //! those in docs/guide/settings.md.
 //!
-//! The daemon's settings are clap's own definitions. Tests compare all other names and defaults with the code that reads
-//! them.
+//! The daemon's settings are clap's own definitions. Tests compare all other names and defaults with the code.
 
 use std::fmt;
 use std::path::Path;
