@@ -192,16 +192,16 @@ impl Blocks {
     /// The blocks of `rank` in a gather at `root`. Each rank contributes `bytes`. The root holds the blocks in the
     /// order of ranks; the root's own block moves only with `own`. `None` if the blocks exceed 64 bits together.
     #[must_use]
-    pub fn gather((ranks, root): (u32, Rank), rank: Rank, bytes: u64, own: bool) -> Option<Blocks> {
-        let (many, one) = rooted((ranks, root), rank, bytes, own)?;
+    pub fn gather(ranks: u32, root: Rank, rank: Rank, bytes: u64, own: bool) -> Option<Blocks> {
+        let (many, one) = rooted(ranks, root, rank, bytes, own)?;
         Some(Blocks { send: spans(one, Span::input), receive: spans(many, Span::output) })
     }
 
     /// The blocks of `rank` in a scatter from `root`. Arguments and result are like the arguments and result of
     /// [`Blocks::gather`].
     #[must_use]
-    pub fn scatter((ranks, root): (u32, Rank), rank: Rank, bytes: u64, own: bool) -> Option<Blocks> {
-        let (many, one) = rooted((ranks, root), rank, bytes, own)?;
+    pub fn scatter(ranks: u32, root: Rank, rank: Rank, bytes: u64, own: bool) -> Option<Blocks> {
+        let (many, one) = rooted(ranks, root, rank, bytes, own)?;
         Some(Blocks { send: spans(many, Span::input), receive: spans(one, Span::output) })
     }
 
@@ -251,7 +251,7 @@ impl Blocks {
 type BlockRanges = Vec<(u64, u64)>;
 
 /// The blocks of all ranks, which only the root has, and the block that every rank exchanges with the root.
-fn rooted((ranks, root): (u32, Rank), rank: Rank, bytes: u64, own: bool) -> Option<(BlockRanges, BlockRanges)> {
+fn rooted(ranks: u32, root: Rank, rank: Rank, bytes: u64, own: bool) -> Option<(BlockRanges, BlockRanges)> {
     bytes.checked_mul(ranks.into())?;
     let moves = |other: u32| own || rank != root || other != root.0;
     let place = |at: u64, has: bool| if has { (at, bytes) } else { (0, 0) };

@@ -114,7 +114,7 @@ fn expected(kind: CallKind, in_place: bool, r: u32, n: u32, b: u64) -> Option<(B
 }
 
 /// A call of `kind` by rank `r` of `n`, and its table.
-fn call(kind: CallKind, in_place: bool, (r, n): (u32, u32), b: u64) -> (Call, Vec<u64>) {
+fn call(kind: CallKind, in_place: bool, r: u32, n: u32, b: u64) -> (Call, Vec<u64>) {
     let paired = matches!(kind, CallKind::Gatherv { .. } | CallKind::Scatterv { .. });
     let bytes = if paired { 2 * u64::from(r % 3) } else { b };
     let call = Call { in_place, bytes, send: SEND, receive: RECEIVE, ..Call::new(kind) };
@@ -135,7 +135,7 @@ fn footprint_matches_the_reference_table() {
     for n in 1..5 {
         for (kind, in_place) in kinds(n).into_iter().flat_map(|kind| [(kind, false), (kind, true)]) {
             for (r, b) in (0..n).flat_map(|r| [(r, 0), (r, 6)]) {
-                let (call, table) = call(kind, in_place, (r, n), b);
+                let (call, table) = call(kind, in_place, r, n, b);
                 let found = call.footprint(Rank(r), n, &table);
                 let Some((reads, writes)) = expected(kind, in_place, r, n, b) else {
                     assert!(matches!(found, Err(CallError::InPlace { .. })), "{call:?} at {r} of {n}: {found:?}");
@@ -161,13 +161,13 @@ fn signatures_of_equal_calls_agree_and_of_other_sizes_differ() {
     for kind in kinds(3) {
         let signatures =
             (0..3).flat_map(|r| [false, true].map(|in_place| (r, in_place))).filter_map(|(r, in_place)| {
-                let (call, mut table) = call(kind, in_place, (r, 3), 6);
+                let (call, mut table) = call(kind, in_place, r, 3, 6);
                 table.chunks_mut(6).for_each(|list| list[3..].iter_mut().for_each(|offset| *offset += u64::from(r)));
                 Some(call.footprint(Rank(r), 3, &table).ok()?.signature)
             });
         let signatures: Vec<Signature> = signatures.collect();
         assert!(signatures.len() >= 3 && signatures.iter().all(|other| other == &signatures[0]), "{signatures:?}");
-        let (call, mut table) = call(kind, false, (0, 3), 6);
+        let (call, mut table) = call(kind, false, 0, 3, 6);
         if kind.sizes().is_some() {
             table[2] += 2;
             assert_ne!(call.footprint(Rank(0), 3, &table).expect("possible").signature, signatures[0]);
@@ -179,7 +179,7 @@ fn signatures_of_equal_calls_agree_and_of_other_sizes_differ() {
 #[test]
 fn packed_table_has_the_same_blocks_without_gaps() {
     for (kind, in_place) in kinds(4).into_iter().flat_map(|kind| [(kind, false), (kind, true)]) {
-        let (call, table) = call(kind, in_place, (2, 4), 6);
+        let (call, table) = call(kind, in_place, 2, 4, 6);
         let Ok(found) = call.footprint(Rank(2), 4, &table) else { continue };
         let Some(blocks) = &found.blocks else { continue };
         let packed = call.packed_table(Rank(2), blocks);
@@ -198,7 +198,7 @@ fn packed_table_has_the_same_blocks_without_gaps() {
 #[test]
 fn invalid_call_is_rejected_with_its_reason() {
     let of = |kind, change: fn(&mut Call)| {
-        let (mut call, table) = call(kind, false, (1, 3), 6);
+        let (mut call, table) = call(kind, false, 1, 3, 6);
         change(&mut call);
         call.footprint(Rank(1), 3, &table).unwrap_err().to_string()
     };
@@ -212,7 +212,7 @@ fn invalid_call_is_rejected_with_its_reason() {
     let odd = of(CallKind::Allreduce { reduction: sum() }, |call| call.bytes = 7);
     assert!(odd.contains("7 bytes are not whole elements of 2"), "{odd}");
     assert!(of(CallKind::Alltoall, |call| call.in_place = true).contains("rank 1 calls alltoall in place"));
-    let (call, _) = call(CallKind::Gatherv { root: Rank(1) }, false, (1, 3), 6);
+    let (call, _) = call(CallKind::Gatherv { root: Rank(1) }, false, 1, 3, 6);
     let short = call.footprint(Rank(1), 3, &[]).unwrap_err().to_string();
     assert!(short.starts_with("0 numbers in the table of blocks instead of 6"), "{short}");
     let own = Call { bytes: 4, ..call }.footprint(Rank(1), 3, &lists(3)).unwrap_err().to_string();
@@ -224,11 +224,11 @@ fn invalid_call_is_rejected_with_its_reason() {
 fn every_kind_survives_both_codecs() {
     for kind in kinds(3) {
         for in_place in [false, true] {
-            let (call, _) = call(kind, in_place, (1, 3), 6);
+            let (call, _) = call(kind, in_place, 1, 3, 6);
             let call = Call { table: 0x3_0000, ..call };
             assert_eq!(Call::decode(call.encode()), Ok(call));
         }
-        let (call, table) = call(kind, false, (1, 3), 6);
+        let (call, table) = call(kind, false, 1, 3, 6);
         let signature = call.footprint(Rank(1), 3, &table).expect("possible").signature;
         let mut bytes = Vec::new();
         signature.encode(&mut Writer::new(&mut bytes));

@@ -25,7 +25,8 @@ use crate::topology::Topology;
 /// Empty blocks do not move. If all are empty, the program is empty. A group of one copies its block, or in place does
 /// nothing.
 pub(crate) fn program(
-    (leaders, algorithm): (Option<u32>, Algorithm),
+    leaders: Option<u32>,
+    algorithm: Algorithm,
     topology: &Topology,
     rank: Rank,
     extents: &Extents,

@@ -111,17 +111,17 @@ pub fn program(choice: Choice, arguments: &Arguments<'_>, rank: Rank) -> Result<
             let extents = arguments.blocks(choice.collective())?;
             if choice.all_leaders_meet() {
                 let topology = topology.cut(choice.leaders().unwrap_or(1));
-                return Ok(allgather::program((Some(1), algorithm), &topology, rank, &extents, in_place));
+                return Ok(allgather::program(Some(1), algorithm, &topology, rank, &extents, in_place));
             }
-            Ok(allgather::program((choice.leaders(), algorithm), topology, rank, &extents, in_place))
+            Ok(allgather::program(choice.leaders(), algorithm, topology, rank, &extents, in_place))
         }
-        Collective::Broadcast => broadcast::program(algorithm, (ranks, root), rank, bytes),
+        Collective::Broadcast => broadcast::program(algorithm, ranks, root, rank, bytes),
         Collective::Alltoall => {
             let blocks = Blocks::even(ranks, bytes).ok_or(PlanError::Bytes { ranks })?;
             alltoall::alltoall(algorithm, ranks, rank, &blocks)
         }
-        Collective::Gather => rooted::program(BlockDirection::Gather, algorithm, (ranks, root), rank, bytes),
-        Collective::Scatter => rooted::program(BlockDirection::Scatter, algorithm, (ranks, root), rank, bytes),
+        Collective::Gather => rooted::program(BlockDirection::Gather, algorithm, ranks, root, rank, bytes),
+        Collective::Scatter => rooted::program(BlockDirection::Scatter, algorithm, ranks, root, rank, bytes),
         Collective::Barrier => Ok(barrier::program(algorithm, ranks, rank)),
         Collective::Reduce => combine::reduce::program(choice, topology, root, rank, arguments.vector()?),
         Collective::Allreduce => combine::allreduce::program(choice, topology, rank, arguments.vector()?),

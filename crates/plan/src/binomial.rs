@@ -17,7 +17,7 @@ pub(crate) struct TreePosition {
 }
 
 impl TreePosition {
-    pub(crate) fn new((ranks, root): (u32, Rank), rank: Rank) -> Self {
+    pub(crate) fn new(ranks: u32, root: Rank, rank: Rank) -> Self {
         TreePosition { ranks, root, rank: (rank.0 + ranks - root.0) % ranks }
     }
 

@@ -24,7 +24,8 @@ pub const MAX_SEGMENTS: u64 = 1 << 20;
 /// With 0 bytes nothing moves and the program is empty.
 pub(crate) fn program(
     algorithm: Algorithm,
-    (ranks, root): (u32, Rank),
+    ranks: u32,
+    root: Rank,
     rank: Rank,
     bytes: u64,
 ) -> Result<Program, PlanError> {
@@ -41,7 +42,7 @@ pub(crate) fn program(
         _ => {}
     }
     if bytes > 0 && ranks > 1 {
-        let place = TreePosition::new((ranks, root), rank);
+        let place = TreePosition::new(ranks, root, rank);
         match algorithm {
             Algorithm::Binomial => k_nomial(&mut builder, place, bytes, 2),
             Algorithm::KNomial { radix } => k_nomial(&mut builder, place, bytes, radix),

@@ -85,7 +85,8 @@ impl BlockDirection {
 pub(crate) fn program(
     direction: BlockDirection,
     algorithm: Algorithm,
-    (ranks, root): (u32, Rank),
+    ranks: u32,
+    root: Rank,
     rank: Rank,
     bytes: u64,
 ) -> Result<Program, PlanError> {
@@ -93,13 +94,13 @@ pub(crate) fn program(
     match algorithm {
         Algorithm::Linear => {
             let blocks = match direction {
-                BlockDirection::Gather => Blocks::gather((ranks, root), rank, bytes, true),
-                BlockDirection::Scatter => Blocks::scatter((ranks, root), rank, bytes, true),
+                BlockDirection::Gather => Blocks::gather(ranks, root, rank, bytes, true),
+                BlockDirection::Scatter => Blocks::scatter(ranks, root, rank, bytes, true),
             };
             alltoall(Algorithm::Pull, ranks, rank, &blocks.ok_or(PlanError::Bytes { ranks })?)
         }
         Algorithm::Binomial => {
-            let place = TreePosition::new((ranks, root), rank);
+            let place = TreePosition::new(ranks, root, rank);
             let mut builder = ProgramBuilder::new(rank, ranks);
             direction.set_buffers(&mut builder, bytes, if rank == root { total } else { 0 }, 0);
             if bytes > 0 && rank == root {

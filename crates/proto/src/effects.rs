@@ -149,7 +149,7 @@ impl Effects {
     pub(crate) fn complete(&mut self, completion: CallCompletion, result: Result<(), CollectiveError>) {
         let CallCompletion { call, group, instance, .. } = completion;
         // A list that was not handed out is dropped.
-        self.offloads.retain(|offload| offload.call != call);
+        self.offloads.retain(|offload| offload.of.call != call);
         let owner = if instance == TAGGED { MessageOwner::Call(call) } else { MessageOwner::Instance(group, instance) };
         self.ending.push_back((completion, result));
         self.freed_memory.extend([(owner, MemRegion::Input(call)), (owner, MemRegion::Output(call))]);
@@ -216,7 +216,7 @@ impl Effects {
             return self.events.pop_front();
         }
         let failed = |call| self.ending.iter().any(|(completion, result)| completion.call == call && result.is_err());
-        if let Some(at) = self.offloads.iter().position(|offload| !is_deferred(offload.call, &failed)) {
+        if let Some(at) = self.offloads.iter().position(|offload| !is_deferred(offload.of.call, &failed)) {
             return self.offloads.remove(at).map(|offload| Event::Offload(Box::new(offload)));
         }
         let Some(at) = self.ending.iter().position(|(completion, _)| !is_deferred(completion.call, &failed)) else {

@@ -18,7 +18,8 @@ use crate::error::{CollectiveError, GroupRefusal};
 use crate::ids::{CallId, GroupHandle, InstanceId, Instant, OfferId, SpId};
 use crate::instance::Instance;
 use crate::interface::{
-    EndpointCounters, Event, GroupSpec, InFlightInstance, MulticastBatch, Order, PostedCall, ReceivedDatagram, Transmit,
+    EndpointCounters, Event, GroupSpec, InFlightInstance, MulticastBatch, OffloadedCall, Order, RankCall,
+    ReceivedDatagram, Transmit,
 };
 use crate::link::{Acked, AckedKind, FrameAge, MessageOwner, ReceivedFrame};
 use crate::multicast::pacing::{Pacer, SmallCalls};
@@ -223,14 +224,14 @@ impl Endpoint {
     }
 
     /// A local rank calls a collective, a recorded group or a message. Exactly one [`Event::Completed`] answers it.
-    pub fn handle_call(&mut self, now: Instant, call: PostedCall) {
+    pub fn handle_call(&mut self, now: Instant, call: RankCall) {
         self.input(now, |sp| sp.route_call(call));
     }
 
     /// The number of a local rank's next collective, without messages and recordings. `None` for an unknown group.
     pub fn next_instance(&self, group: GroupHandle, rank: Rank) -> Option<InstanceId> {
         let g = self.groups.get(&group)?;
-        Some(InstanceId(g.calls[g.members.local(rank)?].0 + 1))
+        Some(g.ranks.next_instance(g.members.local(rank)?))
     }
 
     /// A frame has arrived: `header` without payload, and the number of payload bytes that came with it.
@@ -310,13 +311,8 @@ impl Endpoint {
     }
 
     /// The engine beside the service process has completed a list ([`Event::Offload`]), or could not complete the list.
-    pub fn handle_offloaded(
-        &mut self,
-        now: Instant,
-        (group, instance, call): (GroupHandle, InstanceId, CallId),
-        carried_out: bool,
-    ) {
-        self.input(now, |sp| sp.route_offloaded((group, instance, call), carried_out));
+    pub fn handle_offloaded(&mut self, now: Instant, call: OffloadedCall, carried_out: bool) {
+        self.input(now, |sp| sp.route_offloaded(call, carried_out));
     }
 
     pub fn handle_memory_fault(&mut self, now: Instant, call: CallId) {

@@ -37,7 +37,7 @@ use crate::group::barrier::Barrier;
 use crate::group::members::Members;
 use crate::ids::{CallId, InstanceId, Instant, SpId};
 use crate::interface::{
-    BlockSizes, CallClass, CallMovement, ExchangePairs, InFlightInstance, MemRegion, PostedCall, Signature,
+    BlockSizes, CallClass, CallMovement, ExchangePairs, InFlightInstance, MemRegion, RankCall, Signature,
 };
 use crate::multicast::block::chunks_of;
 use crate::multicast::pacing::Quantum;
@@ -48,6 +48,7 @@ mod barrier;
 mod by_rank;
 mod eager;
 mod local;
+mod multicasts;
 mod offloaded;
 mod pairs;
 mod plan_choice;
@@ -61,12 +62,13 @@ mod steps;
 pub(crate) mod tagged;
 
 use local::{Local, Presence};
+use multicasts::Multicasts;
 use offloaded::OffloadedList;
 use plan_choice::PlanChoice;
 pub(crate) use recovery::ChunkBatch;
-use recovery::Multicasts;
 use scratch::Scratch;
 use sizes::AwaitingSizes;
+use stand_in::StandIns;
 
 /// The violation when an offer comes for a call with a barrier, or when an offer has the wrong form.
 const NO_OFFER: &str = "an offer for a call that takes none";
@@ -138,9 +140,7 @@ pub(crate) struct Instance {
     /// The agreed sizes of the blocks; a broadcast has one. `None` for pairs, or while unknown.
     extents: Option<Extents>,
     multicast: Multicasts,
-    stand_in_at: Option<Instant>,
-    /// Without a barrier: absent ranks have a stand-in, also ranks whose first block comes later.
-    has_stand_ins: bool,
+    stand_ins: StandIns,
     /// When to notify others of a call that their engines may not have.
     notify_at: Option<Instant>,
     /// The instance is queued to continue its steps at the next timeout.
@@ -169,8 +169,7 @@ impl Instance {
             scratch: Scratch::default(),
             extents: None,
             multicast: Multicasts::default(),
-            stand_in_at: None,
-            has_stand_ins: false,
+            stand_ins: StandIns::default(),
             notify_at: None,
             is_queued: false,
             table_bytes: 0,
@@ -298,8 +297,9 @@ impl Instance {
         }
     }
 
-    pub(crate) fn signature(&self) -> (Rank, Signature) {
-        (self.first_caller, self.signature)
+    /// The first known call of the instance.
+    pub(crate) fn first_call(&self) -> FirstCall {
+        FirstCall { rank: self.first_caller, signature: self.signature }
     }
 
     /// The call and what it waits for, as of `now`.
@@ -331,7 +331,7 @@ impl Instance {
     }
 
     /// A local rank calls. The caller has compared the signatures and checked the blocks. An error breaks the group.
-    pub(crate) fn handle_call(&mut self, cx: &mut Context<'_>, call: PostedCall) -> Result<(), CollectiveError> {
+    pub(crate) fn handle_call(&mut self, cx: &mut Context<'_>, call: RankCall) -> Result<(), CollectiveError> {
         let (rank, ranks) = (call.rank, cx.members.ranks());
         let i = cx.members.local(rank).expect("the caller checks that the rank is local");
         let local = &mut self.locals[i];
@@ -339,7 +339,7 @@ impl Instance {
             local.set_program(pairs::program(&call, ranks));
         }
         let (missed, staging) = match std::mem::replace(&mut local.presence, Presence::Ended) {
-            Presence::Absent { wanted } => (wanted.filter(|_| self.has_stand_ins), None),
+            Presence::Absent { wanted } => (wanted.filter(|_| self.stand_ins.have_begun()), None),
             Presence::StoodIn(staging) => (Some(self.since), Some(staging)),
             Presence::Called(..) | Presence::Ended => unreachable!("the group counts the calls of a rank"),
         };
@@ -469,7 +469,7 @@ impl Instance {
             Presence::Absent { .. } | Presence::Ended => None,
             Presence::StoodIn(staging) => Some(staging),
             Presence::Called(call, staging) => {
-                let PostedCall { id, group, instance, rank, .. } = call;
+                let RankCall { id, group, instance, rank, .. } = call;
                 cx.out.complete(CallCompletion { call: id, group, instance, rank }, result);
                 staging
             }
@@ -488,7 +488,7 @@ impl Instance {
         let (transfer, mut site) = cx.transfer();
         transfer.cancel(&mut site, self.id);
         self.multicast.cancel_timers();
-        self.stand_in_at = None;
+        self.stand_ins.cancel_timer();
         self.scratch.cancel_retry();
         self.try_end(cx);
     }
@@ -496,22 +496,22 @@ impl Instance {
     /// When [`Self::handle_timeout`] is due.
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
         let request_at = if let InstancePhase::AwaitingSizes(call) = &self.phase { call.request_at() } else { None };
-        let timers =
-            [self.multicast.poll_timeout(), self.stand_in_at, self.scratch.retry_at(), self.notify_at, request_at];
+        let stand_ins = self.stand_ins.poll_timeout();
+        let timers = [self.multicast.poll_timeout(), stand_ins, self.scratch.retry_at(), self.notify_at, request_at];
         timers.into_iter().flatten().min()
     }
 
     /// Handles the timers. An error breaks the group.
     pub(crate) fn handle_timeout(&mut self, cx: &mut Context<'_>) -> Result<(), CollectiveError> {
         let due = |t: Option<Instant>| t.is_some_and(|t| t <= cx.out.now);
-        let stand_in = due(self.stand_in_at);
+        let stand_in = due(self.stand_ins.poll_timeout());
         let [check, whole] = self.multicast.handle_timeout(cx.out.now);
         if due(self.scratch.retry_at()) {
             self.try_enter(cx)?;
         }
         self.notify_offloaded(cx);
         if stand_in {
-            self.stand_in_at = None;
+            self.stand_ins.cancel_timer();
             match self.policy {
                 Policy::Offloaded => unreachable!("nobody is stood in for where engines carry calls out"),
                 Policy::Barrier | Policy::Eager => self.stand_in(cx)?,

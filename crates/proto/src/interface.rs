@@ -23,7 +23,7 @@ use crate::ids::{CallId, GroupHandle, HostId, InstanceId, MulticastChannel, Offe
 use crate::wire::{DatagramHeader, FrameBytes, MulticastKey, PayloadHash};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PostedCall {
+pub struct RankCall {
     /// The driver's name of the call and of its buffers.
     pub id: CallId,
     pub group: GroupHandle,
@@ -271,12 +271,18 @@ pub enum Event {
     Violation { peer: Option<SpId>, what: &'static str },
 }
 
+/// A call whose task list the engine beside the service process has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct OffloadedCall {
+    pub group: GroupHandle,
+    pub instance: InstanceId,
+    pub call: CallId,
+}
+
 /// The task list of one call, for the engine beside the service process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Offload {
-    pub call: CallId,
-    pub group: GroupHandle,
-    pub instance: InstanceId,
+    pub of: OffloadedCall,
     pub list: DeferredList,
     /// For each task the message that it sends or receives; `None` for tasks that only increment a counter.
     pub messages: Vec<Option<EngineMessage>>,

@@ -38,8 +38,8 @@ pub use error::{Absentee, Absentees, CollectiveError, DeadlineMissed, GroupError
 pub use ids::{CallId, GroupHandle, HostId, InstanceId, Instant, MulticastChannel, OfferId, SpId, StagingId};
 pub use interface::{
     BlockSizes, CallClass, CallKind, CallMovement, EndpointCounters, EngineMessage, Event, ExchangePairs, FramePayload,
-    GroupMember, GroupSpec, InFlightInstance, MemRef, MemRegion, Milestone, MulticastBatch, Offload, Order, Overdue,
-    PostedCall, Reach, ReceivedDatagram, Signature, TaggedCall, Transmit, sizes_digest,
+    GroupMember, GroupSpec, InFlightInstance, MemRef, MemRegion, Milestone, MulticastBatch, Offload, OffloadedCall,
+    Order, Overdue, RankCall, Reach, ReceivedDatagram, Signature, TaggedCall, Transmit, sizes_digest,
 };
 pub use recording::{MAX_STEPS, RecordError, Recording};
 pub use staging::staging_size;

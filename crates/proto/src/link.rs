@@ -85,14 +85,14 @@ pub struct Acked {
 }
 
 #[derive(Debug)]
-struct QueuedMessage {
+struct LinkMessage {
     body: Vec<u8>,
     payload: FramePayload,
     owner: Option<MessageOwner>,
     tag: Option<AckTag>,
 }
 
-impl QueuedMessage {
+impl LinkMessage {
     fn acked(&self) -> Acked {
         Acked { owner: self.owner, tag: self.tag }
     }
@@ -127,7 +127,7 @@ pub struct Link {
     other: u32,
     /// A frame of the other end has named this end.
     is_named: bool,
-    entries: VecDeque<QueuedMessage>,
+    entries: VecDeque<LinkMessage>,
     /// Buffers for the bodies of messages to come.
     spare: Vec<Vec<u8>>,
     una: u64,
@@ -264,7 +264,7 @@ impl Link {
             return self.spare.push(body);
         }
         self.payload_bytes += payload_bytes(&payload);
-        self.entries.push_back(QueuedMessage { body, payload, owner, tag });
+        self.entries.push_back(LinkMessage { body, payload, owner, tag });
     }
 
     /// The unacknowledged messages, in order. The other end may not have received them.
@@ -286,7 +286,7 @@ impl Link {
         self.void_if(|e| e.names(region))
     }
 
-    fn void_if(&mut self, void: impl Fn(&QueuedMessage) -> bool) -> usize {
+    fn void_if(&mut self, void: impl Fn(&LinkMessage) -> bool) -> usize {
         let mut owned = 0;
         for e in self.entries.iter_mut().filter(|e| void(e)) {
             let message = Message::decode(&e.body).expect("own messages decode");

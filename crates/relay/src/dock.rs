@@ -66,7 +66,7 @@ struct DockContext {
 }
 
 impl DockContext {
-    fn new((settings, socket): (&Settings, &Path), docked: &Arc<DockedRanks>) -> Arc<DockContext> {
+    fn new(settings: &Settings, socket: &Path, docked: &Arc<DockedRanks>) -> Arc<DockContext> {
         Arc::new(DockContext {
             settings: settings.clone(),
             socket: socket.to_owned(),
@@ -177,7 +177,7 @@ impl Dock {
         let local = entrance.address().map_err(failed)?;
         warn_of_anybody(service.0, local);
         tracing::info!(address = %local, "a relay may attach ranks");
-        let context = DockContext::new(service, docked);
+        let context = DockContext::new(service.0, service.1, docked);
         Dock::start(move |stop| listen(entrance, stop, &context)).map_err(failed)
     }
 
@@ -192,7 +192,7 @@ impl Dock {
         docked: &Arc<DockedRanks>,
         ended: impl FnOnce() + Send + 'static,
     ) -> Result<Dock, StartError> {
-        let context = DockContext::new(service, docked);
+        let context = DockContext::new(service.0, service.1, docked);
         let serve = move |stop: &Arc<OwnedFd>| {
             serve(&relay, stop, &context);
             ended();

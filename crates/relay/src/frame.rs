@@ -212,15 +212,16 @@ mod tests {
         "[a-zü ]{0,30}"
     }
 
-    /// Content from which any frame can be built: numbers, bytes, a text.
-    fn parts() -> impl Strategy<Value = (u8, [u64; 3], u32, EntryWords, Vec<u8>, String)> {
+    /// Content from which any frame can be built.
+    type FrameParts = (u8, [u64; 3], u32, EntryWords, Vec<u8>, String);
+
+    fn parts() -> impl Strategy<Value = FrameParts> {
         let bytes = proptest::collection::vec(any::<u8>(), 0..600);
         (0..13u8, any::<[u64; 3]>(), any::<u32>(), any::<EntryWords>(), bytes, text())
     }
 
-    fn frame<'a>(
-        (kind, numbers, slot, words, bytes, text): &'a (u8, [u64; 3], u32, EntryWords, Vec<u8>, String),
-    ) -> RelayFrame<'a> {
+    fn frame(parts: &FrameParts) -> RelayFrame<'_> {
+        let (kind, numbers, slot, words, bytes, text) = parts;
         let (&[input, table, output], &slot) = (numbers, slot);
         match kind {
             0 => RelayFrame::Greeting {

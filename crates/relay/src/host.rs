@@ -147,7 +147,7 @@ fn accept(
                     drop(held);
                     pending_ranks.channels.values().for_each(farewell);
                     drop(pending_ranks);
-                    return drain(socket, (&calls_in_flight, &none), &context, stop, stopped);
+                    return drain(socket, &calls_in_flight, &none, &context, stop, stopped);
                 }
                 WakeToken::Attach => match socket.accept() {
                     Ok(None) => {}
@@ -217,7 +217,8 @@ fn farewell(rank: &AttachChannel) {
 /// ranks.
 fn drain(
     socket: &mut NamedSocket,
-    (calls_in_flight, none): (&CallsInFlight, &PipeReader),
+    calls_in_flight: &CallsInFlight,
+    none: &PipeReader,
     context: &RelayContext,
     stop: BorrowedFd<'_>,
     mut stopped: impl FnMut() -> bool,
@@ -252,8 +253,12 @@ fn drain(
     }
 }
 
-/// The first message of a process: its token, the greeting and the descriptors.
-type RankGreeting = (u64, Hello, Vec<OwnedFd>);
+/// The first message of a process.
+struct RankGreeting {
+    token: u64,
+    hello: Hello,
+    descriptors: Vec<OwnedFd>,
+}
 
 /// Serves a rank on a new thread, which holds `present` until it ends.
 fn serve_in_thread(
@@ -282,15 +287,16 @@ fn serve_in_thread(
 /// Serves one rank until the rank ends.
 fn serve_rank(
     channel: AttachChannel,
-    (token, hello, descriptors): RankGreeting,
+    greeting: RankGreeting,
     context: &RelayContext,
     calls_in_flight: Arc<CallsInFlight>,
 ) {
+    let RankGreeting { token, hello, descriptors } = greeting;
     match attach(&channel, &hello, descriptors, context) {
         Ok((session, side, welcome, decoder, pidfd)) => {
             let sent = channel.send(token, &AttachReply::Welcome(welcome), &side.descriptors());
             if sent.is_ok() {
-                RelayedRank::start(channel, session, (side, calls_in_flight), decoder, pidfd);
+                RelayedRank::start(channel, session, side, calls_in_flight, decoder, pidfd);
             }
         }
         Err(RefusedRequest { status, text }) => {
@@ -305,7 +311,7 @@ fn serve_rank(
 fn greeted(channel: &AttachChannel) -> Result<RankGreeting, ChannelError> {
     match channel.receive::<AttachRequest>()? {
         Some(ReceivedMessage { token, message: AttachRequest::Hello(hello), descriptors }) => {
-            Ok((token, hello, descriptors))
+            Ok(RankGreeting { token, hello, descriptors })
         }
         Some(ReceivedMessage { token, .. }) => {
             let text = "the first message of a connection is a greeting".to_owned();

@@ -32,7 +32,8 @@ impl Submission {
     /// submission starts one. A table is read from the rank's memory.
     pub(super) fn of(
         entry: &SubmissionEntry,
-        (ranks, me): (u32, u32),
+        ranks: u32,
+        me: u32,
         recorded: Option<Arc<RelayedRecording>>,
         memory: &dyn RankMemory,
     ) -> Result<Submission, SubmissionError> {
@@ -114,7 +115,7 @@ mod tests {
 
     fn of(kind: CallKind, in_place: bool, table: u64, numbers: &[u64]) -> Result<Submission, SubmissionError> {
         let call = Call { in_place, bytes: 7, send: 0x8000, receive: 0x9000, table, ..Call::new(kind) };
-        Submission::of(&SubmissionEntry { group: 1, instance: 1, slot: 0, call }, (3, 2), None, &memory(numbers))
+        Submission::of(&SubmissionEntry { group: 1, instance: 1, slot: 0, call }, 3, 2, None, &memory(numbers))
     }
 
     fn list(pieces: &MemoryPieces) -> Vec<(u64, u64)> {

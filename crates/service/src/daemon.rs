@@ -94,7 +94,7 @@ fn build(settings: &Settings, attach: NamedSocket) -> Result<Conductor, StartErr
     let receivers = settings.receivers(config.link_rate);
     let mailbox = Datapath::mailbox(receivers).map_err(kernel("make a mailbox"))?;
     let sends_from = settings.interface.as_deref().and_then(|name| Interface::named(name).ok()?.address().ok());
-    let datapath = datapath(settings, (config.multicast, receivers), &mailbox)?;
+    let datapath = datapath(settings, config.multicast, receivers, &mailbox)?;
     let offload = offload(settings)?;
     let host = HostProperties {
         id: SpId(id),
@@ -144,7 +144,8 @@ fn build(settings: &Settings, attach: NamedSocket) -> Result<Conductor, StartErr
 /// The multicast datapath, if there is multicast.
 fn datapath(
     settings: &Settings,
-    (multicast, receivers): (bool, usize),
+    multicast: bool,
+    receivers: usize,
     mailbox: &Mailbox<DatapathReport>,
 ) -> Result<Option<Datapath>, StartError> {
     let Some(interface) = settings.interface.as_ref().filter(|_| multicast) else { return Ok(None) };

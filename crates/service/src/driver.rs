@@ -10,8 +10,8 @@ use outboard_fabric::PeerLoss;
 use outboard_plan::Rank;
 use outboard_proto::{
     CallId, CollectiveError, Config, Endpoint, Event, FramePayload, GroupHandle, GroupRefusal, GroupSpec,
-    InFlightInstance, InstanceId, Instant, MemRef, OfferId, PostedCall, ReceivedDatagram, RecordError, Recording, SpId,
-    Transmit,
+    InFlightInstance, Instant, MemRef, OfferId, OffloadedCall, RankCall, ReceivedDatagram, RecordError, Recording,
+    SpId, Transmit,
 };
 use outboard_shm::memory::{AccessError, MappedBytes, ScatterList};
 
@@ -102,7 +102,7 @@ impl EndpointDriver {
         self.apply(|machine, now| machine.handle_leave(now, group, rank));
     }
 
-    pub(crate) fn call(&mut self, call: PostedCall, buffers: PostedBuffers) {
+    pub(crate) fn call(&mut self, call: RankCall, buffers: PostedBuffers) {
         self.memory.insert(call.id, buffers);
         self.apply(|machine, now| machine.handle_call(now, call));
     }
@@ -225,8 +225,8 @@ impl EndpointDriver {
     }
 
     /// Reports that the engine beside the machine has carried out the list of a call, or that the list has failed.
-    pub(crate) fn offloaded(&mut self, place: (GroupHandle, InstanceId, CallId), carried_out: bool) {
-        self.apply(|machine, now| machine.handle_offloaded(now, place, carried_out));
+    pub(crate) fn offloaded(&mut self, call: OffloadedCall, carried_out: bool) {
+        self.apply(|machine, now| machine.handle_offloaded(now, call, carried_out));
     }
 
     /// Memory of this process that holds `piece`, for the engine.

@@ -21,6 +21,8 @@ use outboard_proto::Config;
 use outboard_proto::wire::DATAGRAM_HEADER_BYTES;
 use outboard_units::{Rate, Size};
 
+/// Default provider of libfabric.
+pub const OFI_PROVIDER: &str = "sockets";
 const IP_UDP_BYTES: u32 = IP_UDP_HEADERS as u32;
 /// Ethernet header.
 const ETHERNET_BYTES: u32 = 14;
@@ -166,7 +168,7 @@ pub struct Settings {
     #[arg(long, env = "OUTBOARD_ENGINE", value_enum, default_value_t = EngineChoice::ServiceProcess)]
     pub engine: EngineChoice,
     /// Provider of libfabric for `--engine ofi-triggered`; the same for all daemons of a cluster
-    #[arg(long, env = "OUTBOARD_OFI_PROVIDER", default_value = "sockets")]
+    #[arg(long, env = "OUTBOARD_OFI_PROVIDER", default_value = OFI_PROVIDER)]
     pub ofi_provider: String,
     /// Whether hosts multicast to one another where it pays (docs/tuning.md), or never (ring); by default multicast
     /// with an interface and without --encrypt, else ring

@@ -7,6 +7,7 @@ use clap::{Args, FromArgMatches};
 use outboard_fabric::multicast::{Interface, MulticastSettings};
 use outboard_fabric::ofi::Ofi;
 use outboard_service::Settings;
+use outboard_service::settings::OFI_PROVIDER;
 use outboard_service::topology::CpuTopology;
 use outboard_shm::memory::{MemoryDescriptor, Probe, ProbeOutcome};
 
@@ -110,7 +111,7 @@ fn encryption(interface: &str) -> Finding {
 
 /// Whether a daemon started in this environment could use the engine of deferred work.
 fn deferred_work(interface: &str) -> Finding {
-    let provider = std::env::var("OUTBOARD_OFI_PROVIDER").unwrap_or_else(|_| "sockets".to_owned());
+    let provider = std::env::var("OUTBOARD_OFI_PROVIDER").unwrap_or_else(|_| OFI_PROVIDER.to_owned());
     let at = Interface::named(interface).map_err(|error| error.to_string());
     let at = at.and_then(|interface| interface.address().map_err(|error| error.to_string()));
     let opened = at.and_then(|at| Ofi::open(&provider, at).map_err(|error| error.to_string()));

@@ -51,29 +51,40 @@ fn plural(count: u64, name: &str) -> String {
     if count == 1 { name.to_owned() } else { format!("{name}s") }
 }
 
-/// Counts of ranks by the tier through which their memory is reached.
+/// Counts of ranks by the tier through which their memory is reached. Tiers without ranks are left out.
 pub(crate) fn tiers(tiers: TierCounts) -> String {
     let TierCounts { memfd, cross_memory_attach, memory_descriptor, staging } = tiers;
-    format!(
-        "memfd {memfd}, cross-memory attach {cross_memory_attach}, memory descriptor {memory_descriptor}, staging {staging}"
-    )
+    let counts = [
+        ("memfd", memfd),
+        ("cross-memory attach", cross_memory_attach),
+        ("memory descriptor", memory_descriptor),
+        ("staging", staging),
+    ];
+    let some: Vec<String> =
+        counts.iter().filter(|(_, ranks)| *ranks > 0).map(|(tier, ranks)| format!("{tier} {ranks}")).collect();
+    if some.is_empty() { "none".to_owned() } else { some.join(", ") }
 }
 
-/// Bytes of ranks' memory that were moved, by tier (SP-4).
-pub(crate) fn moved(moved: impl Iterator<Item = TierBytes>) -> String {
+/// Bytes in a unit that does not hide small counts.
+fn amount(bytes: u64) -> String {
+    if bytes < 1000 { format!("{bytes} bytes") } else { format!("{:.3} MB", bytes as f64 / 1e6) }
+}
+
+/// Bytes of ranks' memory that were moved, by tier (SP-4); `None` if there are none.
+pub(crate) fn moved(moved: impl Iterator<Item = TierBytes>) -> Option<String> {
     let sum = moved.fold(TierBytes::default(), |sum, one| TierBytes {
         memfd: sum.memfd + one.memfd,
         cross_memory_attach: sum.cross_memory_attach + one.cross_memory_attach,
         memory_descriptor: sum.memory_descriptor + one.memory_descriptor,
     });
-    let megabytes = |bytes: u64| bytes as f64 / 1e6;
-    format!(
-        "moved to and from ranks: {:.3} MB in shared memory, {:.3} MB by cross-memory attach, {:.3} MB by memory \
-         descriptor",
-        megabytes(sum.memfd),
-        megabytes(sum.cross_memory_attach),
-        megabytes(sum.memory_descriptor)
-    )
+    let ways = [
+        ("in shared memory", sum.memfd),
+        ("by cross-memory attach", sum.cross_memory_attach),
+        ("by memory descriptor", sum.memory_descriptor),
+    ];
+    let some: Vec<String> =
+        ways.iter().filter(|(_, bytes)| *bytes > 0).map(|(way, bytes)| format!("{} {way}", amount(*bytes))).collect();
+    (!some.is_empty()).then(|| format!("moved to and from ranks: {}", some.join(", ")))
 }
 
 /// Copies between ranks of one host, by ranks and by service processes (SP-6); `None` if there are none.
@@ -86,19 +97,23 @@ pub(crate) fn copies(copies: impl Iterator<Item = CopyCounters>) -> Option<Strin
         taken_back: sum.taken_back + one.taken_back,
         failed: sum.failed + one.failed,
     });
-    let some = sum.by_ranks + sum.by_service > 0;
-    some.then(|| {
-        format!(
-            "between ranks of a host: {} copies of {:.3} MB by ranks that waited, {} of {:.3} MB by service processes, \
-             which took {} back; ranks could not do {}",
-            sum.by_ranks,
-            sum.bytes_by_ranks as f64 / 1e6,
-            sum.by_service,
-            sum.bytes_by_service as f64 / 1e6,
-            sum.taken_back,
-            sum.failed
-        )
-    })
+    let mut parts = Vec::new();
+    for (who, count, bytes) in [
+        ("by ranks that waited", sum.by_ranks, sum.bytes_by_ranks),
+        ("by service processes", sum.by_service, sum.bytes_by_service),
+    ] {
+        parts.extend((count > 0).then(|| format!("{count} {} of {} {who}", plural_copies(count), amount(bytes))));
+    }
+    if parts.is_empty() {
+        return None;
+    }
+    parts.extend((sum.taken_back > 0).then(|| format!("{} taken back from ranks", sum.taken_back)));
+    parts.extend((sum.failed > 0).then(|| format!("{} that ranks could not do", sum.failed)));
+    Some(format!("between ranks of a host: {}", parts.join(", ")))
+}
+
+fn plural_copies(count: u64) -> &'static str {
+    if count == 1 { "copy" } else { "copies" }
 }
 
 /// How long the turns of a service process last.
@@ -124,12 +139,15 @@ pub(crate) fn summary(reports: &[StatisticsReport]) -> String {
         sum(|r| r.counters.late_arrivals),
         sum(|r| r.counters.retransmitted_bytes),
     );
-    let _ = writeln!(
-        text,
-        "  {:<12} {:>9} {:>7} {:>12} {:>10} {:>10}",
-        "collective", "calls", "failed", "MB received", "mean ms", "longest ms"
-    );
-    for kind in kinds(reports) {
+    let kinds = kinds(reports);
+    if !kinds.is_empty() {
+        let _ = writeln!(
+            text,
+            "  {:<12} {:>9} {:>7} {:>12} {:>10} {:>10}",
+            "collective", "calls", "failed", "MB received", "mean ms", "longest ms"
+        );
+    }
+    for kind in kinds {
         let _ = writeln!(
             text,
             "  {:<12} {:>9} {:>7} {:>12.3} {:>10.3} {:>10.3}",
@@ -147,8 +165,9 @@ pub(crate) fn summary(reports: &[StatisticsReport]) -> String {
     if late.len() > NAMED_LATE {
         let _ = writeln!(text, "  and {} more", late.len() - NAMED_LATE);
     }
-    let _ = writeln!(text, "  {}", moved(reports.iter().map(|r| r.present.moved)));
-    copies(reports.iter().map(|r| r.datapath.copies)).iter().for_each(|line| text += &format!("  {line}\n"));
+    let moved = moved(reports.iter().map(|r| r.present.moved));
+    let copies = copies(reports.iter().map(|r| r.datapath.copies));
+    moved.iter().chain(&copies).for_each(|line| text += &format!("  {line}\n"));
     let mut reached = TierCounts::default();
     for ranks in reports.iter().map(|r| r.present.memory_tiers_ever) {
         reached.memfd += ranks.memfd;
@@ -215,6 +234,21 @@ mod tests {
     }
 
     #[test]
+    fn counts_of_zero_are_left_out() {
+        assert_eq!(moved(std::iter::once(TierBytes::default())), None);
+        assert_eq!(copies(std::iter::once(CopyCounters::default())), None);
+        let some = CopyCounters { by_ranks: 1, bytes_by_ranks: 2_000, failed: 3, ..CopyCounters::default() };
+        let text = "between ranks of a host: 1 copy of 0.002 MB by ranks that waited, 3 that ranks could not do";
+        assert_eq!(copies(std::iter::once(some)).as_deref(), Some(text));
+        let some = TierBytes { memory_descriptor: 12, ..TierBytes::default() };
+        assert_eq!(
+            moved(std::iter::once(some)).as_deref(),
+            Some("moved to and from ranks: 12 bytes by memory descriptor")
+        );
+        assert_eq!(summary(&[StatisticsReport::default()]).lines().count(), 2, "no calls, no table");
+    }
+
+    #[test]
     fn sp_9_the_summary_adds_daemons_up_and_names_late_ranks() {
         let text = summary(&[report(3, 5_000_000), report(4, 6_000_000)]);
         let lines: Vec<&str> = text.lines().collect();
@@ -224,7 +258,8 @@ mod tests {
         assert_eq!(row, ["allgather", "4", "0", "6.000", "4.000", "6.000"]);
         let latest = "  rank 4 of group 00000007: late for 2 allgathers, by 4.5 ms in the mean, 6.0 ms at most";
         assert_eq!(lines[3], latest, "{text}");
-        assert!(lines[5].contains("5.000 MB in shared memory, 0.000 MB by cross-memory attach"), "{text}");
-        assert!(lines[6].contains("cross-memory attach 2"), "{text}");
+        assert_eq!(lines[5], "  moved to and from ranks: 5.000 MB in shared memory", "{text}");
+        assert_eq!(lines[6], "  memory of ranks: cross-memory attach 2; service processes: 2, up for 0.0 s", "{text}");
+        assert_eq!(lines.len(), 7, "{text}");
     }
 }

@@ -174,8 +174,9 @@ fn table(report: &StatisticsReport, before: &HashMap<String, CounterSample>) -> 
         report.counters.retransmitted_bytes,
         report.counters.link_retransmissions,
     );
-    let _ = writeln!(text, "  {}", reports::moved(std::iter::once(report.present.moved)));
-    reports::copies(std::iter::once(report.datapath.copies)).iter().for_each(|line| text += &format!("  {line}\n"));
+    let moved = reports::moved(std::iter::once(report.present.moved));
+    let copies = reports::copies(std::iter::once(report.datapath.copies));
+    moved.iter().chain(&copies).for_each(|line| text += &format!("  {line}\n"));
     let _ = writeln!(text, "  {}", reports::turns(&report.turns));
     if report.log_lines_lost > 0 {
         let _ = writeln!(text, "  {} lines of the log are lost, which nobody took in time", report.log_lines_lost);

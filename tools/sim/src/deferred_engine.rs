@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use outboard_plan::deferred::{DeferredAction, Threshold};
-use outboard_proto::{CallId, EngineMessage, GroupHandle, InstanceId, MemRef, MemRegion, Offload};
+use outboard_proto::{CallId, EngineMessage, MemRef, MemRegion, Offload, OffloadedCall};
 
 use crate::store::{AccessResult, CheckedMemory, StoredPayload};
 use crate::violation::Violation;
@@ -35,7 +35,7 @@ pub(crate) struct DeferredEngine {
     /// Letters that no receive has matched, by tag.
     letters: BTreeMap<u64, Letter>,
     pub(crate) outbox: VecDeque<Letter>,
-    pub(crate) ended: VecDeque<(GroupHandle, InstanceId, CallId)>,
+    pub(crate) ended: VecDeque<OffloadedCall>,
     pub(crate) taken: u64,
 }
 
@@ -64,7 +64,7 @@ impl DeferredEngine {
 
     /// Drops the list of this call, for which nobody waits any more.
     pub(crate) fn withdraw(&mut self, call: CallId) {
-        self.lists.retain(|list| list.offload.call != call);
+        self.lists.retain(|list| list.offload.of.call != call);
     }
 
     fn progress(&mut self, memory: &mut CheckedMemory) -> Result<(), Violation> {
@@ -73,7 +73,7 @@ impl DeferredEngine {
             while list.progress_list(memory, letters, outbox)? {}
         }
         for RunningList { offload, .. } in lists.extract_if(.., |list| list.has_ended()) {
-            self.ended.push_back((offload.group, offload.instance, offload.call));
+            self.ended.push_back(offload.of);
         }
         Ok(())
     }

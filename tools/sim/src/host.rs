@@ -12,7 +12,7 @@ use std::rc::Rc;
 use outboard_plan::Rank;
 use outboard_proto::{
     CallId, CollectiveError, Config, Endpoint, Event, GroupHandle, GroupRefusal, GroupSpec, Instant, MemRef, MemRegion,
-    MulticastBatch, MulticastChannel, OfferId, Order, Overdue, PostedCall, ReceivedDatagram, SpId, Transmit, wire,
+    MulticastBatch, MulticastChannel, OfferId, Order, Overdue, RankCall, ReceivedDatagram, SpId, Transmit, wire,
 };
 use smallvec::SmallVec;
 
@@ -43,7 +43,7 @@ pub(crate) enum Input {
         group: GroupHandle,
         rank: Rank,
     },
-    Call(Box<PostedCall>),
+    Call(Box<RankCall>),
     Frame(Rc<TransitFrame>),
     Datagrams(Rc<Train>, u64),
     /// A letter to the engine beside the service process.

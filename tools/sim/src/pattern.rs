@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use outboard_plan::alltoall::Blocks;
 use outboard_plan::{Element, Rank, Reduction, Span};
-use outboard_proto::{CallId, CallKind, InstanceId, PostedCall, Signature, TaggedCall, sizes_digest};
+use outboard_proto::{CallId, CallKind, InstanceId, RankCall, Signature, TaggedCall, sizes_digest};
 
 use crate::cluster::handle;
 use crate::graph::RecordedGraph;
@@ -403,7 +403,7 @@ impl CallPlan {
     }
 
     /// Makes the call of a rank, with its buffers in the memory of its host.
-    pub(crate) fn make(&self, memory: &mut CheckedMemory, id: CallId, name: CallName, members: usize) -> PostedCall {
+    pub(crate) fn make(&self, memory: &mut CheckedMemory, id: CallId, name: CallName, members: usize) -> RankCall {
         let CallName { group, member, instance } = name;
         let (sent, received) = self.buffers(member, members);
         let element = self.reduction().map_or(Element::U8, |(_, reduction)| reduction.element());
@@ -411,7 +411,7 @@ impl CallPlan {
         let own = self.pattern.starts_with_own(member);
         let (sent, place) = if own { (received, Some(0)) } else { (sent, self.place(member, members)) };
         memory.add_call(id, (name.origin(), element), sent, received, place);
-        PostedCall {
+        RankCall {
             id,
             group: handle(group),
             rank: Rank(member as u32),

@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use outboard_plan::{Element, Rank};
 use outboard_proto::{
-    CallId, CallKind, CollectiveError, Config, GroupSpec, InstanceId, PostedCall, Recording, Signature, TaggedCall,
+    CallId, CallKind, CollectiveError, Config, GroupSpec, InstanceId, RankCall, Recording, Signature, TaggedCall,
 };
 
 use crate::cluster::{Cluster, ClusterPlan, ScriptPlayer, group_spec, handle};
@@ -311,8 +311,7 @@ impl SequencePlay {
         self.open.insert(id, (group, bytes));
         let signature = Signature { kind: CallKind::Tagged(what), bytes };
         let (group, instance) = (handle(group), InstanceId(0));
-        let call =
-            PostedCall { id, group, rank: me, instance, signature, in_place: false, blocks: None, deadline: None };
+        let call = RankCall { id, group, rank: me, instance, signature, in_place: false, blocks: None, deadline: None };
         self.handle(host, Input::Call(Box::new(call)))?;
         if self.unsound.contains(&id) && self.open.contains_key(&id) {
             return Err(Violation::NotLive { open: 1, after: Duration::ZERO });

@@ -309,7 +309,7 @@ impl Service {
             if sent > 0 && expected > 0 && (from != to || send != receive) {
                 assert_eq!(sent, expected);
                 let (source, target) = (self.memory(members[from]), self.memory(members[to]));
-                copy_between((source, send), (target, receive), sent, &mut Vec::new()).unwrap();
+                copy_between(source, send, target, receive, sent, &mut Vec::new()).unwrap();
             }
         }
     }

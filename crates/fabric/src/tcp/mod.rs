@@ -342,7 +342,7 @@ impl Tcp {
             ReadOutcome::Nothing if connection.was_greeted() => self.pending.mark_greeted(token),
             ReadOutcome::Nothing => {}
             ReadOutcome::Proven { address, welcome, keys } => {
-                self.handle_proven(token, address, (welcome, keys), sink)?
+                self.handle_proven(token, address, welcome, keys, sink)?
             }
             ReadOutcome::Welcome(keys) => self.open_path(token, peer.expect("dialers know whom they dial"), true, keys),
         }
@@ -356,7 +356,8 @@ impl Tcp {
         &mut self,
         token: u64,
         address: Address,
-        (welcome, keys): (Vec<u8>, Keys),
+        welcome: Vec<u8>,
+        keys: Keys,
         sink: &mut dyn MessageReceiver,
     ) -> Result<(), ConnectionError> {
         self.pending.discard(token);

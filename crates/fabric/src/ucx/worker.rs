@@ -151,7 +151,7 @@ impl UcxWorker {
         let ucx = Rc::new(load()?);
         let devices = settings.devices.as_deref().unwrap_or("all");
         let failed = |step, status| UcxError::Start { step, why: ucx.describe(status), devices: devices.to_owned() };
-        let context = open_context(&ucx, (settings.transport, devices), &failed)?;
+        let context = open_context(&ucx, settings.transport, devices, &failed)?;
         let mut worker =
             Self { ucx: Rc::clone(&ucx), context, worker: ptr::null_mut(), address: Vec::new(), event_fd: -1 };
         worker.open_worker(&failed)?;
@@ -293,7 +293,8 @@ impl Drop for UcxWorker {
 /// Reads UCX's configuration, sets the options that this fabric relies on, and opens a context.
 fn open_context(
     ucx: &ffi::Ucx,
-    (transport, devices): (UcxTransport, &str),
+    transport: UcxTransport,
+    devices: &str,
     failed: &dyn Fn(&'static str, Status) -> UcxError,
 ) -> Result<*mut ffi::Context, UcxError> {
     let mut config = ptr::null_mut();

@@ -107,7 +107,7 @@ fn memory_that_is_withdrawn_among_errands_loses_no_byte() {
     let refused = [(Calls::Descriptor, libc::EPERM), (Calls::CrossMemory, libc::EPERM)];
     for moment in [Moment::Awaited, Moment::UnderWay, Moment::Recorded] {
         let mut service = Daemon::start_refusable(again(), &ALL).into();
-        conformance::withdraw(&mut service, (moment, 3), &refused, "staging");
+        conformance::withdraw(&mut service, moment, 3, &refused, "staging");
     }
 }
 

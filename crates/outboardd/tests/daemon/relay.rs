@@ -123,7 +123,7 @@ fn a_relay_that_loses_access_loses_no_byte() {
     let (cross, descriptor) = ((Calls::CrossMemory, libc::EPERM), (Calls::Descriptor, libc::EPERM));
     for (refusals, tier) in [(&[cross][..], "memory descriptor"), (&[descriptor, cross][..], "staging")] {
         for moment in [Moment::Awaited, Moment::UnderWay, Moment::Recorded] {
-            conformance::withdraw(&mut service(), (moment, 3), refusals, tier);
+            conformance::withdraw(&mut service(), moment, 3, refusals, tier);
         }
     }
 }

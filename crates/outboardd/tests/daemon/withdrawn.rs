@@ -9,7 +9,7 @@ const RANKS: usize = 3;
 /// Ranks work while `refusals` take effect one after the other. Afterwards `tier` reaches the memory of each rank.
 fn withdraw(moment: Moment, refusals: &[(Calls, i32)], tier: &str, counted: &str) -> serde_json::Value {
     let mut service = Daemon::start_refusable(again(), &[]).into();
-    let statistics = conformance::withdraw(&mut service, (moment, RANKS), refusals, tier);
+    let statistics = conformance::withdraw(&mut service, moment, RANKS, refusals, tier);
     assert_eq!(statistics["memory_tiers"][counted], RANKS, "{statistics}");
     let withdrawn = statistics["tiers_withdrawn"].as_u64().expect("a number") as usize;
     assert!((RANKS..=2 * RANKS).contains(&withdrawn), "each step down of each rank counts once: {statistics}");

@@ -61,14 +61,14 @@ impl Cluster {
 
     /// Starts `siblings` daemons on each host (SP-8).
     pub(crate) fn with_siblings(hosts: u16, siblings: usize, loss: Option<PacketLoss>, flags: &[&str]) -> Cluster {
-        Cluster::start_by((hosts, siblings), loss, flags, |lab, host, flags| {
+        Cluster::start_by(hosts, siblings, loss, flags, |lab, host, flags| {
             Daemon::start_by(lab.command(host, Path::new(DAEMON)).expect("the host is up"), flags)
         })
     }
 
     /// Starts daemons for which the test can make the kernel refuse system calls.
     pub(crate) fn start_refusable(hosts: u16, flags: &[&str]) -> Cluster {
-        Cluster::start_by((hosts, 1), None, flags, |lab, host, flags| {
+        Cluster::start_by(hosts, 1, None, flags, |lab, host, flags| {
             let program = std::env::current_exe().expect("a path");
             Daemon::start_refusable(lab.command(host, program).expect("the host is up"), flags)
         })
@@ -77,7 +77,7 @@ impl Cluster {
     /// Starts daemons; the daemon of the second host gets the flags `second` in addition.
     pub(crate) fn start_unlike(hosts: u16, flags: &[&str], second: &[&str]) -> Cluster {
         let flags = [flags, &["--log", "error"]].concat();
-        Cluster::start_by((hosts, 1), None, &flags, |lab, host, flags| {
+        Cluster::start_by(hosts, 1, None, &flags, |lab, host, flags| {
             let flags = [flags, if host == "h2" { second } else { &[] }].concat();
             Daemon::start_by(lab.command(host, Path::new(DAEMON)).expect("the host is up"), &flags)
         })
@@ -95,7 +95,8 @@ impl Cluster {
     }
 
     pub(crate) fn start_by(
-        (hosts, siblings): (u16, usize),
+        hosts: u16,
+        siblings: usize,
         loss: Option<PacketLoss>,
         flags: &[&str],
         daemon: impl Fn(&Lab, &str, &[&str]) -> Daemon,

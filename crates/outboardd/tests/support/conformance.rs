@@ -157,7 +157,8 @@ pub(crate) enum Moment {
 /// each rank reports that `tier` reaches its memory. Returns the counters.
 pub(crate) fn withdraw(
     service: &mut Service,
-    (moment, ranks): (Moment, usize),
+    moment: Moment,
+    ranks: usize,
     refusals: &[(Calls, i32)],
     tier: &str,
 ) -> Value {

@@ -81,7 +81,7 @@ fn sum() -> Reduction {
 }
 
 /// Posts a reduction of vectors of `count` elements, or of blocks of at most twice `count` elements.
-fn post(group: &Group, (result, by): (Result, By), call: usize, count: usize, in_place: bool) -> Posted {
+fn post(group: &Group, result: Result, by: By, call: usize, count: usize, in_place: bool) -> Posted {
     let (rank, ranks) = me(group);
     let counts: Vec<u64> = (0..ranks as u64).map(|rank| (rank + call as u64) % 3 * count as u64).collect();
     let start = |rank: usize| counts[..rank].iter().sum::<u64>() as usize;
@@ -121,7 +121,7 @@ fn post(group: &Group, (result, by): (Result, By), call: usize, count: usize, in
 
 /// Posts an allreduce, for the scenarios of other modules.
 pub(crate) fn post_sums(group: &Group, call: usize, count: usize) -> Posted {
-    post(group, (Result::Allreduce, By::Sum), call, count, call.is_multiple_of(2))
+    post(group, Result::Allreduce, By::Sum, call, count, call.is_multiple_of(2))
 }
 
 pub(crate) fn check_sums(mut posted: Posted) {
@@ -154,7 +154,7 @@ fn all_by(group: &Group, by: By) {
         ];
         for (call, result) in results.into_iter().enumerate() {
             for in_place in [false, true] {
-                let posted = post(group, (result, by), 6 * at + call, count, in_place);
+                let posted = post(group, result, by, 6 * at + call, count, in_place);
                 let mut barrier = group.ibarrier().expect("posted");
                 check_sums(posted);
                 barrier.wait(Some(LIMIT)).expect("within the limit").expect("success");
@@ -198,7 +198,7 @@ pub(super) fn same_bits(group: &Group) {
 /// All ranks reduce except the last rank, which is killed.
 pub(super) fn one_dies(group: &Group) {
     let (rank, ranks) = me(group);
-    check_sums(post(group, (Result::Allreduce, By::Composition), 0, 10_000, false));
+    check_sums(post(group, Result::Allreduce, By::Composition, 0, 10_000, false));
     if rank == ranks - 1 {
         wait_for_death();
     }
@@ -230,18 +230,18 @@ pub(super) fn late_by_ranks(group: &Group) {
 fn late_by(group: &Group, by: By) {
     let (rank, ranks) = me(group);
     let late = rank == ranks - 1;
-    let early = (!late).then(|| post(group, (Result::Scan, by), 1, 30_000, false));
+    let early = (!late).then(|| post(group, Result::Scan, by, 1, 30_000, false));
     let Some(scan) = early else {
         pause("ready");
-        check_sums(post(group, (Result::Scan, by), 1, 30_000, false));
+        check_sums(post(group, Result::Scan, by, 1, 30_000, false));
         let mut barrier = group.ibarrier().expect("posted");
-        let sums = post(group, (Result::Allreduce, by), 2, 30_000, true);
+        let sums = post(group, Result::Allreduce, by, 2, 30_000, true);
         barrier.wait(Some(LIMIT)).expect("within the limit").expect("success");
         return check_sums(sums);
     };
     check_sums(scan);
     let mut barrier = group.ibarrier().expect("posted");
-    let sums = post(group, (Result::Allreduce, by), 2, 30_000, true);
+    let sums = post(group, Result::Allreduce, by, 2, 30_000, true);
     assert!(barrier.test().is_none(), "one has not come");
     print_line("waits");
     barrier.wait(Some(LIMIT)).expect("within the limit").expect("success");

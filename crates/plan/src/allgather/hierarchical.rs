@@ -76,7 +76,7 @@ impl LeaderLane {
 
     /// The program by which the leader on `host` exchanges shares.
     fn exchange(&self, between: Algorithm, host: u32) -> Program {
-        program((None, between), &Topology::flat(self.leaders.len() as u32), Rank(host), &self.shares, true)
+        program(None, between, &Topology::flat(self.leaders.len() as u32), Rank(host), &self.shares, true)
     }
 }
 

@@ -126,7 +126,7 @@ fn ring(draft: &mut ReductionDraft, blocks: VectorBlocks<'_>, cut: BlockCut, ran
     for k in 0..cut.pieces {
         let piece = |q| cut.piece(blocks.of(q), k);
         let first = 2 * ranks * k as u32;
-        let mut part = ring_scatter(draft, (ranks, rank), first, true, piece);
+        let mut part = ring_scatter(draft, ranks, rank, first, true, piece);
         after.extend(draft.deliver(&part, piece(rank.0).offset).after);
         for round in 1..ranks {
             let Span { offset, len, .. } = piece((rank.0 + ranks - round) % ranks);
@@ -145,8 +145,8 @@ fn ring(draft: &mut ReductionDraft, blocks: VectorBlocks<'_>, cut: BlockCut, ran
 fn rabenseifner(draft: &mut ReductionDraft, ranks: u32, rank: Rank, vector: Vector) -> PendingSpan {
     let pairing = Pairing::new(ranks, None);
     let entered = pairing.enter(draft, rank);
-    let result = entered.map(|entered| {
-        let halves = halve(draft, vector, pairing, entered, true);
+    let result = entered.map(|(place, part)| {
+        let halves = halve(draft, vector, pairing, place, part, true);
         let bytes = |elements: u64| elements * vector.element_bytes;
         let of = |range: &std::ops::Range<u64>| Span::output(bytes(range.start), bytes(range.end - range.start));
         let kept = of(&halves.ranges[pairing.rounds() as usize]);
@@ -185,7 +185,7 @@ fn reduce_scatter_multicast(draft: &mut ReductionDraft, blocks: VectorBlocks<'_>
     let own = blocks.of(rank.0);
     let mut whole = PendingSpan::given(Span::output(own.offset, own.len));
     for k in 0..cut.pieces {
-        let part = ring_scatter(draft, (ranks, rank), k as u32 * ranks, true, |q| cut.piece(blocks.of(q), k));
+        let part = ring_scatter(draft, ranks, rank, k as u32 * ranks, true, |q| cut.piece(blocks.of(q), k));
         let delivered = draft.deliver(&part, cut.piece(own, k).offset);
         if cut.pieces == 1 {
             // A single piece need not wait for delivery. Several pieces must be delivered first, so that they lie one

@@ -36,7 +36,8 @@ pub(super) fn halve(
     draft: &mut ReductionDraft,
     vector: Vector,
     pairing: Pairing,
-    (place, mut part): (u32, PendingSpan),
+    place: u32,
+    mut part: PendingSpan,
     aside: bool,
 ) -> Halves {
     let whole = 0..vector.count;

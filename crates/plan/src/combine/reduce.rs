@@ -36,7 +36,7 @@ pub(crate) fn program(
         other => unreachable!("{other:?} is no algorithm of a reduce"),
     };
     if choice.leaders().is_some() {
-        hierarchical(&mut draft, topology, (root, rank), &segments, steps);
+        hierarchical(&mut draft, topology, root, rank, &segments, steps);
     } else if choice.depends_on_hosts() {
         let (order, own) = (by_host(topology), draft.input());
         let place = |rank| Rank(order.iter().zip(0..).find(|(at, _)| **at == rank).map_or(0, |(_, place)| place));
@@ -58,7 +58,8 @@ fn by_host(topology: &Topology) -> Vec<Rank> {
 fn hierarchical(
     draft: &mut ReductionDraft,
     topology: &Topology,
-    (root, rank): (Rank, Rank),
+    root: Rank,
+    rank: Rank,
     segments: &[Span],
     steps: impl FnOnce(&mut ReductionDraft, u32, Rank, Rank),
 ) {
@@ -78,7 +79,7 @@ fn hierarchical(
 /// order may differ because the operators of plans commute ([`crate::Operator`]). Operators of the program, which need
 /// not commute, never run in plans.
 fn chain(draft: &mut ReductionDraft, ranks: u32, root: Rank, rank: Rank, segments: &[Span]) {
-    let place = TreePosition::new((ranks, root), rank);
+    let place = TreePosition::new(ranks, root, rank);
     for (index, segment) in (0..).zip(segments) {
         let received = (place.rank + 1 < ranks).then(|| draft.recv(place.at(place.rank + 1), index, segment.len));
         let own = draft.own(segment.offset, segment.len);
@@ -107,7 +108,7 @@ pub(super) fn binomial(
     rank: Rank,
     aside: bool,
 ) -> Option<PendingSpan> {
-    let place = TreePosition::new((ranks, root), rank);
+    let place = TreePosition::new(ranks, root, rank);
     let mut part = draft.input();
     let bytes = part.span.len;
     let received: Vec<PendingSpan> =
@@ -133,8 +134,8 @@ pub(super) fn binomial(
 /// elements.
 fn halving(draft: &mut ReductionDraft, ranks: u32, root: Rank, rank: Rank, vector: Vector) {
     let pairing = Pairing::new(ranks, Some(root));
-    let Some(entered) = pairing.enter(draft, rank) else { return };
-    let halves = halve(draft, vector, pairing, entered, rank == root);
+    let Some((place, part)) = pairing.enter(draft, rank) else { return };
+    let halves = halve(draft, vector, pairing, place, part, rank == root);
     gather(draft, vector, pairing, halves, root);
 }
 

@@ -133,10 +133,10 @@ fn scattered(
     let piece = |draft: &mut ReductionDraft, k| match algorithm {
         Algorithm::Ring { .. } => {
             let of = |q| cut.piece(blocks.of(q), k);
-            ring_scatter(draft, (ranks, rank), k as u32 * ranks, false, of)
+            ring_scatter(draft, ranks, rank, k as u32 * ranks, false, of)
         }
         Algorithm::RecursiveHalving => recursive_halving(draft, blocks, rank),
-        Algorithm::Pairwise { .. } => pairwise(draft, (ranks, rank), k as u32, |q| cut.piece(blocks.of(q), k)),
+        Algorithm::Pairwise { .. } => pairwise(draft, ranks, rank, k as u32, |q| cut.piece(blocks.of(q), k)),
         other => unreachable!("{other:?} is no algorithm of a reduce-scatter"),
     };
     (0..cut.pieces).map(|k| piece(draft, k)).collect()
@@ -216,7 +216,8 @@ impl VectorBlocks<'_> {
 /// sent from `Input`, because a result may arrive there.
 pub(super) fn ring_scatter(
     draft: &mut ReductionDraft,
-    (ranks, rank): (u32, Rank),
+    ranks: u32,
+    rank: Rank,
     first: u32,
     aside: bool,
     of: impl Fn(u32) -> Span,
@@ -241,12 +242,7 @@ pub(super) fn ring_scatter(
 
 /// Every rank sends each other rank its piece. Contributions are combined in ring order, the rank's own contribution
 /// last.
-fn pairwise(
-    draft: &mut ReductionDraft,
-    (ranks, rank): (u32, Rank),
-    index: u32,
-    of: impl Fn(u32) -> Span,
-) -> PendingSpan {
+fn pairwise(draft: &mut ReductionDraft, ranks: u32, rank: Rank, index: u32, of: impl Fn(u32) -> Span) -> PendingSpan {
     let own = |draft: &ReductionDraft, q: u32| draft.own(of(q).offset, of(q).len);
     let mine = own(draft, rank.0);
     let left = |steps: u32| Rank((rank.0 + ranks - steps) % ranks);

@@ -8,50 +8,53 @@
 //! | Ready, Broken | the last local rank that requested the group leaves | retired |
 //!
 //! A local rank that requests a broken and retired group later receives the group's error. A rank that leaves or dies
-//! takes part in nothing after the last instance that the rank completed: later instances fail on all ranks. Invariant:
-//! the instances of a rank's calls are 1, 2, 3, ...
+//! takes part in nothing after the last instance that the rank completed: later instances fail on all ranks.
+//!
+//! | part of a [`Group`] | is for |
+//! |---|---|
+//! | [`LocalRanks`] | the ranks here: requests, leaving, calls |
+//! | [`InstanceTable`] | collectives in flight and ended ones |
+//! | [`Losses`] | ranks that have left or died, and the instances that fail with them |
+//! | [`MemberLinks`] | what may be lost with a link |
+//! | [`WatchedPeers`] | peers that must be alive |
+//! | [`GroupChecks`] | examinations of a group that waits |
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::ops::Bound;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use outboard_call::MOST_IN_FLIGHT;
 use outboard_plan::Rank;
 
 use crate::config::Config;
 use crate::effects::Effects;
 use crate::error::{CollectiveError, GroupError, Rejection};
 use crate::group::barrier::Barrier;
-use crate::group::lateness::LatenessWatch;
 use crate::group::members::Members;
-use crate::ids::{CallId, GroupHandle, InstanceId, Instant, OfferId, SpId, TAGGED};
+use crate::ids::{GroupHandle, InstanceId, Instant, OfferId, SpId, TAGGED};
 use crate::instance::tagged::TaggedCalls;
 use crate::instance::{ChunkBatch, Context, FirstCall, Instance};
-use crate::interface::{Event, GroupSpec, Milestone, Signature};
-use crate::link::serial::expand16;
+use crate::interface::{Event, GroupSpec, Milestone};
 use crate::multicast::pacing::{Contention, Pace};
 use crate::transfer::{Site, Transfer};
 use crate::wire::{GroupMessage, InstanceMessage, Message};
 
 mod calls;
+mod checks;
+mod instances;
+mod local_ranks;
 mod losses;
 mod making;
+mod member_links;
 mod reconnect;
 mod watching;
 
-use self::losses::Lost;
+use self::checks::GroupChecks;
+use self::instances::InstanceTable;
+use self::local_ranks::LocalRanks;
+use self::losses::{Losses, Lost};
+use self::member_links::MemberLinks;
+use self::watching::WatchedPeers;
 use super::turns::InstanceSummary;
 use super::{NodeState, SentBatch};
-
-/// Most open instances at a service process, counted from the first instance that has not ended at its own ranks.
-/// Other ranks may be this far ahead of a late rank.
-const WINDOW: u64 = 512;
-/// Most instances that a rank can have open at another service process. A rank has no more requests in flight, and the
-/// instances that the rank has ended lie within the window of the other service process. Instance numbers may be far
-/// ahead, since exchanges end without the ranks that have no part in them.
-const MAX_OPEN: usize = MOST_IN_FLIGHT as usize;
-/// Most ended exchanges that are remembered. A rank with a different call in place of such an exchange gets an error.
-const MAX_ENDED: usize = 256;
 
 #[derive(Debug)]
 enum GroupState {
@@ -88,87 +91,39 @@ pub(super) struct Group {
     state: GroupState,
     /// When a local rank first requested the group.
     since: Instant,
-    instances: BTreeMap<InstanceId, Instance>,
+    pub(super) ranks: LocalRanks,
+    pub(super) instances: InstanceTable,
     /// Tagged calls, beside the instances.
     pub(super) tagged: TaggedCalls,
     /// Messages from rank to rank, of instances and tagged calls.
     pub(super) transfer: Transfer,
     /// Tagged calls in flight at the last count.
     pub(super) messages: usize,
-    /// Instances `<= ended` and the instances in `ended_early` have ended here.
-    ended: u64,
-    ended_early: BTreeSet<u64>,
-    /// Ended exchanges, each with a rank that called it.
-    ended_exchanges: VecDeque<(InstanceId, Rank, Signature)>,
-    /// The watch of each instance in flight.
-    pub(super) watches: BTreeMap<InstanceId, LatenessWatch>,
-    /// By local rank: the number of its calls, and the signature of the last.
-    pub(super) calls: Vec<(u64, Option<Signature>)>,
-    /// The peers that this group watches.
-    watched: BTreeSet<SpId>,
-    /// Members that were lost with their links: the group does not continue over later links.
-    lost_members: BTreeSet<SpId>,
-    /// When to examine the group, and the oldest instance and call in flight at the last examination.
-    check_at: Option<Instant>,
-    oldest_at_check: (Option<InstanceId>, Option<CallId>),
-    /// Members whose silence was forgiven once.
-    silence_excused: BTreeSet<SpId>,
-    /// Members that learn of the group over another link: messages over the former link may be lost.
-    reconnected: BTreeSet<SpId>,
-    /// By service process: whether a message of a call has come from it.
-    has_sent_call: Vec<bool>,
-    /// Steps round the ring, right and left, to the nearest service processes that still serve a rank.
-    nearest: [usize; 2],
-    /// Local ranks that have requested the group, and local ranks that have left it.
-    requested: BTreeSet<Rank>,
-    left: BTreeSet<Rank>,
-    /// Lost ranks. A lost rank takes part in nothing after an instance.
-    lost: BTreeMap<Rank, Lost>,
-    /// The earliest known loss: the instances after this instance fail, because of this rank.
-    failing: Option<(InstanceId, Rank)>,
-    /// By service process: the number of its ranks that are not lost, and the last instance of its lost ranks.
-    remaining_ranks: Vec<u32>,
-    last: Vec<InstanceId>,
+    losses: Losses,
+    links: MemberLinks,
+    watched: WatchedPeers,
+    checks: GroupChecks,
 }
 
 impl Group {
     /// A group that no local rank has requested.
     fn new(members: Members, spec: &GroupSpec, since: Instant) -> Self {
-        let addresses = making::addresses(spec);
-        let offers = spec.members.iter().map(|member| member.offer).collect();
         let barrier = Barrier::new(members.me, members.sps.len() as u32);
-        let mut remaining_ranks = vec![0; members.sps.len()];
-        members.of_rank.iter().for_each(|at| remaining_ranks[*at as usize] += 1);
-        let calls = vec![(0, None); members.locals.len()];
         Group {
-            members,
-            addresses,
-            offers,
+            addresses: making::addresses(spec),
+            offers: spec.members.iter().map(|member| member.offer).collect(),
             state: GroupState::Creating { barrier, requesters: Vec::new() },
             since,
-            instances: BTreeMap::new(),
+            ranks: LocalRanks::new(members.locals.len()),
+            instances: InstanceTable::default(),
             tagged: TaggedCalls::default(),
             transfer: Transfer::default(),
             messages: 0,
-            ended: 0,
-            ended_early: BTreeSet::new(),
-            ended_exchanges: VecDeque::new(),
-            watches: BTreeMap::new(),
-            calls,
-            watched: BTreeSet::new(),
-            lost_members: BTreeSet::new(),
-            silence_excused: BTreeSet::new(),
-            reconnected: BTreeSet::new(),
-            has_sent_call: vec![false; remaining_ranks.len()],
-            check_at: None,
-            oldest_at_check: (None, None),
-            nearest: [1; 2],
-            requested: BTreeSet::new(),
-            left: BTreeSet::new(),
-            lost: BTreeMap::new(),
-            failing: None,
-            last: vec![InstanceId(0); remaining_ranks.len()],
-            remaining_ranks,
+            losses: Losses::new(&members),
+            links: MemberLinks::new(members.sps.len()),
+            watched: WatchedPeers::new(),
+            checks: GroupChecks::default(),
+            members,
         }
     }
 
@@ -177,7 +132,7 @@ impl Group {
     }
 
     pub(super) fn instance(&self, instance: InstanceId) -> Option<&Instance> {
-        self.instances.get(&instance)
+        self.instances.get(instance)
     }
 
     /// An instance that an event changes, and its context.
@@ -189,7 +144,7 @@ impl Group {
     ) -> (Context<'a>, Option<&'a mut Instance>) {
         out.mark_changed(self.members.handle, instance);
         let (cx, instances, _) = self.all(config, out);
-        (cx, instances.get_mut(&instance))
+        (cx, instances.get_mut(instance))
     }
 
     /// All instances and the tagged calls, and their context.
@@ -197,7 +152,7 @@ impl Group {
         &'a mut self,
         config: &'a Config,
         out: &'a mut Effects,
-    ) -> (Context<'a>, &'a mut BTreeMap<InstanceId, Instance>, &'a mut TaggedCalls) {
+    ) -> (Context<'a>, &'a mut InstanceTable, &'a mut TaggedCalls) {
         let cx = Context { config, members: &mut self.members, out, transfer: &mut self.transfer };
         (cx, &mut self.instances, &mut self.tagged)
     }
@@ -213,7 +168,7 @@ impl Group {
         if instance == TAGGED {
             return Some(InstanceSummary::default());
         }
-        let found = self.instances.get(&instance)?;
+        let found = self.instance(instance)?;
         let timers = [found.poll_timeout(), self.watch_due(instance)];
         let deadline = timers.into_iter().flatten().min();
         Some(InstanceSummary { deadline, multicasts: found.has_batch(), repairs: found.has_repair() })
@@ -221,29 +176,16 @@ impl Group {
 
     /// The instance that a datagram's 16 bits stand for: the instance nearest to the newest known one.
     pub(super) fn expand_epoch(&self, epoch: u16) -> InstanceId {
-        let newest = self.instances.keys().next_back().map_or(self.ended, |i| i.0);
-        InstanceId(expand16(epoch, newest))
+        self.instances.expand_epoch(epoch)
     }
 
     pub(super) fn has_ended(&self, instance: InstanceId) -> bool {
-        instance.0 <= self.ended || self.ended_early.contains(&instance.0)
-    }
-
-    /// Whether one more instance may be open. A peer that opens more misbehaves.
-    fn may_open(&self, instance: InstanceId) -> bool {
-        self.instances.contains_key(&instance) || self.instances.len() < MAX_OPEN * self.members.of_rank.len()
-    }
-
-    fn note_ended(&mut self, instance: InstanceId) {
-        self.ended_early.insert(instance.0);
-        while self.ended_early.remove(&(self.ended + 1)) {
-            self.ended += 1;
-        }
+        self.instances.has_ended(instance)
     }
 
     /// Whether this rank is local, has requested the group and has not left it.
     pub(super) fn is_member(&self, rank: Rank) -> bool {
-        self.requested.contains(&rank) && !self.left.contains(&rank)
+        self.ranks.is_member(rank)
     }
 
     pub(super) fn is_ready(&self) -> bool {
@@ -268,8 +210,7 @@ impl Group {
         match &self.state {
             GroupState::Broken(e) => Some(e.clone()),
             GroupState::Creating { .. } | GroupState::Ready => {
-                let failing = self.failing.filter(|(after, _)| *after < instance);
-                failing.map(|(_, cause)| CollectiveError::RankLost(cause))
+                self.losses.failure_of(instance).map(|lost| CollectiveError::RankLost(lost.cause))
             }
         }
     }
@@ -299,17 +240,17 @@ impl Group {
             GroupMessage::QueryFailures { newest, oldest, .. } => {
                 self.handle_query_failures(node, from, newest, oldest)
             }
-            GroupMessage::Failures { after, cause, .. } => self.handle_failures(node, after, cause),
+            GroupMessage::Failures { after, cause, .. } => self.handle_failures(node, Lost { after, cause }),
             GroupMessage::Abort { error, .. } => {
                 self.handle_abort(node, error);
                 Ok(())
             }
             GroupMessage::Instance { instance, body } => {
-                self.has_sent_call[index as usize] = true;
+                self.links.note_call(index);
                 self.handle_instance_message(node, instance, sender, body, payload_len)
             }
             GroupMessage::Transfer(transfer) => {
-                self.has_sent_call[index as usize] = true;
+                self.links.note_call(index);
                 self.handle_transfer(node, from, transfer, payload_len)
             }
         };
@@ -355,7 +296,7 @@ impl Group {
 
     /// One more local rank requests the group. After the last local rank the service process enters the barrier.
     fn join(&mut self, node: &mut NodeState, rank: Rank) -> Result<(), GroupError> {
-        self.requested.insert(rank);
+        self.ranks.note_request(rank);
         match &mut self.state {
             GroupState::Creating { requesters, .. } if requesters.contains(&rank) => {
                 return Err(GroupError::Invalid("the rank has asked for it already"));
@@ -372,7 +313,7 @@ impl Group {
                 node.out.events.push_back(Event::GroupReady { group: self.members.handle, rank, result: Ok(()) });
             }
             GroupState::Broken(error) => {
-                self.left.insert(rank);
+                self.ranks.note_left(rank);
                 node.left.push(self.members.handle);
                 return Err(GroupError::Failed(error.clone()));
             }
@@ -432,8 +373,8 @@ impl Group {
     /// Fails the instances after `after`; with 0, all instances.
     fn fail_instances(&mut self, node: &mut NodeState, after: InstanceId, error: &CollectiveError) {
         let (mut cx, instances, _) = self.all(&node.config, &mut node.out);
-        for (id, instance) in instances.range_mut((Bound::Excluded(after), Bound::Unbounded)) {
-            cx.out.mark_changed(cx.members.handle, *id);
+        for (id, instance) in instances.after_mut(after) {
+            cx.out.mark_changed(cx.members.handle, id);
             instance.fail(&mut cx, error.clone());
         }
     }
@@ -458,17 +399,17 @@ impl Group {
 
     fn leave(&mut self, node: &mut NodeState, rank: Rank) {
         let Some(local) = self.members.local(rank) else { return };
-        if !self.requested.contains(&rank) || !self.left.insert(rank) {
+        if !self.is_member(rank) {
             return;
         }
-        let open = self.instances.iter().find(|(_, c)| c.in_flight(rank)).map(|(i, _)| *i);
+        self.ranks.note_left(rank);
+        let open = self.instances.iter().find(|(_, c)| c.in_flight(rank)).map(|(i, _)| i);
         let before_open = open.map(|open| InstanceId(open.0 - 1));
-        let failing = self.failing.map(|(after, _)| after);
-        let called = InstanceId(self.calls[local].0);
-        let after = before_open.into_iter().chain(failing).fold(called, InstanceId::min);
+        let failing = self.losses.failing();
+        let ends = before_open.into_iter().chain(failing.map(|lost| lost.after));
+        let after = ends.fold(self.ranks.last_instance(local), InstanceId::min);
         // News of an earlier loss may reach other members after this news, so this news names the earlier cause.
-        let earlier = self.failing.filter(|(lost, _)| *lost <= after);
-        let cause = earlier.map_or(rank, |(_, cause)| cause);
+        let cause = failing.filter(|lost| lost.after <= after).map_or(rank, |lost| lost.cause);
         let body = match &mut self.state {
             GroupState::Creating { requesters, .. } => {
                 requesters.retain(|requester| *requester != rank);
@@ -487,7 +428,7 @@ impl Group {
 
     /// Whether a member serves a rank that has not left, or owes something for an open instance.
     fn is_active_member(&self, at: usize) -> bool {
-        self.remaining_ranks[at] > 0 || self.owes(at)
+        self.losses.serves(at) || self.owes(at)
     }
 
     /// The other members that are active: they serve a rank that has not left, or owe something.
@@ -516,7 +457,7 @@ impl Group {
                 // fail.
                 Ok(())
             } else {
-                self.left.insert(rank);
+                self.ranks.note_left(rank);
                 Err(GroupError::Failed(error.clone()))
             };
             node.out.events.push_back(Event::GroupReady { group, rank, result });
@@ -532,19 +473,9 @@ impl Group {
     }
 
     pub(super) fn end_collective(&mut self, node: &mut NodeState, instance: InstanceId) {
-        let i = self.instances.remove(&instance).expect("a collective ends once");
-        self.watches.remove(&instance);
+        self.instances.end(instance);
         node.out.step(self.members.handle, instance, Milestone::Ended);
-        assert!(i.ended(), "only what has ended is cleared away");
-        self.note_ended(instance);
-        let (rank, signature) = i.signature();
-        if i.may_end_alone() {
-            if self.ended_exchanges.len() >= MAX_ENDED {
-                self.ended_exchanges.pop_front();
-            }
-            self.ended_exchanges.push_back((instance, rank, signature));
-        }
-        let someone_left = !self.lost.is_empty();
+        let someone_left = !self.losses.is_empty();
         self.advance_window(node);
         if someone_left {
             self.rearm_watches(node);
@@ -554,8 +485,8 @@ impl Group {
 
     /// Continues the instances that waited for earlier ones, or for the group to be made.
     fn advance_window(&mut self, node: &mut NodeState) {
-        let opened = self.members.window_end + 1..=self.ended + WINDOW;
-        self.members.window_end = self.ended + WINDOW;
+        let opened = self.members.window_end + 1..=self.instances.window_end();
+        self.members.window_end = self.instances.window_end();
         for instance in opened {
             self.with_instance_or_break(node, InstanceId(instance), Instance::try_enter);
             self.check_against_departed(node, InstanceId(instance));
@@ -564,6 +495,6 @@ impl Group {
 
     /// Whether all local ranks that requested the group have left, and nothing is in flight.
     fn may_retire(&self) -> bool {
-        self.left.len() == self.requested.len() && self.in_flight() == 0
+        self.ranks.all_left() && self.in_flight() == 0
     }
 }

@@ -19,9 +19,9 @@ impl Group {
     /// The local ranks that have not called `instance`.
     fn absent(&self, instance: InstanceId) -> Absentees {
         let mut absent = Absentees::default();
-        for (rank, (calls, last)) in self.members.locals.iter().zip(&self.calls) {
-            if *calls < instance.0 {
-                absent.add(Absentee { rank: *rank, last: last.map(|signature| (InstanceId(*calls), signature)) });
+        for (rank, last) in self.members.locals.iter().zip(self.ranks.last_calls()) {
+            if last.map_or(InstanceId(0), |(called, _)| called) < instance {
+                absent.add(Absentee { rank: *rank, last });
             }
         }
         absent
@@ -30,7 +30,7 @@ impl Group {
     /// When [`Group::handle_watch_timeout`] is due.
     pub(super) fn watch_due(&self, instance: InstanceId) -> Option<Instant> {
         self.instance(instance).filter(|i| i.is_active())?;
-        self.watches.get(&instance)?.poll_timeout()
+        self.instances.watch(instance)?.poll_timeout()
     }
 
     pub(super) fn handle_inquiry(&self, out: &mut Effects, instance: InstanceId, from: SpId) {
@@ -39,7 +39,7 @@ impl Group {
     }
 
     pub(super) fn handle_absent(&mut self, out: &mut Effects, instance: InstanceId, from: SpId, ranks: &Absentees) {
-        if let Some(watch) = self.watches.get_mut(&instance) {
+        if let Some(watch) = self.instances.watch_mut(instance) {
             watch.handle_answer(out.now, from, ranks);
             out.mark_changed(self.members.handle, instance);
         }
@@ -52,17 +52,16 @@ impl Group {
         for _ in 0..2 {
             let Some(i) = self.instance(instance).filter(|i| i.is_active()) else { return };
             let wanted = self.members.locals.iter().any(|rank| i.in_flight(*rank));
-            match self.watches.get_mut(&instance).and_then(|watch| watch.handle_timeout(now, wanted)) {
+            match self.instances.watch_mut(instance).and_then(|watch| watch.handle_timeout(now, wanted)) {
                 None => return,
                 Some(WatchAction::Query) => {
                     let others: BTreeSet<SpId> = self.active_members().map(|at| self.members.sps[at]).collect();
                     let message = Message::instance(self.members.handle, instance, InstanceMessage::Inquire);
                     node.out.messages.extend(others.iter().map(|sp| (*sp, message.clone())));
                     let local = self.absent(instance);
-                    self.watches
-                        .get_mut(&instance)
-                        .into_iter()
-                        .for_each(|w| w.start_query(now, others.clone(), local.clone()));
+                    if let Some(watch) = self.instances.watch_mut(instance) {
+                        watch.start_query(now, others, local);
+                    }
                 }
                 Some(WatchAction::Report(found)) => return self.report_overdue(node, instance, found),
             }

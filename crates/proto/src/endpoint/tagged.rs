@@ -14,7 +14,7 @@ use crate::error::CollectiveError;
 use crate::ids::{InstanceId, Instant, TAGGED};
 use crate::instance::tagged::TaggedCalls;
 use crate::instance::{Context, Instance};
-use crate::interface::{InFlightInstance, PostedCall};
+use crate::interface::{InFlightInstance, RankCall};
 use crate::recording::{RecordError, Recording};
 
 impl Group {
@@ -70,7 +70,7 @@ impl Group {
         self.tagged.record(out, rank, &self.members, number, recording)
     }
 
-    pub(super) fn try_tagged_call(&mut self, node: &mut NodeState, call: PostedCall) -> Result<(), CollectiveError> {
+    pub(super) fn try_tagged_call(&mut self, node: &mut NodeState, call: RankCall) -> Result<(), CollectiveError> {
         if let Some(error) = self.broken() {
             return Err(error.clone());
         }

@@ -18,7 +18,7 @@ use outboard_plan::Span;
 use smallvec::SmallVec;
 
 use crate::ids::{GroupHandle, InstanceId, Instant};
-use crate::interface::{BlockSizes, CallMovement, ExchangePairs, PostedCall};
+use crate::interface::{BlockSizes, CallMovement, ExchangePairs, RankCall};
 use crate::multicast::pacing::{Contention, SmallCalls};
 
 use crate::deadlines::Deadlines;
@@ -39,7 +39,7 @@ pub(super) enum CallLoad {
 
 impl CallLoad {
     /// The load of a call in a group of `ranks`, or an estimate.
-    pub(super) fn of(call: &PostedCall, ranks: u32) -> Self {
+    pub(super) fn of(call: &RankCall, ranks: u32) -> Self {
         let bytes = call.signature.bytes;
         let others = bytes.saturating_mul(u64::from(ranks) - 1);
         let all = |spans: &[Span]| {
@@ -65,23 +65,25 @@ impl CallLoad {
 
 /// The bytes that the calls of one collective, or all messages of a group, move.
 #[derive(Debug, Clone, Copy)]
-struct MovedBytes {
+struct TrafficLoad {
     /// Bytes of the smallest unit that a rank waits for.
     least: u64,
     all: u64,
 }
 
-impl MovedBytes {
-    const NOTHING: MovedBytes = MovedBytes { least: u64::MAX, all: 0 };
+impl TrafficLoad {
+    const NOTHING: TrafficLoad = TrafficLoad { least: u64::MAX, all: 0 };
 
     fn and(self, load: CallLoad) -> Self {
         match load {
-            CallLoad::Shared(bytes) => MovedBytes { least: bytes.max(self.all), all: bytes.max(self.all) },
+            CallLoad::Shared(bytes) => TrafficLoad { least: bytes.max(self.all), all: bytes.max(self.all) },
             CallLoad::Own(bytes) => {
                 let all = self.all.saturating_add(bytes);
-                MovedBytes { least: all, all }
+                TrafficLoad { least: all, all }
             }
-            CallLoad::Single(bytes) => MovedBytes { least: self.least.min(bytes), all: self.all.saturating_add(bytes) },
+            CallLoad::Single(bytes) => {
+                TrafficLoad { least: self.least.min(bytes), all: self.all.saturating_add(bytes) }
+            }
         }
     }
 }
@@ -104,7 +106,7 @@ struct TurnEntry {
     turn: u64,
     summary: InstanceSummary,
     /// The bytes that local ranks wait for, once a local rank has called the instance.
-    moved: Option<MovedBytes>,
+    moved: Option<TrafficLoad>,
 }
 
 #[derive(Debug, Default)]
@@ -121,7 +123,7 @@ impl GroupTraffic {
         self.least.first().map(|(least, _)| *least)
     }
 
-    fn change(&mut self, instance: InstanceId, before: Option<MovedBytes>, after: Option<MovedBytes>) {
+    fn change(&mut self, instance: InstanceId, before: Option<TrafficLoad>, after: Option<TrafficLoad>) {
         if let Some(before) = before {
             self.least.remove(&(before.least, instance));
             self.all -= u128::from(before.all);
@@ -193,7 +195,7 @@ impl TurnScheduler {
     pub(super) fn load(&mut self, group: GroupHandle, instance: InstanceId, load: CallLoad) {
         let Some(found) = self.instances.get_mut(&(group, instance)) else { return };
         let before = found.moved;
-        let after = before.unwrap_or(MovedBytes::NOTHING).and(load);
+        let after = before.unwrap_or(TrafficLoad::NOTHING).and(load);
         found.moved = Some(after);
         self.change_group(group, |g| g.change(instance, before, Some(after)));
         self.small = self.has_small();

@@ -2,7 +2,7 @@
 //!
 //! Lateness is no error. A collective that a local rank waits for is examined when the watchdog's time has passed since
 //! the first news of the collective ([`crate::Config::watchdog`]), then at doubling times. A collective is also
-//! examined once when the deadline of a rank's call has passed ([`crate::PostedCall::deadline`]); only a deadline makes
+//! examined once when the deadline of a rank's call has passed ([`crate::RankCall::deadline`]); only a deadline makes
 //! lateness an error. The examination queries all other service processes of the group for their ranks that have not
 //! called.
 //!

@@ -17,7 +17,7 @@ impl Instance {
         }
         self.phase = InstancePhase::Barrier;
         cx.out.step(cx.members.handle, self.id, Milestone::Entered);
-        self.stand_in_at = None;
+        self.stand_ins.cancel_timer();
         let mut out = Vec::new();
         self.barrier.enter(&mut out);
         self.send_ready(cx, out);
@@ -57,7 +57,7 @@ impl Instance {
         if self.barrier.done() && matches!(self.phase, InstancePhase::Barrier) {
             self.phase = InstancePhase::Running;
             cx.out.step(cx.members.handle, self.id, Milestone::Ready);
-            self.schedule_start(cx);
+            self.multicast.schedule_start(cx);
             self.retry_blocked(cx);
             self.note_complete(cx);
         }

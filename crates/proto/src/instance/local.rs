@@ -6,7 +6,7 @@ use super::offloaded::OffloadedList;
 use super::run::ProgramRun;
 use crate::effects::Staging;
 use crate::ids::{Instant, StagingId};
-use crate::interface::{CallMovement, ExchangePairs, MemRef, MemRegion, PostedCall};
+use crate::interface::{CallMovement, ExchangePairs, MemRef, MemRegion, RankCall};
 
 #[derive(Debug)]
 pub(super) enum Presence {
@@ -16,7 +16,7 @@ pub(super) enum Presence {
     },
     StoodIn(Staging),
     /// Staging from before the call is kept, since frames may still use it.
-    Called(PostedCall, Option<Staging>),
+    Called(RankCall, Option<Staging>),
     Ended,
 }
 
@@ -46,7 +46,7 @@ impl Local {
         self.run = ProgramRun::new(program);
     }
 
-    pub(super) fn call(&self) -> Option<&PostedCall> {
+    pub(super) fn call(&self) -> Option<&RankCall> {
         match &self.presence {
             Presence::Called(call, _) => Some(call),
             Presence::Absent { .. } | Presence::StoodIn(_) | Presence::Ended => None,
@@ -105,12 +105,12 @@ impl Local {
 }
 
 /// Whether a call in place leaves the rank's own block in its input, as the root of a scatter does.
-fn keeps_input(call: &PostedCall) -> bool {
+fn keeps_input(call: &RankCall) -> bool {
     matches!(call.signature.kind.class().moves, CallMovement::Blocks(ExchangePairs::From(_)))
 }
 
 /// The offset in the call's output of byte `offset` in the plan's output; the call's blocks may lie anywhere.
-fn placed(call: &PostedCall, extents: &Extents, offset: u64) -> u64 {
+fn placed(call: &RankCall, extents: &Extents, offset: u64) -> u64 {
     let Some(blocks) = call.blocks.as_ref().filter(|_| call.signature.kind.reduction().is_none()) else {
         return offset;
     };

@@ -23,7 +23,7 @@ use super::{Context, Instance, InstancePhase, Local};
 use crate::effects::{Quota, Staging};
 use crate::error::CollectiveError;
 use crate::ids::CallId;
-use crate::interface::{EngineMessage, MemRef, MemRegion, Milestone, Offload};
+use crate::interface::{EngineMessage, MemRef, MemRegion, Milestone, Offload, OffloadedCall};
 use crate::staging::ALIGN;
 use crate::wire::{InstanceMessage, Message};
 
@@ -101,7 +101,8 @@ impl Instance {
         });
         let (messages, delivers) = (messages.collect(), list.delivers.clone());
         let call = local.call().expect("the caller looks").id;
-        cx.out.offload(Offload { call, group: cx.members.handle, instance: self.id, list, messages });
+        let of = OffloadedCall { group: cx.members.handle, instance: self.id, call };
+        cx.out.offload(Offload { of, list, messages });
         self.locals[i].offloaded_list = Some(OffloadedList { mirror, delivers });
         self.notify_at.get_or_insert(cx.out.now + NOTIFY_AFTER);
         Ok(())

@@ -13,24 +13,24 @@ use outboard_plan::{Algorithm, Op, Program, Rank, alltoall};
 use super::{Context, Instance, InstancePhase, NO_OFFER, Presence};
 use crate::error::{CollectiveError, Rejection};
 use crate::ids::SpId;
-use crate::interface::{BlockSizes, CallClass, CallMovement, ExchangePairs, Milestone, PostedCall, Signature};
+use crate::interface::{BlockSizes, CallClass, CallMovement, ExchangePairs, Milestone, RankCall, Signature};
 use crate::transfer::MessageName;
 use crate::wire::{EarlyCts, Rts, Scope, TransferMessage};
 
 /// The caller's program. The blocks of the call have been checked. Blocks are even unless the call describes them.
-pub(super) fn program(call: &PostedCall, ranks: u32) -> Program {
+pub(super) fn program(call: &RankCall, ranks: u32) -> Program {
     let blocks = call.blocks.clone().or_else(|| even_blocks(call, ranks).map(Arc::new));
     let program = blocks.and_then(|blocks| alltoall(Algorithm::Pull, ranks, call.rank, &blocks).ok());
     program.expect("the blocks of calls are checked")
 }
 
-fn even_blocks(call: &PostedCall, ranks: u32) -> Option<Blocks> {
+fn even_blocks(call: &RankCall, ranks: u32) -> Option<Blocks> {
     let Signature { kind, bytes } = call.signature;
     match kind.class() {
         CallClass { moves: CallMovement::Blocks(pairs), sizes: BlockSizes::Even } => match pairs {
             ExchangePairs::All => Blocks::even(ranks, bytes),
-            ExchangePairs::To(root) => Blocks::gather((ranks, root), call.rank, bytes, !call.in_place),
-            ExchangePairs::From(root) => Blocks::scatter((ranks, root), call.rank, bytes, !call.in_place),
+            ExchangePairs::To(root) => Blocks::gather(ranks, root, call.rank, bytes, !call.in_place),
+            ExchangePairs::From(root) => Blocks::scatter(ranks, root, call.rank, bytes, !call.in_place),
         },
         CallClass { .. } => None,
     }
@@ -85,15 +85,15 @@ impl Instance {
         if !self.running() {
             return;
         }
-        let again = if self.has_stand_ins {
+        let again = if self.stand_ins.have_begun() {
             let (transfer, mut site) = cx.transfer();
             // Retried at the next chance: another instance may have freed staging.
             transfer.stand_in(&mut site, self.id).then_some(cx.config.stand_in_after * 4)
         } else {
             self.wanted().next().map(|_| cx.config.stand_in_after)
         };
-        if let (None, Some(after)) = (self.stand_in_at, again) {
-            self.stand_in_at = Some(cx.out.now + after);
+        if let Some(after) = again {
+            self.stand_ins.start_timer(cx.out.now + after);
         }
     }
 
@@ -105,7 +105,7 @@ impl Instance {
 
     /// The wait for absent ranks is over: absent ranks have a stand-in from now on.
     pub(super) fn stand_in_pairs(&mut self, cx: &mut Context<'_>) {
-        if !std::mem::replace(&mut self.has_stand_ins, true) {
+        if self.stand_ins.begin() {
             self.wanted().for_each(|rank| cx.out.step(cx.members.handle, self.id, Milestone::StoodIn(rank)));
         }
         self.stage_for_absent(cx);

@@ -5,14 +5,47 @@ use outboard_plan::{Buffer, Span};
 use super::{Context, Instance, Presence};
 use crate::effects::Quota;
 use crate::error::CollectiveError;
+use crate::ids::Instant;
 use crate::interface::{CallKind, MemRef, MemRegion, Milestone};
 use crate::staging::staging_size;
+
+/// When stand-ins of absent ranks are due, and whether ranks have them.
+#[derive(Debug, Default)]
+pub(super) struct StandIns {
+    at: Option<Instant>,
+    /// Without a barrier: absent ranks have a stand-in, also ranks whose first block comes later.
+    begun: bool,
+}
+
+impl StandIns {
+    pub(super) fn poll_timeout(&self) -> Option<Instant> {
+        self.at
+    }
+
+    /// Starts the timer, unless it runs.
+    pub(super) fn start_timer(&mut self, at: Instant) {
+        self.at.get_or_insert(at);
+    }
+
+    pub(super) fn cancel_timer(&mut self) {
+        self.at = None;
+    }
+
+    /// Absent ranks have stand-ins from now on. Returns whether they had none before.
+    pub(super) fn begin(&mut self) -> bool {
+        !std::mem::replace(&mut self.begun, true)
+    }
+
+    pub(super) fn have_begun(&self) -> bool {
+        self.begun
+    }
+}
 
 impl Instance {
     /// News of the call from another host starts the clock of the stand-in.
     pub(super) fn start_stand_in_timer(&mut self, cx: &Context<'_>) {
-        if self.is_anyone_missing() && self.stand_in_at.is_none() && self.signature.kind != CallKind::Barrier {
-            self.stand_in_at = Some(cx.out.now + cx.config.stand_in_after);
+        if self.is_anyone_missing() && self.signature.kind != CallKind::Barrier {
+            self.stand_ins.start_timer(cx.out.now + cx.config.stand_in_after);
         }
     }
 
@@ -25,7 +58,7 @@ impl Instance {
         let size = sizes.fold(0, u64::saturating_add);
         if !cx.out.has_room(Quota::Late, size) || !self.allocate_scratch(cx, Quota::Late) {
             // Retried at the next chance: another instance may have freed staging.
-            self.stand_in_at = Some(cx.out.now + cx.config.stand_in_after * 4);
+            self.stand_ins.start_timer(cx.out.now + cx.config.stand_in_after * 4);
             return Ok(());
         }
         for local in self.locals.iter_mut().filter(|local| local.is_missing()) {

@@ -32,7 +32,7 @@ use crate::group::members::Members;
 use crate::ids::{CallId, Instant, TAGGED};
 use crate::instance::Context;
 use crate::instance::run::{self, ProgramGraph, ProgramRun};
-use crate::interface::{CallKind, InFlightInstance, MemRef, MemRegion, PostedCall, TaggedCall};
+use crate::interface::{CallKind, InFlightInstance, MemRef, MemRegion, RankCall, TaggedCall};
 use crate::recording::{self, MAX_HELD_STEPS, MAX_RECORDINGS, RecordError, Recording};
 use crate::transfer::{MessageName, Outbound, PostedReceive, StepOf, StepOwner, Transfer};
 use crate::wire::Scope;
@@ -51,12 +51,12 @@ struct Recorded {
     calls: u64,
     running: bool,
     /// Calls that have not begun.
-    behind: VecDeque<PostedCall>,
+    behind: VecDeque<RankCall>,
 }
 
 #[derive(Debug)]
 struct Active {
-    call: PostedCall,
+    call: RankCall,
     since: Instant,
     steps: Steps,
 }
@@ -191,7 +191,7 @@ impl TaggedCalls {
     }
 
     /// Whether a call of a local rank is valid.
-    pub(crate) fn accepts(&self, call: &PostedCall, members: &Members) -> bool {
+    pub(crate) fn accepts(&self, call: &RankCall, members: &Members) -> bool {
         let CallKind::Tagged(what) = call.signature.kind else { return false };
         match what {
             TaggedCall::Recorded { recording } => self
@@ -205,7 +205,7 @@ impl TaggedCalls {
     }
 
     /// A local rank makes a call that [`Self::accepts`] allows.
-    pub(crate) fn handle_call(&mut self, cx: &mut Context<'_>, call: PostedCall) {
+    pub(crate) fn handle_call(&mut self, cx: &mut Context<'_>, call: RankCall) {
         let CallKind::Tagged(what) = call.signature.kind else { return };
         let memory = MemRef { region: MemRegion::Output(call.id), offset: 0, len: call.signature.bytes };
         let step = StepOf { owner: StepOwner::Call(call.id), op: OpId(0) };
@@ -226,7 +226,7 @@ impl TaggedCalls {
         self.calls.insert(call.id, Active { call, since: cx.out.now, steps: Steps::Single });
     }
 
-    fn call_recording(&mut self, cx: &Context<'_>, call: PostedCall, number: u32) {
+    fn call_recording(&mut self, cx: &Context<'_>, call: RankCall, number: u32) {
         let rank = call.rank;
         let Some(recorded) = self.recordings.get_mut(&(rank, number)) else { return };
         recorded.behind.push_back(call);
@@ -301,7 +301,7 @@ impl TaggedCalls {
 
     /// Ends a call: its buffers are not used any more.
     fn end(&mut self, cx: &mut Context<'_>, id: CallId, result: Result<(), CollectiveError>) {
-        let Some(Active { call: PostedCall { group, rank, .. }, steps, .. }) = self.calls.remove(&id) else { return };
+        let Some(Active { call: RankCall { group, rank, .. }, steps, .. }) = self.calls.remove(&id) else { return };
         cx.out.complete(CallCompletion { call: id, group, instance: TAGGED, rank }, result);
         if let Steps::Recorded(recorded) = steps {
             self.begin_next(cx, rank, recorded.number);
@@ -328,8 +328,8 @@ impl TaggedCalls {
         self.behind -= behind.len();
         let running: Vec<CallId> =
             self.calls.iter().filter(|(_, active)| active.call.rank == rank).map(|(id, _)| *id).collect();
-        let running: Vec<PostedCall> = running.iter().filter_map(|id| self.calls.remove(id)).map(|a| a.call).collect();
-        for PostedCall { id, group, rank, .. } in running.into_iter().chain(behind) {
+        let running: Vec<RankCall> = running.iter().filter_map(|id| self.calls.remove(id)).map(|a| a.call).collect();
+        for RankCall { id, group, rank, .. } in running.into_iter().chain(behind) {
             cx.out.complete(CallCompletion { call: id, group, instance: TAGGED, rank }, Err(error.clone()));
         }
     }

@@ -136,7 +136,7 @@ pub(super) fn distance(ranks: u32, name: &MessageName) -> u64 {
 
 /// Whether bytes of a message come behind a gap: `got` bytes of the message are here, and bytes up to `end` may come.
 /// Links lose nothing, so the source has given up the message with all bytes under way, and will report that.
-fn is_behind_a_gap(got: u64, (offset, len): (u64, u64), end: u64) -> bool {
+fn is_behind_a_gap(got: u64, offset: u64, len: u64, end: u64) -> bool {
     offset > got && offset.checked_add(len).is_some_and(|until| until <= end)
 }
 
@@ -246,7 +246,7 @@ impl IncomingMessages {
         let expected = self.expected.get_mut(name)?;
         let Some(to) = to else {
             let Fragment { total, offset, .. } = fragment;
-            return (total == expected.posting.to.len && is_behind_a_gap(expected.got, (offset, len), total))
+            return (total == expected.posting.to.len && is_behind_a_gap(expected.got, offset, len, total))
                 .then_some(None);
         };
         if len > 0 {
@@ -416,7 +416,7 @@ impl IncomingMessages {
         let account = account(&name);
         let inbound = self.inbound.get_mut(&key)?;
         let Some(to) = inbound.place(offset, len) else {
-            return is_behind_a_gap(inbound.got, (offset, len), inbound.granted).then_some(None);
+            return is_behind_a_gap(inbound.got, offset, len, inbound.granted).then_some(None);
         };
         site.out.orders.push_back(Order::Deliver { payload: 0, offset: at, to });
         inbound.got += len;

@@ -5,7 +5,7 @@ use outboard_plan::alltoall::Blocks;
 use outboard_plan::{Buffer, ProgramBuilder, Rank, Span};
 use outboard_proto::wire::{FRAME_HEADER_BYTES, GroupMessage, Message, TransferMessage};
 use outboard_proto::{
-    CallKind, CollectiveError, Config, Endpoint, Event, Instant, PostedCall, Recording, Signature, SpId, TaggedCall,
+    CallKind, CollectiveError, Config, Endpoint, Event, Instant, RankCall, Recording, Signature, SpId, TaggedCall,
     Transmit,
 };
 
@@ -44,7 +44,7 @@ impl Pair {
         let blocks = Blocks { send: spans(Buffer::Input, sends), receive: spans(Buffer::Output, expects) };
         let signature = Signature { kind: CallKind::Alltoallv, bytes: 0 };
         let call = support::call(rank as u64, rank as u32, 1, signature);
-        self.0[rank].handle_call(NOW, PostedCall { blocks: Some(blocks.into()), ..call });
+        self.0[rank].handle_call(NOW, RankCall { blocks: Some(blocks.into()), ..call });
     }
 
     /// `rank` makes a tagged call.

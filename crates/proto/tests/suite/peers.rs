@@ -8,7 +8,7 @@ use outboard_plan::{Program, ProgramBuilder, Rank, Span};
 use outboard_proto::wire::{FrameHeader, GroupMessage, InstanceMessage, Message};
 use outboard_proto::{
     CallId, CallKind, CollectiveError, Config, Endpoint, Event, GroupError, GroupHandle, GroupRefusal, GroupSpec,
-    InstanceId, Instant, OfferId, PostedCall, RecordError, Recording, Signature, SpId, TaggedCall, Transmit,
+    InstanceId, Instant, OfferId, RankCall, RecordError, Recording, Signature, SpId, TaggedCall, Transmit,
 };
 
 use crate::support::{self, frame};
@@ -254,7 +254,7 @@ fn groups_and_recordings_beyond_the_quota_are_refused() {
     assert_eq!(here.handle_record(GroupHandle(3), Rank(0), 2, recording(60)), Ok(()));
     let call = TaggedCall::Recorded { recording: 2 };
     let signature = Signature { kind: CallKind::Tagged(call), bytes: 960 };
-    here.handle_call(now, PostedCall { group: GroupHandle(3), ..support::call(1, 0, 0, signature) });
+    here.handle_call(now, RankCall { group: GroupHandle(3), ..support::call(1, 0, 0, signature) });
     here.handle_memory_fault(now, CallId(1));
     here.handle_create_group(now, &group(5, 40), Rank(0));
     assert!(is_refused(&drive(&mut here, now).1), "a broken group's recording counts, as its rank has not freed it");
@@ -294,7 +294,7 @@ fn call_of_three(
     signature: Signature,
 ) -> Option<CollectiveError> {
     let group = GroupHandle(number);
-    here.handle_call(Instant(1), PostedCall { group, ..support::call(id, 0, instance, signature) });
+    here.handle_call(Instant(1), RankCall { group, ..support::call(id, 0, instance, signature) });
     while here.poll_order().is_some() {}
     let told = drive(here, Instant(1)).1.into_iter();
     told.filter_map(|event| if let Event::Completed { result, .. } = event { result.err() } else { None }).next()

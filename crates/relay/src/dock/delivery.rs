@@ -68,8 +68,8 @@ impl DockDelivery {
                 }
                 self.state().proxy_buffers.give_back(call.proxy_buffer);
             }
-            if let Some(span) = self.output.take()
-                && self.send_early(span, &mut buffer).is_err()
+            if let Some((start, end)) = self.output.take()
+                && self.send_early(start, end, &mut buffer).is_err()
             {
                 return;
             }
@@ -77,7 +77,7 @@ impl DockDelivery {
     }
 
     /// Sends output that was written between two addresses, if it belongs to calls that have not ended.
-    fn send_early(&self, (mut start, end): (u64, u64), buffer: &mut Vec<u8>) -> io::Result<()> {
+    fn send_early(&self, mut start: u64, end: u64, buffer: &mut Vec<u8>) -> io::Result<()> {
         while start < end {
             let mut state = self.state();
             let holds = |call: &DockedCall| (call.addresses().0..call.addresses().1).contains(&start);

@@ -213,7 +213,9 @@ impl DockSession<'_> {
     fn layout(
         &self,
         entry: &SubmissionEntry,
-        (input, table, output): (u64, u64, u64),
+        input: u64,
+        table: u64,
+        output: u64,
     ) -> Result<(ProxyLayout, u64), SessionEnd> {
         match recording_of(entry).and_then(|name| self.recordings.get(&name)) {
             None => match ProxyLayout::apart(input, table, output) {
@@ -229,7 +231,7 @@ impl DockSession<'_> {
 
     fn call(&mut self, entry: SubmissionEntry, input: u64, table: u64, output: u64) -> Result<(), SessionEnd> {
         let slot = entry.slot;
-        let (layout, bytes) = self.layout(&entry, (input, table, output))?;
+        let (layout, bytes) = self.layout(&entry, input, table, output)?;
         let mut state = self.shared.state();
         if state.posted.contains_key(&slot) || self.filling.is_some() {
             return refuse_with("malformed relay frame: a call amid another");

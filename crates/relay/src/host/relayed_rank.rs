@@ -56,7 +56,8 @@ impl RelayedRank {
     pub(super) fn start(
         channel: AttachChannel,
         session: RelaySession,
-        (side, calls_in_flight): (ServiceSide, Arc<CallsInFlight>),
+        side: ServiceSide,
+        calls_in_flight: Arc<CallsInFlight>,
         decoder: Decoder,
         pidfd: Option<OwnedFd>,
     ) {
@@ -211,7 +212,7 @@ impl RelayedRank {
         let recorded = name.and_then(|name| state.recordings.get(&name)).map(|stored| Arc::clone(&stored.recorded));
         drop(state);
         let place_known = place.is_ok();
-        match place.and_then(|place| Submission::of(entry, place, recorded, &session.memory)) {
+        match place.and_then(|(ranks, me)| Submission::of(entry, ranks, me, recorded, &session.memory)) {
             Ok(submission) => {
                 let (input, output) = (submission.input.total(), submission.output.total());
                 let outgoing = OutgoingCall { entry: submission.entry, input, output, table: submission.table.clone() };

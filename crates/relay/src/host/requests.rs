@@ -55,7 +55,7 @@ impl RelayedRank {
                     .map(|(status, text)| AttachReply::ErrorText { status: *status, text: text.clone() })
             }
             AttachRequest::CreateGroup { ranks, rank } if !self.lost => {
-                return self.create_group(token, (*ranks, *rank), descriptors);
+                return self.create_group(token, *ranks, *rank, descriptors);
             }
             AttachRequest::Record { group, recording, bytes } if !self.lost => {
                 return self.record(token, (*group, *recording), *bytes, descriptors);
@@ -109,7 +109,7 @@ impl RelayedRank {
         self.log_failed_send(self.session.wire.send(&RelayFrame::AttachRequest(&request.encode(token))));
     }
 
-    fn create_group(&self, token: u64, (ranks, rank): (u32, u32), descriptors: Vec<OwnedFd>) {
+    fn create_group(&self, token: u64, ranks: u32, rank: u32, descriptors: Vec<OwnedFd>) {
         let most = u32::from(u16::MAX);
         if ranks > most {
             let text = format!("{ranks} ranks exceed the {most} of a group");

@@ -70,7 +70,8 @@ impl AdaptivePolling {
     pub(crate) fn continues(
         &mut self,
         now: Instant,
-        (found, attached): (bool, bool),
+        found: bool,
+        attached: bool,
         delay: impl FnOnce() -> Option<Duration>,
     ) -> bool {
         match self.polling {
@@ -152,7 +153,7 @@ mod tests {
         /// Ends a turn `after` the previous one.
         fn turn(&mut self, after: Duration, found: bool) -> bool {
             self.now += after;
-            self.adaptive_polling.continues(self.now, (found, true), || Some(self.delay))
+            self.adaptive_polling.continues(self.now, found, true, || Some(self.delay))
         }
 
         /// Ends a turn without an event, after the thread has waited `loss` for a processor.
@@ -221,7 +222,7 @@ mod tests {
         assert!(bench.turn(SOON, true));
         let mut turn = |after, delay: fn() -> Option<Duration>| {
             bench.now += after;
-            bench.adaptive_polling.continues(bench.now, (false, true), delay)
+            bench.adaptive_polling.continues(bench.now, false, true, delay)
         };
         assert!(turn(DELAY_INTERVAL / 2, || unreachable!("asked so soon")));
         assert!(!turn(DELAY_INTERVAL, || None));
@@ -235,7 +236,7 @@ mod tests {
             let mut bench = Bench::new(polling);
             for found in [true, true, false] {
                 let on =
-                    bench.adaptive_polling.continues(bench.now, (found, attached), || unreachable!("nobody is asked"));
+                    bench.adaptive_polling.continues(bench.now, found, attached, || unreachable!("nobody is asked"));
                 assert_eq!(on, looks, "{polling:?}");
             }
         }

@@ -253,8 +253,8 @@ impl Conductor {
 
     fn take_offloaded(&mut self) {
         let now = Instant::now();
-        for (place, carried_out) in self.offload.iter_mut().flat_map(|offload| offload.take_ended(now)) {
-            self.driver.offloaded(place, carried_out);
+        for (call, carried_out) in self.offload.iter_mut().flat_map(|offload| offload.take_ended(now)) {
+            self.driver.offloaded(call, carried_out);
         }
     }
 
@@ -296,7 +296,8 @@ impl Conductor {
                 }
                 DatapathReport::Received { receiver, batch, overflowed } => {
                     counts.overflowed += overflowed;
-                    let headers: Vec<_> = batch.datagrams().map(received).collect();
+                    let headers: Vec<_> =
+                        batch.datagrams().map(|(datagram, payload)| received(datagram, payload)).collect();
                     counts.datagrams_received += headers.len() as u64;
                     let chunks: Vec<_> = batch.datagrams().map(|(datagram, _)| split(datagram.bytes).1).collect();
                     let since = self.trace.as_ref().map(|_| TimelineFile::now());
@@ -359,10 +360,10 @@ impl Conductor {
                     }
                 }
                 Event::Offload(offload) => {
-                    let place = (offload.group, offload.instance, offload.call);
+                    let call = offload.of;
                     let driver = self.offload.as_mut().expect("asked for where there is one");
                     if !driver.begin(*offload, |memory| self.driver.resident(memory)) {
-                        self.driver.offloaded(place, false);
+                        self.driver.offloaded(call, false);
                     }
                 }
                 Event::Completed { call, result } => {
@@ -397,7 +398,7 @@ impl Conductor {
     /// worthwhile.
     fn sleep(&mut self, phase: ServicePhase, turn: TurnOutcome) -> Result<Vec<WakeToken>, Errno> {
         let attached = self.ranks.attached().next().is_some();
-        let polls = self.adaptive_polling.continues(turn.at, (turn.found, attached), || self.processor.delay());
+        let polls = self.adaptive_polling.continues(turn.at, turn.found, attached, || self.processor.delay());
         self.processor.request_time_slice(if polls { TimeSlice::Usual } else { TimeSlice::Short });
         if polls && !turn.found {
             // Yields the processor to another ready thread before the next poll.
@@ -528,7 +529,7 @@ impl Conductor {
         let seat = |group, rank| Some(self.ranks.seat(group, rank)?.to_string());
         let (machine, in_flight) = (self.driver.machine(), self.driver.in_flight());
         let report =
-            self.statistics.report((machine.id(), machine.peers()), &machine.counters(), present, in_flight, &seat);
+            self.statistics.report(machine.id(), machine.peers(), &machine.counters(), present, in_flight, &seat);
         send_report(&connection, &report);
     }
 
@@ -557,8 +558,8 @@ fn reject_rank(channel: AttachChannel, errno: Errno) {
     send_error(&channel, Status::Resource, text);
 }
 
-fn received((Datagram { from, bytes }, payload): (Datagram<'_>, PayloadHash)) -> ReceivedDatagram<'_> {
-    let (header, bytes) = split(bytes);
+fn received(datagram: Datagram<'_>, payload: PayloadHash) -> ReceivedDatagram<'_> {
+    let (header, bytes) = split(datagram.bytes);
     let payload_len = u32::try_from(bytes.len()).expect("datagrams have at most 64 KiB");
-    ReceivedDatagram { header, payload_len, payload, from }
+    ReceivedDatagram { header, payload_len, payload, from: datagram.from }
 }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use outboard_fabric::limited;
 use outboard_fabric::ofi::{DeferredMessage, Ofi, OfiError};
-use outboard_proto::{CallId, EngineMessage, GroupHandle, InstanceId, MemRef};
+use outboard_proto::{CallId, EngineMessage, MemRef, OffloadedCall};
 use outboard_shm::memory::MappedBytes;
 
 use crate::memory::MemoryFault;
@@ -20,16 +20,13 @@ use crate::telemetry::statistics::OffloadCounters;
 /// is known, and the call must fail with the death as the reason.
 const FAILURE_DELAY: Duration = Duration::from_secs(1);
 
-/// The call that a list belongs to.
-type ListOwner = (GroupHandle, InstanceId, CallId);
-
 pub(crate) struct OffloadEngine {
     ofi: Ofi,
     next: u64,
     /// Lists in flight, except withdrawn ones.
-    lists: BTreeMap<u64, ListOwner>,
+    lists: BTreeMap<u64, OffloadedCall>,
     /// Lists that the engine has given up, and the time at which each is reported.
-    given_up: VecDeque<(Instant, ListOwner)>,
+    given_up: VecDeque<(Instant, OffloadedCall)>,
     /// Set by a sleep: whether lists were in flight during the sleep, and how many lists had been handed over before.
     slept: Option<(bool, u64)>,
     pub(crate) counts: OffloadCounters,
@@ -77,7 +74,7 @@ impl OffloadEngine {
         offload: outboard_proto::Offload,
         mut resident: impl FnMut(MemRef) -> Result<MappedBytes, MemoryFault>,
     ) -> bool {
-        let outboard_proto::Offload { call, group, instance, list, messages } = offload;
+        let outboard_proto::Offload { of, list, messages } = offload;
         let mut message = |EngineMessage { peer, tag, memory }: EngineMessage| {
             Ok(DeferredMessage { peer, tag, bytes: memory.map(&mut resident).transpose()? })
         };
@@ -89,11 +86,11 @@ impl OffloadEngine {
         match self.ofi.post(token, &list, messages) {
             Ok(()) => {
                 self.counts.calls += 1;
-                self.lists.insert(token, (group, instance, call));
+                self.lists.insert(token, of);
                 true
             }
             Err(error) => {
-                limited!(error, %group, %error, "the engine does not take a call");
+                limited!(error, group = %of.group, %error, "the engine does not take a call");
                 false
             }
         }
@@ -101,8 +98,8 @@ impl OffloadEngine {
 
     /// Drops the list of a failed call, whose result is not needed any more.
     pub(crate) fn withdraw(&mut self, call: CallId) {
-        self.given_up.retain(|(_, (.., listed))| *listed != call);
-        let found = self.lists.iter().find(|(_, (.., listed))| *listed == call).map(|(token, _)| *token);
+        self.given_up.retain(|(_, listed)| listed.call != call);
+        let found = self.lists.iter().find(|(_, listed)| listed.call == call).map(|(token, _)| *token);
         if let Some(token) = found {
             self.lists.remove(&token);
             self.ofi.withdraw(token);
@@ -115,22 +112,22 @@ impl OffloadEngine {
     }
 
     /// Calls whose lists have ended, each with whether the list was carried out.
-    pub(crate) fn take_ended(&mut self, now: Instant) -> Vec<(ListOwner, bool)> {
+    pub(crate) fn take_ended(&mut self, now: Instant) -> Vec<(OffloadedCall, bool)> {
         let mut ended = Vec::new();
         for (token, result) in self.ofi.take_ended() {
-            let Some(owner) = self.lists.remove(&token) else { continue };
+            let Some(of) = self.lists.remove(&token) else { continue };
             match result {
-                Ok(()) => ended.push((owner, true)),
+                Ok(()) => ended.push((of, true)),
                 Err(error) => {
-                    limited!(error, group = %owner.0, %error, "the engine gives a call up");
-                    self.given_up.push_back((now + FAILURE_DELAY, owner));
+                    limited!(error, group = %of.group, %error, "the engine gives a call up");
+                    self.given_up.push_back((now + FAILURE_DELAY, of));
                 }
             }
         }
         while self.due().is_some_and(|at| at <= now)
-            && let Some((_, owner)) = self.given_up.pop_front()
+            && let Some((_, of)) = self.given_up.pop_front()
         {
-            ended.push((owner, false));
+            ended.push((of, false));
         }
         ended
     }

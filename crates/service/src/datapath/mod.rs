@@ -99,8 +99,8 @@ impl Datapath {
             DatapathMode::Conductor(Box::new(InlineDatapath::new(settings)?))
         } else {
             let (jobs, sender) = sender::start(settings, SEND_JOBS, mailbox.poster())?;
-            let poster = || (mailbox.poster(), mailbox.poster());
-            let receiver = |number| ReceiverThread::start(settings, number, (BATCHES, BURSTS), poster());
+            let receiver =
+                |number| ReceiverThread::start(settings, number, BATCHES, BURSTS, mailbox.poster(), mailbox.poster());
             let receivers = (0..receivers).map(receiver).collect::<io::Result<_>>()?;
             DatapathMode::Threads { jobs, sender, receivers }
         };

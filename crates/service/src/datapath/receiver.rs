@@ -81,8 +81,10 @@ impl ReceiverThread {
     pub(super) fn start(
         settings: &MulticastSettings,
         number: usize,
-        (batches, bursts): (usize, usize),
-        (poster, last_words): (Poster<DatapathReport>, Poster<DatapathReport>),
+        batches: usize,
+        bursts: usize,
+        poster: Poster<DatapathReport>,
+        last_words: Poster<DatapathReport>,
     ) -> io::Result<Self> {
         let intake = MulticastIntake::new(settings, number)?;
         let waker = intake.socket.waker();

@@ -123,7 +123,7 @@ impl MemoryLocation {
                 MemoryLocation::Rank { call, memory, address },
                 MemoryLocation::Rank { call: other, memory: target, address: to },
             ) => {
-                let copied = copy_between((&**memory, *address), (&**target, *to), bytes, bounce);
+                let copied = copy_between(&**memory, *address, &**target, *to, bytes, bounce);
                 copied.map_err(|(side, error)| match side {
                     CopySide::Source => MemoryFault::Call { call: *call, error },
                     CopySide::Target => MemoryFault::Call { call: *other, error },

@@ -177,15 +177,13 @@ impl RequestHandler<'_> {
             AttachRequest::Hello(_) => unreachable!("answered above"),
             AttachRequest::Offer => self.offer(id),
             AttachRequest::CreateGroup { ranks, rank } => {
-                match self.create_group(id, token, descriptors, (ranks, rank)) {
+                match self.create_group(id, token, descriptors, ranks, rank) {
                     Ok(()) => return Ok(AfterRequest::Stay),
                     Err(refused) => Err(refused),
                 }
             }
             AttachRequest::DestroyGroup { group } => self.destroy_group(id, group),
-            AttachRequest::Record { group, recording, bytes } => {
-                self.record(id, descriptors, (group, recording), bytes)
-            }
+            AttachRequest::Record { group, recording, bytes } => self.record(id, descriptors, group, recording, bytes),
             AttachRequest::FreeRecording { group, recording } => self.free_recording(id, group, recording),
             AttachRequest::SetDeadline { group, milliseconds } => self.set_deadline(id, group, milliseconds),
             AttachRequest::RegisterMemory { address, bytes } => self.register_memory(id, descriptors, address, bytes),

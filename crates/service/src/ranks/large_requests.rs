@@ -87,7 +87,8 @@ impl RequestHandler<'_> {
         id: ConnectionId,
         token: u64,
         descriptors: Vec<OwnedFd>,
-        (ranks, me): (u32, u32),
+        ranks: u32,
+        me: u32,
     ) -> Result<(), RefusedRequest> {
         let most = u32::from(u16::MAX);
         if ranks > most {
@@ -127,7 +128,8 @@ impl RequestHandler<'_> {
         &mut self,
         id: ConnectionId,
         descriptors: Vec<OwnedFd>,
-        (group, number): (u64, u32),
+        group: u64,
+        number: u32,
         bytes: u64,
     ) -> Result<AttachReply, RefusedRequest> {
         let recorded = RecordedMemory::decode(&read_sealed_recording(descriptors, bytes)?)

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use outboard_call::{CallKind, Footprint};
-use outboard_proto::{CallId, InstanceId, PostedCall};
+use outboard_proto::{CallId, InstanceId, RankCall};
 use outboard_shm::control::RING_CAPACITY;
 use outboard_shm::entry::SubmissionEntry;
 
@@ -50,13 +50,14 @@ impl Ranks {
     ) {
         self.submissions += taken.len() as u64;
         for (id, entry) in taken {
-            self.submit((*id, entry), driver, trace.as_deref_mut());
+            self.submit(*id, entry, driver, trace.as_deref_mut());
         }
     }
 
     fn submit(
         &mut self,
-        (id, entry): (ConnectionId, &SubmissionEntry),
+        id: ConnectionId,
+        entry: &SubmissionEntry,
         driver: &mut EndpointDriver,
         trace: Option<&mut TimelineFile>,
     ) {
@@ -92,7 +93,7 @@ impl Ranks {
                 if let Some(trace) = trace {
                     trace.called(call_id, (group, instance, me), signature);
                 }
-                let call = PostedCall { id: call_id, group, rank: me, instance, signature, in_place, blocks, deadline };
+                let call = RankCall { id: call_id, group, rank: me, instance, signature, in_place, blocks, deadline };
                 driver.call(call, buffers);
             }
             Err(refusal) => {
@@ -199,7 +200,7 @@ mod tests {
         [0, 1].into_iter().for_each(|rank| driver.create_group(&spec, Rank(rank)));
         let stage = MembershipStage::Made { recordings: [].into(), in_flight: 0 };
         ranks.join(3, Membership { handle, rank: Rank(0), ranks: 2, deadline: None, stage }, Vec::new());
-        let waits = PostedCall {
+        let waits = RankCall {
             id: CallId(100),
             group: handle,
             rank: Rank(1),

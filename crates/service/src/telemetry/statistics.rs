@@ -326,7 +326,8 @@ impl Statistics {
 
     pub(crate) fn report(
         &self,
-        (sp, peers): (SpId, usize),
+        sp: SpId,
+        peers: usize,
         counters: &EndpointCounters,
         mut present: RankCounts,
         in_flight: impl Iterator<Item = InFlightInstance>,
@@ -394,7 +395,7 @@ mod tests {
 
     fn report(statistics: &Statistics) -> StatisticsReport {
         let present = RankCounts { ranks: 2, ..RankCounts::default() };
-        statistics.report((SpId(1), 0), &EndpointCounters::default(), present, std::iter::empty(), &|_, _| None)
+        statistics.report(SpId(1), 0, &EndpointCounters::default(), present, std::iter::empty(), &|_, _| None)
     }
 
     #[test]

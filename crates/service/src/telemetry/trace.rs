@@ -45,6 +45,32 @@ struct TraceEvent<'a> {
     args: Value,
 }
 
+/// A span that may overlap other spans. `id` joins both ends of a span, and spans with one `id` nest.
+struct OpenSpan<'a> {
+    cat: &'a str,
+    name: &'a str,
+    row: u64,
+    id: String,
+}
+
+impl<'a> OpenSpan<'a> {
+    fn call(row: u64, name: &'a str, call: CallId) -> Self {
+        OpenSpan { cat: "call", name, row, id: call.0.to_string() }
+    }
+
+    fn collective(group: GroupHandle, instance: InstanceId, name: &'a str) -> Self {
+        OpenSpan { cat: "collective", name, row: SERVICE, id: name_of(group, instance) }
+    }
+
+    fn stand_in(row: u64, group: GroupHandle, instance: InstanceId) -> Self {
+        OpenSpan { cat: "stand-in", name: "stood in for", row, id: name_of(group, instance) }
+    }
+
+    fn multicast(token: u64) -> Self {
+        OpenSpan { cat: "multicast", name: "multicast", row: SERVICE, id: format!("{token:x}") }
+    }
+}
+
 #[derive(Debug)]
 pub(crate) struct TimelineFile {
     file: Option<BufWriter<File>>,
@@ -114,9 +140,9 @@ impl TimelineFile {
         }
     }
 
-    /// Writes one end of a span that may overlap other spans. `id` joins both ends of a span, and spans with one `id`
-    /// nest.
-    fn edge(&mut self, ph: char, (cat, name): (&str, &str), (pid, id): (u64, String), args: Value) {
+    /// Writes the begin (`b`) or the end (`e`) of a span.
+    fn edge(&mut self, ph: char, span: OpenSpan<'_>, args: Value) {
+        let OpenSpan { cat, name, row: pid, id } = span;
         self.write(&TraceEvent { name, cat, ph, ts: TimelineFile::now(), pid, tid: 0, dur: None, id: Some(id), args });
     }
 
@@ -143,57 +169,56 @@ impl TimelineFile {
         let (group, instance, rank) = place;
         let row = self.row(group, rank);
         if self.standing.remove(&place) {
-            self.edge('e', ("stand-in", "stood in for"), (row, name_of(group, instance)), Value::Null);
+            self.edge('e', OpenSpan::stand_in(row, group, instance), Value::Null);
         }
         let args = json!({
             "group": group.to_string(), "instance": instance.0, "rank": rank.0, "call": signature.to_string(),
         });
-        self.edge('b', ("call", signature.kind.name()), (row, call.0.to_string()), args);
+        self.edge('b', OpenSpan::call(row, signature.kind.name(), call), args);
     }
 
     pub(crate) fn ended(&mut self, call: CallId, place: (GroupHandle, Rank), kind: &str, failed: bool) {
         let row = self.row(place.0, place.1);
-        self.edge('e', ("call", kind), (row, call.0.to_string()), json!({ "failed": failed }));
+        self.edge('e', OpenSpan::call(row, kind, call), json!({ "failed": failed }));
     }
 
     /// Writes the spans for the next step of a collective.
     pub(crate) fn step(&mut self, group: GroupHandle, instance: InstanceId, step: Milestone) {
         let key = (group, instance);
-        let at = (SERVICE, name_of(group, instance));
         let next = match step {
             Milestone::Known(signature) => {
                 let args = json!({ "group": group.to_string(), "instance": instance.0, "call": signature.to_string() });
-                self.edge('b', ("collective", signature.kind.name()), at.clone(), args);
+                self.edge('b', OpenSpan::collective(group, instance, signature.kind.name()), args);
                 let first = if signature.kind.is_exchange() { "exchange" } else { "wait for local ranks" };
                 self.open.insert(key, (signature.kind.name(), first));
-                self.edge('b', ("collective", first), at, Value::Null);
+                self.edge('b', OpenSpan::collective(group, instance, first), Value::Null);
                 return;
             }
             Milestone::StoodIn(rank) => {
                 let row = self.row(group, rank);
                 self.standing.insert((group, instance, rank));
                 let args = json!({ "group": group.to_string(), "instance": instance.0, "rank": rank.0 });
-                return self.edge('b', ("stand-in", "stood in for"), (row, at.1), args);
+                return self.edge('b', OpenSpan::stand_in(row, group, instance), args);
             }
             Milestone::Entered => Some("ready barrier"),
             Milestone::Ready => Some("transfer"),
             Milestone::Ended => None,
         };
         let Some((kind, phase)) = self.open.remove(&key) else { return };
-        self.edge('e', ("collective", phase), at.clone(), Value::Null);
+        self.edge('e', OpenSpan::collective(group, instance, phase), Value::Null);
         match next {
             Some(name) => {
                 self.open.insert(key, (kind, name));
-                self.edge('b', ("collective", name), at, Value::Null);
+                self.edge('b', OpenSpan::collective(group, instance, name), Value::Null);
             }
             None => {
-                self.edge('e', ("collective", kind), at, Value::Null);
+                self.edge('e', OpenSpan::collective(group, instance, kind), Value::Null);
                 // If the group failed, ranks that never called still have an open stand-in.
                 let left: Vec<_> = self.standing.iter().filter(|(g, i, _)| (*g, *i) == key).copied().collect();
                 for (group, instance, rank) in left {
                     self.standing.remove(&(group, instance, rank));
                     let row = self.row(group, rank);
-                    self.edge('e', ("stand-in", "stood in for"), (row, name_of(group, instance)), Value::Null);
+                    self.edge('e', OpenSpan::stand_in(row, group, instance), Value::Null);
                 }
             }
         }
@@ -205,11 +230,11 @@ impl TimelineFile {
             "group": batch.header.group.to_string(), "rank": batch.header.source, "chunks": batch.chunks,
             "bytes": batch.memory.len,
         });
-        self.edge('b', ("multicast", "multicast"), (SERVICE, format!("{:x}", batch.token)), args);
+        self.edge('b', OpenSpan::multicast(batch.token), args);
     }
 
     pub(crate) fn multicast_done(&mut self, token: u64) {
-        self.edge('e', ("multicast", "multicast"), (SERVICE, format!("{token:x}")), Value::Null);
+        self.edge('e', OpenSpan::multicast(token), Value::Null);
     }
 }
 

@@ -17,10 +17,10 @@ const NETWORK: &str = "/proc/self/ns/net";
 /// The identity of this process's host.
 pub(crate) fn identity() -> io::Result<HostId> {
     let network = std::fs::metadata(NETWORK)?;
-    Ok(mix(&std::fs::read_to_string(BOOT_ID)?, (network.dev(), network.ino())))
+    Ok(mix(&std::fs::read_to_string(BOOT_ID)?, network.dev(), network.ino()))
 }
 
-fn mix(boot: &str, (device, inode): (u64, u64)) -> HostId {
+fn mix(boot: &str, device: u64, inode: u64) -> HostId {
     let mut hasher = SipHasher13::new_with_keys(device, inode);
     hasher.write(boot.trim().as_bytes());
     HostId(hasher.finish())
@@ -33,8 +33,8 @@ mod tests {
     #[test]
     fn sp_8_a_host_is_a_boot_and_a_network() {
         assert_eq!(identity().expect("/proc"), identity().expect("/proc"));
-        assert_eq!(mix("a\n", (4, 5)), mix("a", (4, 5)));
-        assert_ne!(mix("a", (4, 5)), mix("b", (4, 5)));
-        assert_ne!(mix("a", (4, 5)), mix("a", (4, 6)));
+        assert_eq!(mix("a\n", 4, 5), mix("a", 4, 5));
+        assert_ne!(mix("a", 4, 5), mix("b", 4, 5));
+        assert_ne!(mix("a", 4, 5), mix("a", 4, 6));
     }
 }

@@ -148,8 +148,10 @@ const BOUNCE: usize = 256 << 10;
 /// # Errors
 /// The error of the side that failed.
 pub fn copy_between(
-    (source, from): (&dyn RankMemory, u64),
-    (target, to): (&dyn RankMemory, u64),
+    source: &dyn RankMemory,
+    from: u64,
+    target: &dyn RankMemory,
+    to: u64,
     bytes: u64,
     bounce: &mut Vec<u8>,
 ) -> Result<(), (CopySide, AccessError)> {

@@ -223,7 +223,8 @@ impl TieredMemory {
     /// Does an access by the memory descriptor.
     fn access(
         &self,
-        (address, bytes): (u64, usize),
+        address: u64,
+        bytes: usize,
         access: impl FnOnce(&MemoryDescriptor) -> Result<(), AccessError>,
     ) -> Result<(), AccessError> {
         let bytes = bytes as u64;
@@ -278,16 +279,15 @@ impl TieredMemory {
 
     fn read_run(&self, run: &mut [ReadPiece<'_>]) -> Result<(), AccessError> {
         let Some(first) = run.first() else { return Ok(()) };
-        let range = (first.address, first.local.len());
         let bytes = run.iter().map(|piece| piece.local.len()).sum();
-        let cross = self.cross_for(run.len() == 1 && range.1 >= LEAST_READ);
+        let cross = self.cross_for(run.len() == 1 && first.local.len() >= LEAST_READ);
         if let Some((cross, rank)) = cross
             && cross.read(rank, run[0].address, run[0].local)
         {
             add(&self.moved.cross, bytes);
             return Ok(());
         }
-        self.access(range, |memory| memory.readv(run))?;
+        self.access(run[0].address, run[0].local.len(), |memory| memory.readv(run))?;
         add(&self.moved.descriptor, bytes);
         self.abandon_cross_memory(cross);
         Ok(())
@@ -305,7 +305,7 @@ impl TieredMemory {
             Some(WriteOutcome::Fault { address, bytes }) => return Err(AccessError::Fault { address, bytes }),
             Some(WriteOutcome::Refused) | None => {}
         }
-        self.access((first.address, first.local.len()), |memory| memory.writev(run))?;
+        self.access(first.address, first.local.len(), |memory| memory.writev(run))?;
         add(&self.moved.descriptor, bytes);
         self.abandon_cross_memory(cross);
         Ok(())
@@ -547,7 +547,7 @@ mod tests {
         let own = descriptor();
         let bounce = &mut Vec::new();
         let at = |bytes: &[u8]| bytes.as_ptr() as u64;
-        copy_between((&own, at(&source)), (&own, at(&target)), bytes, bounce).unwrap();
+        copy_between(&own, at(&source), &own, at(&target), bytes, bounce).unwrap();
         let mut seen = vec![0; source.len()];
         own.read(target.as_ptr() as u64, &mut seen).unwrap();
         assert!(seen == source);
@@ -555,9 +555,9 @@ mod tests {
         let region = MemfdRegion::create("test", source.len()).unwrap();
         let shared = TieredMemory::default();
         shared.ranges().register(0x7000, bytes, region.fd().try_clone_to_owned().unwrap()).unwrap();
-        copy_between((&own, at(&source)), (&shared, 0x7000), bytes, bounce).unwrap();
+        copy_between(&own, at(&source), &shared, 0x7000, bytes, bounce).unwrap();
         let back = vec![0u8; source.len()];
-        copy_between((&shared, 0x7000), (&own, at(&back)), bytes, bounce).unwrap();
+        copy_between(&shared, 0x7000, &own, at(&back), bytes, bounce).unwrap();
         own.read(back.as_ptr() as u64, &mut seen).unwrap();
         assert!(seen == source);
     }

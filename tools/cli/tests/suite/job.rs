@@ -312,12 +312,13 @@ impl Outcome {
         count.unwrap_or_else(|| panic!("{what} is reported: {self:?}"))
     }
 
-    /// Megabytes of ranks' memory that were moved in this `way`, in the report of `outboard run`.
+    /// Megabytes of ranks' memory that were moved in this `way`, in the report of `outboard run`; 0 where the report
+    /// leaves the way out.
     pub(crate) fn megabytes(&self, way: &str) -> f64 {
         let moved = self.errors.lines().find_map(|line| line.trim().strip_prefix("moved to and from ranks: "));
         let ways = moved.into_iter().flat_map(|moved| moved.split(", "));
         let bytes = ways.filter_map(|moved| moved.split_once(" MB ")).find(|(_, found)| *found == way);
-        bytes.and_then(|(bytes, _)| bytes.parse().ok()).unwrap_or_else(|| panic!("{way} is reported: {self:?}"))
+        bytes.map_or(0.0, |(bytes, _)| bytes.parse().unwrap_or_else(|_| panic!("{way} is reported: {self:?}")))
     }
 
     /// How the last call of `rank` ended.

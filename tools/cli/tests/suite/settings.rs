@@ -24,6 +24,75 @@ fn title(path: &str) -> &'static str {
     }
 }
 
+/// Defaults that the tables have as text: title, variable, a part of the default with `{}` for the value, then the file
+/// and the code before and behind the value. White space in code counts as one space.
+const CODED: [[&str; 6]; 19] = [
+    [
+        "Rank",
+        "OUTBOARD_BOOTSTRAP",
+        "`{}`",
+        "crates/client/src/bootstrap/mod.rs",
+        "lookup(CHOICE).as_deref() { None | Some(\"",
+        "\")",
+    ],
+    [
+        "Rank",
+        "OUTBOARD_DAEMON",
+        "`{}`",
+        "crates/client/src/job_daemon.rs",
+        "process(CHOICE).as_deref() { None | Some(\"",
+        "\")",
+    ],
+    ["Rank", "OUTBOARD_HEAP", "`{}`", HEAP, "variable(HEAP).as_deref() { None | Some(\"", "\")"],
+    [
+        "Rank",
+        "OUTBOARD_SERVICE_PROCESSES",
+        "`{}`",
+        "crates/client/src/service_processes.rs",
+        "lookup(NUMBER_VARIABLE) else { return Ok((0, ",
+        "))",
+    ],
+    [
+        "Rank",
+        "OUTBOARD_SOCKET",
+        "`$XDG_RUNTIME_DIR/{}`",
+        "crates/shm/src/attach/mod.rs",
+        "runtime_directory().join(\"",
+        "\")",
+    ],
+    [
+        "Rank",
+        "OUTBOARD_TOKEN_FILE",
+        "`~/{}/token`",
+        "crates/client/src/bootstrap/tcp_server/job_token.rs",
+        "PathBuf::from(home).join(\"",
+        "\").join(\"token\")",
+    ],
+    ["Shim", "OUTBOARD_CHOICE", "`{}`", "bindings/mpi/src/choice.c", "agreed[3] = {", ","],
+    [
+        "Shim",
+        "OUTBOARD_CHOICE_FILE",
+        "`~{}/outboard/choice/CLUSTER.tsv`",
+        "bindings/mpi/src/tuning_cache.c",
+        "has_cache_home ? \"\" : \"",
+        "\", \"/outboard\", \"/choice\"}",
+    ],
+    ["The command `outboard`", "OUTBOARD_HEAP", "`{}`", HEAP, "variable(HEAP).as_deref() { None | Some(\"", "\")"],
+    [TESTS, "OUTBOARD_FAKE_ABSENT", "`{}`", FAKE, "setting(\"OUTBOARD_FAKE_ABSENT\", ", ")"],
+    [TESTS, "OUTBOARD_FAKE_DELAY_US", "`{}`", FAKE, "setting(\"OUTBOARD_FAKE_DELAY_US\", ", ")"],
+    [TESTS, "OUTBOARD_FAKE_GROUPS", "`{}`", FAKE, "setting(\"OUTBOARD_FAKE_GROUPS\", ", ")"],
+    [TESTS, "OUTBOARD_FAKE_MOST", "`{}`", FAKE, "setting(\"OUTBOARD_FAKE_MOST\", ", ")"],
+    [TESTS, "OUTBOARD_FAKE_MIN_BYTES", "`{}`", FAKE_CALLS, "setting(\"OUTBOARD_FAKE_MIN_BYTES\", ", ")"],
+    [TESTS, "OUTBOARD_FAKE_REDUCES", "2^{}", FAKE_CALLS, "setting(\"OUTBOARD_FAKE_REDUCES\", 1L << ", ")"],
+    [TESTS, "OUTBOARD_IDLE_SECONDS", "`{}`", "crates/fabric/tests/ucx.rs", "\"OUTBOARD_IDLE_SECONDS\").map_or(", ","],
+    [TESTS, "OUTBOARD_SIM_SEEDS", "`{}`;", "tools/sim/tests/suite/mixed.rs", "let seeds = seeds(", ")"],
+    [TESTS, "OUTBOARD_SIM_SEEDS", "`{}` of recordings", "tools/sim/tests/suite/recorded.rs", "let seeds = seeds(", ")"],
+    [TESTS, "OUTBOARD_TEST_CACHE", "`~/.cache/{}`", "bindings/mpi/tests/run.sh", ":-$HOME/.cache}/", "}"],
+];
+const HEAP: &str = "crates/heap/src/settings.rs";
+const FAKE: &str = "bindings/mpi/tests/fake/fake.c";
+const FAKE_CALLS: &str = "bindings/mpi/tests/fake/collectives.c";
+
 /// The variables in `text`, quoted in code or behind `$` in shells, and whether `text` reads them. Code that only
 /// passes a variable to a child process does not read the variable.
 fn named(text: &str) -> impl Iterator<Item = (&str, bool)> {
@@ -64,6 +133,25 @@ fn the_page_of_settings_is_that_of_the_code() {
     assert!(written.status.success(), "{}", String::from_utf8_lossy(&written.stderr));
     let same = fs::read_to_string(&copy).expect("the copy") == page;
     assert!(same, "run `outboard explain settings --page docs/guide/settings.md`");
+}
+
+#[test]
+fn defaults_in_the_tables_are_those_of_the_code() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let page = String::from_utf8(outboard(&["explain", "settings"]).stdout).expect("text");
+    for [title, variable, shown, path, before, behind] in CODED {
+        let code = fs::read_to_string(root.join(path)).unwrap_or_else(|error| panic!("{path}: {error}"));
+        let code = code.split_whitespace().collect::<Vec<_>>().join(" ");
+        let value = code.split_once(before).and_then(|(_, rest)| Some(rest.split_once(behind)?.0));
+        let value = value.unwrap_or_else(|| panic!("{path} lacks `{before}VALUE{behind}`, the default of {variable}"));
+        let table = page.split("### ").find_map(|table| table.strip_prefix(title)?.strip_prefix('\n'));
+        let row =
+            table.and_then(|table| table.lines().find_map(|line| line.strip_prefix(&format!("| `{variable}` | "))));
+        let default = row.and_then(|row| Some(row.split_once(" | ")?.0)).expect("a row of the table");
+        // The shim names its modes in capitals.
+        let shown = shown.replace("{}", &value.to_lowercase());
+        assert!(default.contains(&shown), "{title}: {variable} is {shown} by {path}, and {default} in the table");
+    }
 }
 
 #[test]

@@ -43,10 +43,10 @@ fn every_group_up_to_24_gathers_at_and_scatters_from_every_root_in_place_and_not
     for ranks in 1..=24 {
         for root in (0..ranks).map(Rank) {
             for own in [true, false] {
-                let of = |rank| Blocks::gather((ranks, root), Rank(rank), 5, own).unwrap();
+                let of = |rank| Blocks::gather(ranks, root, Rank(rank), 5, own).unwrap();
                 proven(Algorithm::Pull, &(0..ranks).map(of).collect::<Vec<_>>());
                 assert!((0..ranks).all(|rank| of(rank).fit_gather(root, Rank(rank))));
-                let of = |rank| Blocks::scatter((ranks, root), Rank(rank), 5, own).unwrap();
+                let of = |rank| Blocks::scatter(ranks, root, Rank(rank), 5, own).unwrap();
                 proven(Algorithm::Pull, &(0..ranks).map(of).collect::<Vec<_>>());
                 assert!((0..ranks).all(|rank| of(rank).fit_scatter(root, Rank(rank))));
                 let other = Rank((root.0 + 1) % ranks);
@@ -54,7 +54,7 @@ fn every_group_up_to_24_gathers_at_and_scatters_from_every_root_in_place_and_not
             }
         }
     }
-    assert_eq!(Blocks::gather((3, Rank(0)), Rank(1), u64::MAX / 2, true), None);
+    assert_eq!(Blocks::gather(3, Rank(0), Rank(1), u64::MAX / 2, true), None);
 }
 
 proptest! {

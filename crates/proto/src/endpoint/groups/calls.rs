@@ -11,14 +11,14 @@ use crate::endpoint::turns::CallLoad;
 use crate::endpoint::{Endpoint, NodeState};
 use crate::error::{CollectiveError, Rejection};
 use crate::group::lateness::LatenessWatch;
-use crate::ids::{CallId, GroupHandle, InstanceId, SpId, TAGGED};
+use crate::ids::{CallId, InstanceId, SpId, TAGGED};
 use crate::instance::{Context, FirstCall, Instance};
-use crate::interface::{BlockSizes, CallClass, CallMovement, ExchangePairs, Milestone, PostedCall};
+use crate::interface::{BlockSizes, CallClass, CallMovement, ExchangePairs, Milestone, OffloadedCall, RankCall};
 use crate::transfer::{StepOf, StepOwner};
 use crate::wire::{EarlyCts, OfferOrigin, Rts, TransferMessage};
 
 impl Endpoint {
-    pub(in crate::endpoint) fn route_call(&mut self, call: PostedCall) {
+    pub(in crate::endpoint) fn route_call(&mut self, call: RankCall) {
         let completion = CallCompletion { call: call.id, group: call.group, instance: call.instance, rank: call.rank };
         let tried = match self.groups.get_mut(&call.group) {
             Some(g) => g.handle_call(&mut self.node, call),
@@ -29,11 +29,8 @@ impl Endpoint {
         }
     }
 
-    pub(in crate::endpoint) fn route_offloaded(
-        &mut self,
-        (group, instance, call): (GroupHandle, InstanceId, CallId),
-        carried_out: bool,
-    ) {
+    pub(in crate::endpoint) fn route_offloaded(&mut self, call: OffloadedCall, carried_out: bool) {
+        let OffloadedCall { group, instance, call } = call;
         let Some(g) = self.groups.get_mut(&group) else { return };
         // If there is no such instance or list, the call has ended with an error before.
         let Some(local) = g.instance(instance).and_then(|i| i.offloaded(call)) else { return };
@@ -49,7 +46,7 @@ impl Endpoint {
         let found = self.groups.iter().find_map(|(h, g)| {
             let mut is_active = g.instances.iter().filter(|(_, c)| c.is_active());
             let message = || g.tagged.has_call(call).map(|rank| (*h, TAGGED, rank));
-            is_active.find_map(|(i, c)| c.has_call(call).map(|rank| (*h, *i, rank))).or_else(message)
+            is_active.find_map(|(i, c)| c.has_call(call).map(|rank| (*h, i, rank))).or_else(message)
         });
         let ending = || self.node.out.ending(call).map(|ending| (ending.group, ending.instance, ending.rank));
         // A call that has been reported as ended has no buffers any more.
@@ -64,7 +61,7 @@ impl Endpoint {
 
 impl Group {
     /// A local rank calls. An error means that the call cannot succeed.
-    fn handle_call(&mut self, node: &mut NodeState, call: PostedCall) -> Result<(), CollectiveError> {
+    fn handle_call(&mut self, node: &mut NodeState, call: RankCall) -> Result<(), CollectiveError> {
         match call.signature.kind.class().moves {
             CallMovement::Messages(_) => self.try_tagged_call(node, call),
             CallMovement::ToAll | CallMovement::Blocks(_) | CallMovement::Combined(_) | CallMovement::Nothing => {
@@ -73,23 +70,23 @@ impl Group {
         }
     }
 
-    fn try_call(&mut self, node: &mut NodeState, call: PostedCall) -> Result<(), CollectiveError> {
+    fn try_call(&mut self, node: &mut NodeState, call: RankCall) -> Result<(), CollectiveError> {
         let protocol = CollectiveError::Protocol(node.id);
-        let PostedCall { instance, signature, rank, .. } = call;
+        let RankCall { instance, signature, rank, .. } = call;
         let local = self.members.local(rank).ok_or(protocol.clone())?;
         let ranks = self.members.ranks();
-        let may_call = !matches!(self.state, GroupState::Creating { .. }) && !self.left.contains(&rank);
-        if !may_call || instance.0 != self.calls[local].0 + 1 || !has_valid_blocks(&call, ranks) {
+        let may_call = !matches!(self.state, GroupState::Creating { .. }) && !self.ranks.has_left(rank);
+        if !may_call || instance != self.ranks.next_instance(local) || !has_valid_blocks(&call, ranks) {
             return Err(protocol);
         }
-        self.calls[local] = (instance.0, Some(signature));
+        self.ranks.note_call(local, instance, signature);
         if let Some(failure) = self.failure_of(instance) {
             return Err(failure);
         }
         let sizes = call.blocks.as_ref().and_then(|blocks| signature.kind.extents(blocks));
         self.find_or_create_instance(node, node.id, instance, FirstCall { rank, signature }, sizes)?;
         node.note_load(self.members.handle, instance, CallLoad::of(&call, ranks));
-        if let (Some(watch), Some(after)) = (self.watches.get_mut(&instance), call.deadline) {
+        if let (Some(watch), Some(after)) = (self.instances.watch_mut(instance), call.deadline) {
             watch.set_deadline(node.out.now, after);
         }
         // Compare before the call, which may enter the barrier, and after the call, which may need a departed rank.
@@ -124,7 +121,7 @@ impl Group {
             let (mut cx, instances, tagged) = self.all(&node.config, &mut node.out);
             let carried = match owner {
                 StepOwner::Call(call) => tagged.complete(&mut cx, call, op, result),
-                StepOwner::Instance { instance, local } => match instances.get_mut(&instance) {
+                StepOwner::Instance { instance, local } => match instances.get_mut(instance) {
                     Some(i) => result.map(|()| i.complete(&mut cx, local, op)),
                     None => Ok(()),
                 },
@@ -162,18 +159,17 @@ impl Group {
         sizes: Option<Extents>,
     ) -> Result<(), CollectiveError> {
         self.compare_with_known(node, instance, call)?;
-        if self.instances.contains_key(&instance) {
+        if self.instance(instance).is_some() {
             return sizes.map_or(Ok(()), |sizes| self.size_instance(node, reporter, instance, sizes));
         }
         let (mut cx, _) = self.parts(&node.config, &mut node.out, instance);
         match Instance::new(&mut cx, instance, call, sizes) {
             Ok(i) => {
-                self.instances.insert(instance, i);
-                self.watches.insert(instance, LatenessWatch::new(node.out.now, node.config.watchdog));
-                let someone_left = !self.lost.is_empty();
+                let watch = LatenessWatch::new(node.out.now, node.config.watchdog);
+                self.instances.insert(instance, i, watch);
                 node.begin(self.members.handle, instance);
                 node.out.step(self.members.handle, instance, Milestone::Known(call.signature));
-                if someone_left {
+                if !self.losses.is_empty() {
                     // A rank that has left may owe us something for the instance.
                     self.rearm_watches(node);
                 }
@@ -289,7 +285,7 @@ impl Group {
         if self.broken().is_some() {
             return Ok(());
         }
-        let failed = self.failing.is_some();
+        let failed = self.losses.failing().is_some();
         let (transfer, mut site) = self.transfer(node);
         match transfer.handle(&mut site, from, message, payload_len) {
             // After a failure, messages of the failed calls may still come and have no receiver.
@@ -328,7 +324,10 @@ impl Group {
 
     /// Checks that one more instance may be open.
     fn check_room(&self, instance: InstanceId) -> Result<(), Rejection> {
-        Rejection::unless(self.may_open(instance), "more open calls than ranks can have")
+        Rejection::unless(
+            self.instances.may_open(instance, self.members.ranks()),
+            "more open calls than ranks can have",
+        )
     }
 
     /// Compares a call with a known or ended instance. Only exchanges can end without all ranks.
@@ -338,10 +337,8 @@ impl Group {
         instance: InstanceId,
         FirstCall { rank: b_rank, signature: b }: FirstCall,
     ) -> Result<(), CollectiveError> {
-        let ended =
-            || self.ended_exchanges.iter().find(|(ended, ..)| *ended == instance).map(|(_, rank, a)| (*rank, *a));
-        let known = self.instances.get(&instance).map(Instance::signature).or_else(ended);
-        let Some((a_rank, a)) = known.filter(|(_, a)| *a != b) else { return Ok(()) };
+        let known = self.instances.known_call(instance).filter(|known| known.signature != b);
+        let Some(FirstCall { rank: a_rank, signature: a }) = known else { return Ok(()) };
         let error = CollectiveError::Mismatch { a_rank, a, b_rank, b };
         self.break_up(node, error.clone(), true);
         Err(error)
@@ -368,8 +365,7 @@ impl Group {
 
     /// A rank that has left owes nothing. If an instance still needs something of such a rank, the calls do not match.
     pub(super) fn check_against_departed(&mut self, node: &mut NodeState, id: InstanceId) {
-        let left = self.lost.iter().filter(|(_, lost)| lost.after >= id).map(|(rank, _)| *rank);
-        let left: Vec<Rank> = left.collect();
+        let left = self.losses.departed(id);
         if left.is_empty() {
             return;
         }
@@ -377,9 +373,11 @@ impl Group {
         let found = left.into_iter().find_map(|rank| Some((rank, instance.mismatch_with_departed(&cx, rank)?)));
         if let Some((rank, error)) = found {
             // The rank may have sent what it owes over a link that was lost.
-            let was_reconnected = self.reconnected.contains(&self.members.sp_of(rank));
-            let error =
-                if was_reconnected { self.members.loss_of(self.members.of_rank[rank.0 as usize]) } else { error };
+            let error = if self.links.is_renewed(self.members.sp_of(rank)) {
+                self.members.loss_of(self.members.of_rank[rank.0 as usize])
+            } else {
+                error
+            };
             self.break_up(node, error, true);
         }
     }
@@ -404,7 +402,7 @@ fn mismatched_offer(offer: &TransferMessage) -> Option<CollectiveError> {
 }
 
 /// Whether the blocks of a call are valid. A call without a list of blocks has the even blocks of its signature.
-fn has_valid_blocks(call: &PostedCall, ranks: u32) -> bool {
+fn has_valid_blocks(call: &RankCall, ranks: u32) -> bool {
     let CallClass { moves, sizes } = call.signature.kind.class();
     let bytes = call.signature.bytes;
     match (moves, sizes, &call.blocks) {

@@ -6,11 +6,14 @@
 //! (`Group::check`): members that still serve a rank, or owe something. An instance that fails at the answering member
 //! then fails here, too, because of the same rank. Never decides that a rank is lost.
 
+use std::collections::BTreeMap;
+
 use outboard_plan::Rank;
 
 use super::{Group, GroupState};
 use crate::endpoint::NodeState;
 use crate::error::{CollectiveError, Rejection};
+use crate::group::members::Members;
 use crate::ids::{InstanceId, SpId};
 use crate::instance::FirstCall;
 use crate::interface::Signature;
@@ -19,12 +22,82 @@ use crate::wire::{GroupMessage, Message};
 /// The violation of a message that names a rank which is not in the group.
 pub(super) const UNKNOWN_RANK: &str = "a rank that is not in the group";
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// A loss. The order of losses is the order of their instances.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Lost {
     /// The rank's calls up to this one ended well.
     pub(super) after: InstanceId,
     /// The rank whose loss fails later instances: the lost rank, unless its service process knew of another loss.
     pub(super) cause: Rank,
+}
+
+/// The lost ranks of one service process.
+#[derive(Debug, Clone, Copy)]
+struct MemberLosses {
+    /// Number of ranks that are not lost.
+    remaining: u32,
+    /// The last instance of the lost ranks.
+    last: InstanceId,
+}
+
+/// The lost ranks of a group, and the instances that fail with them.
+#[derive(Debug)]
+pub(super) struct Losses {
+    lost: BTreeMap<Rank, Lost>,
+    /// The earliest known loss. The report of another member may name a loss that is not known here.
+    failing: Option<Lost>,
+    members: Vec<MemberLosses>,
+}
+
+impl Losses {
+    pub(super) fn new(members: &Members) -> Self {
+        let mut by_member = vec![MemberLosses { remaining: 0, last: InstanceId(0) }; members.sps.len()];
+        members.of_rank.iter().for_each(|at| by_member[*at as usize].remaining += 1);
+        Losses { lost: BTreeMap::new(), failing: None, members: by_member }
+    }
+
+    /// Whether no rank is lost.
+    pub(super) fn is_empty(&self) -> bool {
+        self.lost.is_empty()
+    }
+
+    /// The service process with this index loses a rank.
+    fn insert(&mut self, at: usize, rank: Rank, lost: Lost) {
+        assert!(self.lost.insert(rank, lost).is_none(), "a rank is lost once");
+        let member = &mut self.members[at];
+        member.remaining -= 1;
+        member.last = member.last.max(lost.after);
+    }
+
+    /// Instances after this loss fail.
+    fn note_failing(&mut self, lost: Lost) {
+        self.failing = self.failing.into_iter().chain([lost]).min();
+    }
+
+    /// The earliest known loss.
+    pub(super) fn failing(&self) -> Option<Lost> {
+        self.failing
+    }
+
+    /// The loss with which this instance fails.
+    pub(super) fn failure_of(&self, instance: InstanceId) -> Option<Lost> {
+        self.failing.filter(|lost| lost.after < instance)
+    }
+
+    /// The lost ranks that took part in this instance.
+    pub(super) fn departed(&self, instance: InstanceId) -> Vec<Rank> {
+        self.lost.iter().filter(|(_, lost)| lost.after >= instance).map(|(rank, _)| *rank).collect()
+    }
+
+    /// Whether the service process with this index serves a rank that is not lost.
+    pub(super) fn serves(&self, at: usize) -> bool {
+        self.members[at].remaining > 0
+    }
+
+    /// Whether a service process without a rank may owe something for this instance.
+    pub(super) fn owes(&self, at: usize, instance: InstanceId) -> bool {
+        !self.serves(at) && instance <= self.members[at].last
+    }
 }
 
 impl Group {
@@ -38,8 +111,8 @@ impl Group {
     ) -> Result<(), Rejection> {
         self.check_served(rank, from)?;
         Rejection::unless(self.members.has_rank(lost.cause), UNKNOWN_RANK)?;
-        if let Some(said) = self.lost.get(&rank) {
-            return Rejection::unless(*said == lost, "two reports of a lost rank that differ");
+        if let Some(known) = self.losses.lost.get(&rank) {
+            return Rejection::unless(*known == lost, "two reports of a lost rank that differ");
         }
         self.lose_rank(node, rank, lost);
         match self.state {
@@ -51,13 +124,9 @@ impl Group {
 
     /// Fails the instances after the last that `rank` took part in: these instances need the rank.
     pub(super) fn lose_rank(&mut self, node: &mut NodeState, rank: Rank, lost: Lost) {
-        let Lost { after, cause } = lost;
-        let at = self.members.of_rank[rank.0 as usize] as usize;
-        assert!(self.lost.insert(rank, lost).is_none(), "a rank is lost once");
-        self.remaining_ranks[at] -= 1;
-        self.last[at] = self.last[at].max(after);
-        self.fail_after(node, after, cause);
-        let open: Vec<InstanceId> = self.instances.range(..=after).map(|(instance, _)| *instance).collect();
+        self.losses.insert(self.members.of_rank[rank.0 as usize] as usize, rank, lost);
+        self.fail_after(node, lost);
+        let open = self.instances.up_to(lost.after);
         open.into_iter().for_each(|instance| self.check_against_departed(node, instance));
         self.with_tagged(node, |tagged, cx| tagged.cancel_rank(cx, rank));
     }
@@ -75,7 +144,7 @@ impl Group {
             self.report_failure(node, from, error);
             return Ok(());
         }
-        if let Some((after, cause)) = self.failing.filter(|(after, _)| *after < newest) {
+        if let Some(Lost { after, cause }) = self.losses.failure_of(newest) {
             let body = GroupMessage::Failures { fingerprint: self.members.fingerprint, after, cause };
             node.out.messages.push_back((from, Message::Group { group: self.members.handle, body }));
         }
@@ -90,20 +159,15 @@ impl Group {
 
     /// The answer to a query for failures: an instance that fails at a member fails here, too. Nothing else follows
     /// from the answer, since the messages that a lost rank owes come from the rank's own service process.
-    pub(super) fn handle_failures(
-        &mut self,
-        node: &mut NodeState,
-        after: InstanceId,
-        cause: Rank,
-    ) -> Result<(), Rejection> {
-        Rejection::unless(self.members.has_rank(cause), UNKNOWN_RANK)?;
-        self.fail_after(node, after, cause);
+    pub(super) fn handle_failures(&mut self, node: &mut NodeState, lost: Lost) -> Result<(), Rejection> {
+        Rejection::unless(self.members.has_rank(lost.cause), UNKNOWN_RANK)?;
+        self.fail_after(node, lost);
         Ok(())
     }
 
-    /// Fails the instances after this one because of this rank.
-    fn fail_after(&mut self, node: &mut NodeState, after: InstanceId, cause: Rank) {
-        self.failing = self.failing.into_iter().chain([(after, cause)]).min();
-        self.fail_instances(node, after, &CollectiveError::RankLost(cause));
+    /// Fails the instances after a loss.
+    fn fail_after(&mut self, node: &mut NodeState, lost: Lost) {
+        self.losses.note_failing(lost);
+        self.fail_instances(node, lost.after, &CollectiveError::RankLost(lost.cause));
     }
 }

@@ -14,16 +14,12 @@ use crate::endpoint::{Endpoint, MAX_FAILED, MAX_RETIRED, NodeState};
 use crate::error::{CollectiveError, GroupError, GroupRefusal, Rejection};
 use crate::group::barrier::Barrier;
 use crate::group::members::Members;
-use crate::ids::{GroupHandle, Instant, OfferId, SpId, TAGGED};
+use crate::ids::{GroupHandle, Instant, OfferId, SpId};
 use crate::interface::{Event, GroupSpec};
 use crate::wire::{GroupMessage, MAX_ADDRESS, MAX_OFFERS, Message};
 
 /// Extra wait for remote ranks, so that the service process of a missing rank reports it first.
 const LOCAL_FIRST: Duration = Duration::from_millis(250);
-/// When a group in the making is first examined. Ranks that call together request the group within this time.
-const FIRST_CHECK: Duration = Duration::from_millis(50);
-/// Time between examinations of a group, per service process: an examination sends one message to each service process.
-const CHECK_PER_PEER: Duration = Duration::from_millis(10);
 
 impl Endpoint {
     pub(in crate::endpoint) fn create_group(&mut self, spec: &GroupSpec, rank: Rank) {
@@ -263,8 +259,8 @@ impl Endpoint {
         }
         self.retired.push_back((handle, members.fingerprint));
         let (now, period) = (self.node.out.now, self.node.config.heartbeat);
-        group.watched.iter().for_each(|sp| self.node.peers.watch(now, period, *sp, false));
-        let kept = members.others().filter(|sp| !group.lost_members.contains(sp));
+        group.watched.iter().for_each(|sp| self.node.peers.watch(now, period, sp, false));
+        let kept = members.others().filter(|sp| !group.links.is_lost(*sp));
         kept.for_each(|sp| self.node.peers.count_group(self.node.out.now, sp, false));
         for channel in &members.channels {
             self.node.out.events.push_back(Event::Leave { channel: *channel, group: handle });
@@ -287,62 +283,10 @@ impl FailedGroup {
 }
 
 impl Group {
-    /// When to examine the group, if the time is not set yet. A group is examined regularly while it is being made or
-    /// has something in flight, and less often if it is larger.
-    pub(in crate::endpoint) fn next_check(&mut self, node: &NodeState) -> Option<Instant> {
-        let waits = match &self.state {
-            GroupState::Creating { .. } => true,
-            GroupState::Ready => self.in_flight() > 0,
-            GroupState::Broken(_) => false,
-        };
-        if !waits || self.check_at.is_some_and(|at| at > node.out.now) {
-            return None;
-        }
-        let period = match (&self.state, self.check_at) {
-            (GroupState::Creating { .. }, None) => FIRST_CHECK,
-            _ => node.config.heartbeat.max(CHECK_PER_PEER * self.members.sps.len() as u32),
-        };
-        let at = self.making_deadline(node).into_iter().chain([node.out.now + period]).min();
-        self.check_at = at;
-        at
-    }
-
-    /// If something takes long, polls the active members for failures. The poll also exposes dead links that only this
-    /// group needs.
-    fn check(&mut self, node: &mut NodeState) {
-        let oldest = (self.instances.keys().next().copied(), self.tagged.oldest_call());
-        let seen = std::mem::replace(&mut self.oldest_at_check, oldest);
-        let waits_still = (oldest.0.is_some() && oldest.0 == seen.0) || (oldest.1.is_some() && oldest.1 == seen.1);
-        match &self.state {
-            GroupState::Creating { barrier, .. } => {
-                if self.making_deadline(node).is_some_and(|until| until <= node.out.now) {
-                    return self.give_up_making(node);
-                }
-                if let Some(awaited) = barrier.awaited() {
-                    self.request_step(node, awaited);
-                }
-            }
-            GroupState::Ready => {
-                if !waits_still {
-                    return;
-                }
-                // If any open instance fails at a member, the newest instance fails there, too.
-                let newest = self.instances.keys().next_back().copied().unwrap_or(TAGGED);
-                let oldest = self.instances.first_key_value().map(|(instance, i)| {
-                    let (rank, signature) = i.signature();
-                    (*instance, signature, rank)
-                });
-                let fingerprint = self.members.fingerprint;
-                self.send_to_others(node, GroupMessage::QueryFailures { fingerprint, newest, oldest });
-            }
-            GroupState::Broken(_) => {}
-        }
-    }
-
     /// When the group is given up. A service process that misses a local rank reports first, then a service process
     /// that misses its left neighbour. The others cannot know the missing rank and report last: their ranks may have
     /// requested the group earlier.
-    fn making_deadline(&self, node: &NodeState) -> Option<Instant> {
+    pub(super) fn making_deadline(&self, node: &NodeState) -> Option<Instant> {
         let GroupState::Creating { barrier, .. } = &self.state else { return None };
         let timeout = node.config.group_timeout?;
         let grace = match barrier.round() {
@@ -354,9 +298,9 @@ impl Group {
     }
 
     /// The time limit for making the group is over.
-    fn give_up_making(&mut self, node: &mut NodeState) {
+    pub(super) fn give_up_making(&mut self, node: &mut NodeState) {
         let GroupState::Creating { barrier, .. } = &self.state else { return };
-        let missing = self.members.locals.iter().copied().find(|rank| !self.requested.contains(rank));
+        let missing = self.members.locals.iter().copied().find(|rank| !self.ranks.has_requested(*rank));
         let rank = match (missing, barrier.awaited()) {
             (Some(rank), _) => rank,
             (None, awaited) => self.members.lowest_rank(awaited.expect("whoever has entered waits for a member")),
@@ -395,7 +339,7 @@ impl Group {
         if !matches!(self.state, GroupState::Creating { .. }) {
             return;
         }
-        let mut missing = self.members.locals.iter().filter(|rank| !self.requested.contains(rank));
+        let mut missing = self.members.locals.iter().filter(|rank| !self.ranks.has_requested(**rank));
         let error = missing.find_map(|rank| Some(withdrawn(self.offers[rank.0 as usize])?.error(*rank)));
         if let Some(error) = error {
             self.break_up(node, error, true);

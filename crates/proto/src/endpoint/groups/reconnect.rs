@@ -144,12 +144,12 @@ impl Group {
         let excused = match loss {
             LossCause::Renewed => true,
             LossCause::Silent | LossCause::Reported => {
-                young && self.is_active_member(at as usize) && !self.silence_excused.contains(&peer)
+                young && self.is_active_member(at as usize) && !self.links.is_excused(peer)
             }
         };
-        let survives_loss = excused && !self.has_sent_call[at as usize] && !self.lost_members.contains(&peer);
+        let survives_loss = excused && self.links.may_continue(peer, at);
         if survives_loss && loss != LossCause::Renewed {
-            self.silence_excused.insert(peer);
+            self.links.excuse(peer);
         }
         survives_loss
     }
@@ -157,21 +157,21 @@ impl Group {
     /// Sends the peer our last step over the new link, and requests the peer's step.
     fn resume_with(&mut self, node: &mut NodeState, peer: SpId) {
         let Some(at) = self.members.index_of(peer) else { return };
-        self.reconnected.insert(peer);
+        self.links.note_renewed(peer);
         let step = match &self.state {
             GroupState::Creating { barrier, .. } => barrier.sent_to(at),
             GroupState::Ready | GroupState::Broken(_) => None,
         };
         self.send_create(node, step.map(|step| (at, step)).into_iter().collect());
         // A member that has left may not know the group any more, and owes no answer.
-        if self.remaining_ranks[at as usize] > 0 {
+        if self.losses.serves(at as usize) {
             self.request_step(node, at);
         }
     }
 
     /// Watches the peer on the new link, if this group watches it.
     fn watch_again(&self, node: &mut NodeState, peer: SpId) {
-        if self.watched.contains(&peer) {
+        if self.watched.contains(peer) {
             node.peers.watch(node.out.now, node.config.heartbeat, peer, true);
         }
     }
@@ -179,8 +179,8 @@ impl Group {
     /// A service process is lost with its link.
     fn lose_peer(&mut self, node: &mut NodeState, peer: SpId) {
         if self.members.index_of(peer).is_some() {
-            self.watched.remove(&peer);
-            self.lost_members.insert(peer);
+            self.watched.forget(peer);
+            self.links.lose(peer);
             self.handle_member_loss(node, peer);
         }
     }

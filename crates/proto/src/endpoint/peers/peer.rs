@@ -32,9 +32,10 @@ pub(in crate::endpoint) struct Peer {
     pub(super) dead_after: Duration,
     /// For how long the peer has sent frames but acknowledged nothing new that it owed.
     pub(super) deaf_for: Duration,
-    /// The peer knew of us over a link before this one.
+    /// The peer knew of us over a former link. This stays true until this link ends, also without any group.
     pub(super) knows_us: bool,
-    /// The peer has our address from a `RequestStep`, or from a group that is made.
+    /// The peer has our address from a `RequestStep`, or from a group that is made. This ends with the last group,
+    /// because a peer without groups with us may forget the address.
     pub(super) has_address: bool,
     /// The peer waits for a local rank to request a group.
     pub(super) awaits_rank: bool,

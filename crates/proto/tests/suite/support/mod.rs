@@ -5,7 +5,7 @@ use std::sync::Arc;
 use outboard_plan::Rank;
 use outboard_proto::wire::{FrameHeader, FrameKind, Message};
 use outboard_proto::{
-    CallId, GroupHandle, GroupMember, GroupSpec, HostId, InstanceId, OfferId, PostedCall, Signature, SpId,
+    CallId, GroupHandle, GroupMember, GroupSpec, HostId, InstanceId, OfferId, RankCall, Signature, SpId,
 };
 
 /// Handle of the single group that these tests make.
@@ -28,8 +28,8 @@ pub(crate) fn spec(at: &[u64]) -> GroupSpec {
 }
 
 /// A call in the group, without blocks of its own and without a deadline.
-pub(crate) fn call(id: u64, rank: u32, instance: u64, signature: Signature) -> PostedCall {
-    PostedCall {
+pub(crate) fn call(id: u64, rank: u32, instance: u64, signature: Signature) -> RankCall {
+    RankCall {
         id: CallId(id),
         group: GROUP,
         rank: Rank(rank),
