@@ -42,3 +42,5 @@ pub mod lock;
 pub mod memory;
 #[cfg(not(loom))]
 pub mod region;
+#[cfg(not(loom))]
+pub mod variables;

@@ -63,7 +63,7 @@ pub(crate) struct RunArgs {
     #[arg(long)]
     quiet: bool,
     /// Write a timeline of calls, stand-ins, transfers and waits of all ranks and service processes, for Perfetto
-    #[arg(long, conflicts_with = "native")]
+    #[arg(long, conflicts_with = "native", value_parser = crate::output::file())]
     trace: Option<PathBuf>,
     #[command(flatten)]
     daemons: DaemonArgs,

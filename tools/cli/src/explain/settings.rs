@@ -38,6 +38,7 @@ const RANK: &[Variable] = &[
         "the rendezvous, PMIx namespace, PyTorch's or Slurm's job, else the parent process",
         "Number of the job, which names the directory of its own daemon",
     ),
+    ("OUTBOARD_LAUNCHED", "set by `outboard run`", "The command has warned about unknown variables, and ranks do not"),
     ("OUTBOARD_LOCAL_RANK", "the launcher's", "Number of this rank among those on its host, from 0"),
     ("OUTBOARD_LOCAL_SIZE", "the launcher's", "Ranks on this host"),
     (
@@ -54,6 +55,7 @@ const RANK: &[Variable] = &[
         "Sockets of the host's daemons, separated by colons; a rank attaches to the one at its local rank modulo their \
          number",
     ),
+    ("OUTBOARD_STATS", "in the job's directory", "Statistics socket of the job's own daemon, as `--stats`"),
     ("OUTBOARD_TOKEN", "drawn by `outboard run`", "Secret by which the ranks of a job know one another"),
     ("OUTBOARD_TOKEN_FILE", "`~/.outboard/token`", "File with that secret, readable by the user alone"),
     ("OUTBOARD_TRACE", "none", "Directory for a timeline of each rank's waits"),
@@ -97,6 +99,7 @@ const COMMAND: &[Variable] = &[
     ("OUTBOARD_HEAP_BYTES", "the host's memory", "Passed on to the ranks"),
     ("OUTBOARD_HOME", "the folder of `outboard`", "Folder of programs and libraries"),
     ("OUTBOARD_LOG", "warnings", "Filter of the command's own log"),
+    ("OUTBOARD_MPI_REPORT", "none", "The shim's; `run` checks that the file can be written"),
     ("OUTBOARD_OFI_PROVIDER", "`sockets`", "Provider that `outboard doctor` tries"),
     ("OUTBOARD_TUNING", "none", "As `--tuning` of `run`, `bench`, `demo`, `tune`, `chaos` and `explain choice`"),
 ];

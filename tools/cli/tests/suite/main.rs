@@ -8,6 +8,7 @@ mod faults;
 mod job;
 mod lab;
 mod launchers;
+mod messages;
 mod program;
 mod requirements;
 mod settings;
