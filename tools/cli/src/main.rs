@@ -6,6 +6,7 @@ mod algorithm;
 mod bench;
 mod chaos;
 mod choice;
+mod compare;
 mod demo;
 mod doctor;
 mod error;
@@ -53,6 +54,8 @@ enum CliCommand {
     /// Run a program that uses outboard.h, or an MPI program below the shim, which offloads what it finds faster (with
     /// `OUTBOARD_CHOICE=offload`: everything)
     Run(run::RunArgs),
+    /// Run an MPI program natively, by default and after learning, in turn, and print which setting to keep
+    Compare(compare::CompareArgs),
     /// Run a real MPI program twice, natively and offloaded, and compare
     Demo(demo::DemoArgs),
     /// Measure a collective beside other libraries on an emulated cluster
@@ -110,14 +113,17 @@ fn prepare(command: &CliCommand) -> Result<(), CliError> {
     if let (CliCommand::Run(_), Some(report)) = (command, std::env::var_os("OUTBOARD_MPI_REPORT")) {
         output::check_report(Path::new(&report))?;
     }
-    let starts_processes =
-        matches!(command, CliCommand::Run(_) | CliCommand::Demo(_) | CliCommand::Chaos(_) | CliCommand::Tune(_));
+    let starts_processes = matches!(
+        command,
+        CliCommand::Run(_) | CliCommand::Compare(_) | CliCommand::Demo(_) | CliCommand::Chaos(_) | CliCommand::Tune(_)
+    );
     if starts_processes || !work::ignores_hangup() { work::end_on_signals() } else { Ok(()) }
 }
 
 fn carry_out(command: CliCommand) -> Result<ExitCode, CliError> {
     match command {
         CliCommand::Run(args) => run::run(args),
+        CliCommand::Compare(args) => compare::compare(&args),
         CliCommand::Demo(args) => demo::demo(&args),
         CliCommand::Bench(command) => bench::bench(command),
         CliCommand::Tune(args) => tune::tune(&args),

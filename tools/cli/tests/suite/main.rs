@@ -2,6 +2,7 @@
 
 mod arrows;
 mod bench;
+mod compare;
 mod end_to_end;
 mod explain;
 mod faults;

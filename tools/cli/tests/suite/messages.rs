@@ -24,6 +24,7 @@ fn a_path_that_cannot_be_written_is_refused_before_any_work() {
     for path in ["/nonexistent/file", "/proc"] {
         for words in [
             format!("run --trace {path} -- /bin/true"),
+            format!("compare --keep {path} -- /bin/true"),
             format!("bench allgather --json {path}"),
             format!("bench grid --json {path}"),
             format!("bench grid --markdown {path}"),
