@@ -181,7 +181,7 @@ mod tests {
         assert_eq!("2:50".parse(), Ok(late));
         assert_eq!("2:50ms".parse(), Ok(late));
         assert_eq!("2:3x".parse(), Ok(LateRankSpec { by: LateBy::PureTimes(3), ..late }));
-        for text in ["", "2", "2:", ":50", "a:50", "2:-1", "2:x", "2:0x", "2:-1x", "2:1.5x", "2:5h"] {
+        for text in ["", "2", "2:", ":50", "a:50", "2:-1", "2:x", "2:0x", "2:-1x", "2:1.5x", "2:5d"] {
             assert!(text.parse::<LateRankSpec>().is_err(), "{text}");
         }
     }
