@@ -269,7 +269,7 @@ functions! {
     extern "C" fn outboard_init(context: *mut *mut Context, world: *mut *mut Group) {
         place(context, "context")?;
         place(world, "world")?;
-        let attached = attach_counted(None)?;
+        let attached = attach_counted(None).map_err(Context::report_not_attached)?;
         let made = (*attached).world().inspect_err(|_| {
             // The first failure is the one to report.
             let _ = detach_counted(attached);

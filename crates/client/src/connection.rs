@@ -15,6 +15,7 @@ use outboard_shm::attach::{
 use rustix::io::Errno;
 use std::collections::HashMap;
 use std::os::fd::BorrowedFd;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -25,6 +26,14 @@ const SLICE: Duration = Duration::from_millis(500);
 /// The most reads until the closing message: earlier messages, and the report that the connection has ended, come
 /// first.
 const CLOSING_READS: u32 = 8;
+
+/// The owner of the file or directory that closes `path` to this user, as far as this user can see it.
+fn closed_by(path: &Path, errno: Errno) -> String {
+    match path.ancestors().find_map(|part| Some((part, part.metadata().ok()?.uid()))) {
+        Some((part, owner)) => format!("{} belongs to user {owner} ({errno})", part.display()),
+        None => errno.to_string(),
+    }
+}
 
 #[derive(Debug)]
 pub(crate) struct ServiceConnection {
@@ -44,8 +53,8 @@ struct PendingReplies {
 }
 
 impl ServiceConnection {
-    /// Connects. [`Error::NoService`] if no process listens, or a process of another user, who would get access to this
-    /// process's memory.
+    /// Connects. [`Error::NoService`] if no process listens; [`Error::NotPermitted`] if a process of another user listens,
+    /// who would get access to this process's memory.
     pub(crate) fn open(path: &Path) -> Result<ServiceConnection, Error> {
         let failed = |errno| match errno {
             Errno::MFILE | Errno::NFILE => {
@@ -54,13 +63,14 @@ impl ServiceConnection {
                     "cannot attach at {path}: {errno}; raise the limit on descriptors (`ulimit -n`)"
                 ))
             }
-            errno => Error::NoService { path: path.to_owned(), reason: errno.to_string() },
+            Errno::ACCESS | Errno::PERM => Error::not_permitted(path, closed_by(path, errno)),
+            errno => Error::no_service(path, errno.to_string()),
         };
         let channel = AttachChannel::connect(path).map_err(failed)?;
         let (own_uid, peer_uid) = (rustix::process::geteuid().as_raw(), channel.peer().map_err(failed)?.uid);
         if peer_uid != own_uid {
             let reason = format!("user {peer_uid} listens there, and a service process serves its own user alone");
-            return Err(Error::NoService { path: path.to_owned(), reason });
+            return Err(Error::not_permitted(path, reason));
         }
         Ok(ServiceConnection { path: path.to_owned(), channel, pending: Mutex::default(), changed: Condvar::new() })
     }
@@ -120,7 +130,7 @@ impl ServiceConnection {
             }
             if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
                 let reason = "it does not answer in time".to_owned();
-                return Err(Error::NoService { path: self.path.clone(), reason });
+                return Err(Error::no_service(&self.path, reason));
             }
             if pending.reading {
                 pending = self.changed.wait(pending).unwrap_or_else(PoisonError::into_inner);

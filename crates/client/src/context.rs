@@ -2,7 +2,7 @@
 
 use crate::allocations::{Allocation, SharedAllocation};
 use crate::attachment::{Attachment, AttachmentParts};
-use crate::bootstrap;
+use crate::bootstrap::{self, environment};
 use crate::connection::ServiceConnection;
 use crate::error::Error;
 use crate::group::{Group, deadline_of_environment};
@@ -13,19 +13,39 @@ use outboard_shm::attach::{self, AttachReply, AttachRequest, OFFER_BYTES};
 use outboard_shm::memory::Tier;
 use outboard_shm::plain::PlainMemory;
 use outboard_shm::region::seal_bytes;
+use outboard_shm::status::Status;
+use outboard_shm::variables::unknown as unknown_variables;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
-use std::sync::Arc;
+use std::sync::{Arc, Once};
 
 /// An attachment, shared by its clones. Each [`Context::attach`] is a separate rank for the service process.
 #[derive(Debug, Clone)]
 pub struct Context(pub(crate) Arc<Attachment>);
 
+/// Stands before the reason for which a rank has no offer. An offer has other first bytes.
+const NOT_ATTACHED: &[u8] = b"not attached: ";
+/// The most letters of that reason.
+const MOST_REASON: usize = 500;
+
+/// Variable: set by `outboard run`, which has printed the unknown variables.
+const LAUNCHED: &str = "OUTBOARD_LAUNCHED";
+
 /// The socket named by the argument, else by the environment.
 fn named_socket(socket: Option<&Path>) -> Option<PathBuf> {
     let variable = || std::env::var_os(attach::SOCKET_VARIABLE).filter(|name| !name.is_empty()).map(PathBuf::from);
     socket.map(Path::to_owned).or_else(variable)
+}
+
+/// Prints the unknown variables of Outboard, once in a job: on rank 0, unless the launcher has printed them.
+fn warn_of_unknown_variables() {
+    static PRINTED: Once = Once::new();
+    PRINTED.call_once(|| {
+        if environment::process(LAUNCHED).is_none() && environment::is_first_rank(&environment::process) {
+            unknown_variables().iter().for_each(|warning| eprintln!("outboard: {warning}"));
+        }
+    });
 }
 
 impl Context {
@@ -35,9 +55,10 @@ impl Context {
     /// tries only the user's (SP-3).
     ///
     /// # Errors
-    /// [`Error::NoService`], [`Error::JobDaemon`], [`Error::Environment`] if the index on the host is needed but
+    /// [`Error::NoService`], [`Error::NotPermitted`], [`Error::NoInterface`], [`Error::JobDaemon`], [`Error::Environment`] if the index on the host is needed but
     /// unknown, [`Error::Version`], [`Error::Resource`]; a failure leaves nothing behind.
     pub fn attach(socket: Option<&Path>) -> Result<Context, Error> {
+        warn_of_unknown_variables();
         if let Some(named) = named_socket(socket) {
             return Context::attach_at(&service_processes::choose_socket(&named)?);
         }
@@ -137,7 +158,26 @@ impl Context {
     pub fn world(&self) -> Result<Group, Error> {
         let mut job = bootstrap::from_environment()?;
         let offers = job.exchange(&self.offer()?[..])?;
+        for (rank, offer) in offers.iter().enumerate() {
+            if let Some(reason) = offer.strip_prefix(NOT_ATTACHED) {
+                let text = format!("rank {rank} cannot attach: {}", String::from_utf8_lossy(reason));
+                return Err(Error::Bootstrap { status: Status::NoService, text });
+            }
+        }
         self.create_group(&offers.concat(), job.ranks(), job.rank())
+    }
+
+    /// Reports to all ranks of the job that this rank cannot attach, so that the others need not wait for it. Returns the
+    /// error.
+    pub(crate) fn report_not_attached(error: Error) -> Error {
+        // A rank that knows no other ranks has nobody to report to, and the first error is the one to return.
+        if let Ok(mut job) = bootstrap::from_environment()
+            && job.ranks() > 1
+        {
+            let sentence: String = error.to_string().chars().take(MOST_REASON).collect();
+            let _ = job.exchange(&[NOT_ATTACHED, sentence.as_bytes()].concat());
+        }
+        error
     }
 
     /// Attaches, to the socket of `OUTBOARD_SOCKET` or the default one, and makes the group of all ranks. Collective.
@@ -145,7 +185,7 @@ impl Context {
     /// # Errors
     /// As for [`attach`](Self::attach) and [`world`](Self::world); a failure leaves nothing behind.
     pub fn init() -> Result<(Context, Group), Error> {
-        let context = Context::attach(None)?;
+        let context = Context::attach(None).map_err(Context::report_not_attached)?;
         let world = context.world()?;
         Ok((context, world))
     }

@@ -24,8 +24,20 @@ pub enum Error {
     #[error("cannot {action}: {count} {what}")]
     Busy { action: &'static str, count: usize, what: &'static str },
     /// No process answers at the socket.
-    #[error("no service process answers at {}: {reason}; start outboardd, or name its socket in OUTBOARD_SOCKET", path.display())]
-    NoService { path: PathBuf, reason: String },
+    #[error(
+        "no service process answers at {} on host {host}: {reason}; start outboardd there, or name its socket in \
+         OUTBOARD_SOCKET", path.display()
+    )]
+    NoService { path: PathBuf, host: String, reason: String },
+    /// The interface of the job's own service process is missing.
+    #[error("host {host} has no network interface {name}; set OUTBOARD_INTERFACE to one of `ip link`")]
+    NoInterface { name: String, host: String },
+    /// A process of another user listens, or the socket is closed to this user.
+    #[error(
+        "user {user} may not attach at {} on host {host}: {reason}; run outboardd as user {user}, or name its socket in \
+         OUTBOARD_SOCKET", path.display()
+    )]
+    NotPermitted { path: PathBuf, host: String, user: u32, reason: String },
     /// The job's own service process cannot be started.
     #[error(
         "cannot start a service process for this job: {reason}; its log is {}; start outboardd by hand and name its socket \
@@ -65,6 +77,10 @@ fn log_hint(log: Option<&Path>) -> String {
     log.map_or_else(String::new, |log| format!("; its log is {}", log.display()))
 }
 
+pub(crate) fn this_host() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
+}
+
 impl Error {
     /// The code of the C interface; never [`Status::Ok`].
     pub fn status(&self) -> Status {
@@ -72,7 +88,10 @@ impl Error {
             Error::Argument { .. } | Error::Environment { .. } => Status::Argument,
             Error::Forked => Status::Forked,
             Error::Busy { .. } => Status::Busy,
-            Error::NoService { .. } | Error::JobDaemon { .. } => Status::NoService,
+            Error::NoService { .. }
+            | Error::NoInterface { .. }
+            | Error::NotPermitted { .. }
+            | Error::JobDaemon { .. } => Status::NoService,
             Error::Version(_) => Status::Version,
             Error::ServiceLost { .. } => Status::ServiceLost,
             Error::Memory(_) => Status::Memory,
@@ -81,6 +100,17 @@ impl Error {
             Error::Protocol(_) => Status::Protocol,
             Error::Internal(_) => Status::Internal,
         }
+    }
+
+    /// No process answers at `path` on this host.
+    pub(crate) fn no_service(path: &Path, reason: String) -> Error {
+        Error::NoService { path: path.to_owned(), host: this_host(), reason }
+    }
+
+    /// This user may not attach at `path` on this host.
+    pub(crate) fn not_permitted(path: &Path, reason: String) -> Error {
+        let user = rustix::process::geteuid().as_raw();
+        Error::NotPermitted { path: path.to_owned(), host: this_host(), user, reason }
     }
 
     pub(crate) fn argument(argument: &'static str, problem: impl Into<String>) -> Error {

@@ -309,7 +309,9 @@ pub(crate) fn deadline(argument: &'static str, seconds: f64) -> Result<Option<Du
 
 pub(crate) fn deadline_of_environment() -> Result<Option<Duration>, Error> {
     let Some(text) = environment::process(DEADLINE) else { return Ok(None) };
-    let seconds = text.trim().parse().ok().and_then(|seconds| deadline("seconds", seconds).ok());
-    let problem = || format!("is `{text}`; set it to seconds, for instance 60, or 0 for no deadline");
-    seconds.ok_or_else(|| Error::Environment { variable: DEADLINE.to_owned(), problem: problem() })
+    let after = outboard_units::Duration::seconds(&text).map_err(|error| {
+        let problem = format!("is wrong: {error}; 0 is for no deadline");
+        Error::Environment { variable: DEADLINE.to_owned(), problem }
+    })?;
+    Ok(Some(after).filter(|after| !after.is_zero()))
 }

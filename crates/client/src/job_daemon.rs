@@ -8,6 +8,7 @@
 //! |---|---|
 //! | `lock` | held by a rank that searches for a service process, starts one, or cleans up |
 //! | `socket` | where ranks attach; if two service processes start, the one that binds it wins |
+//! | `stats` | the statistics, for `outboard top` |
 //! | `log` | the output of the service process |
 //!
 //! The service process ends with its last rank (`--exit-when-idle`) and removes all files (`--job-directory`). A rank
@@ -18,11 +19,12 @@
 //! and its death ends nothing but its own attachment.
 
 use crate::bootstrap::environment;
-use crate::error::Error;
+use crate::error::{Error, this_host};
 use crate::service_processes;
 use outboard_shm::attach::{AttachChannel, user_socket};
 use outboard_shm::lock::LockError;
 use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketType};
 use std::ffi::{CStr, OsStr, c_void};
 use std::fs::File;
 use std::io;
@@ -39,6 +41,9 @@ const PROGRAM: &str = "OUTBOARD_OUTBOARDD";
 const LOCK: &str = "lock";
 const SOCKET: &str = "socket";
 const LOG: &str = "log";
+const STATISTICS: &str = "stats";
+/// Variable: another statistics socket, which the service process reads.
+const STATISTICS_VARIABLE: &str = "OUTBOARD_STATS";
 /// Variable: the network interface of the job's service processes.
 const INTERFACE: &str = "OUTBOARD_INTERFACE";
 /// The most time in which a rank looks for a service process, starts one, and looks again.
@@ -75,7 +80,7 @@ pub(crate) fn attach<T>(attach: impl Fn(&Path) -> Result<T, Error>) -> Result<T,
             other => return other,
         }
         match attach(&user_socket()) {
-            Err(Error::NoService { .. }) => {}
+            Err(Error::NoService { .. } | Error::NotPermitted { .. }) => {}
             other => return other,
         }
         if directory.start(deadline)? == StartOutcome::Retry {
@@ -143,6 +148,7 @@ impl JobDirectory {
     }
 
     fn start(&self, deadline: Instant) -> Result<StartOutcome, Error> {
+        check_interface()?;
         self.make_directory()?;
         let Some(_lock) = self.lock(deadline)? else { return Ok(StartOutcome::Retry) };
         if AttachChannel::connect(&self.socket()).is_ok() {
@@ -163,6 +169,9 @@ impl JobDirectory {
         if self.siblings > 1 && environment::process(INTERFACE).is_none() {
             // Several service processes need a network even on a single host.
             command.args(service_processes::SINGLE_HOST);
+        }
+        if environment::process(STATISTICS_VARIABLE).is_none() {
+            command.arg("--stats").arg(self.directory.join(STATISTICS));
         }
         let ended = command
             .args(["--background", "--exit-when-idle"])
@@ -238,6 +247,15 @@ impl JobDirectory {
             }
         }
     }
+}
+
+/// Fails if the job's service process cannot have the interface that it is to use.
+fn check_interface() -> Result<(), Error> {
+    let Some(name) = environment::process(INTERFACE) else { return Ok(()) };
+    let socket = rustix::net::socket(AddressFamily::INET, SocketType::DGRAM, None);
+    let found = socket.and_then(|socket| rustix::net::netdevice::name_to_index(&socket, &name));
+    // The service process reports all other failures.
+    if found == Err(Errno::NODEV) { Err(Error::NoInterface { name, host: this_host() }) } else { Ok(()) }
 }
 
 /// The program to start: from the variable, else the one of this library, else from the search path.

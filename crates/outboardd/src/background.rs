@@ -3,18 +3,22 @@
 //!
 //! This process starts the real daemon, waits until the daemon is ready, and exits. The parent of this process gets one
 //! exit status, and init adopts the daemon. The daemon does not inherit a rank's session and terminal, descriptors, or
-//! processor affinity.
+//! processor affinity. The daemon keeps the starter's standard error until ranks may attach, for the reason of a failure,
+//! and then releases it, so that a reader of the starter's output sees its end.
 
 use std::ffi::OsString;
-use std::io::Read;
+use std::fs::File;
+use std::io::{self, Read};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::FileType;
+use rustix::stdio::{dup2_stderr, dup2_stdin, dup2_stdout, stderr};
 use rustix::thread::CpuSet;
 
-use crate::{DaemonError, kernel};
+use crate::{DaemonError, kernel, log};
 
 /// Time limit for the daemon's start, until ranks may attach.
 pub(crate) const READY_LIMIT: Duration = Duration::from_secs(20);
@@ -33,8 +37,9 @@ pub(crate) fn start() -> Result<(), DaemonError> {
     let arguments: Vec<OsString> = std::env::args_os().skip(1).filter(|word| word != "--background").collect();
     let mut daemon = Command::new(own)
         .args(arguments)
-        .args(["--ready-fd", "1"])
+        .args(["--ready-fd", "1", "--release-output"])
         .process_group(0)
+        .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .spawn()
         .map_err(kernel("start the daemon"))?;
@@ -43,6 +48,20 @@ pub(crate) fn start() -> Result<(), DaemonError> {
         let _ = daemon.kill();
         let _ = daemon.wait();
     })
+}
+
+/// Replaces the standard streams by /dev/null. A file as standard error stays, because the starter wants the log there
+/// and no reader waits for its end.
+pub(crate) fn release_output() -> io::Result<()> {
+    log::finish();
+    let null = File::options().read(true).write(true).open("/dev/null")?;
+    dup2_stdin(&null)?;
+    dup2_stdout(&null)?;
+    let kind = rustix::fs::fstat(stderr()).map(|found| FileType::from_raw_mode(found.st_mode));
+    if kind != Ok(FileType::RegularFile) {
+        dup2_stderr(&null)?;
+    }
+    Ok(())
 }
 
 fn await_ready(daemon: &mut Child) -> Result<(), DaemonError> {

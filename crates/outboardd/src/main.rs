@@ -79,6 +79,7 @@ fn serve(settings: &Settings) -> Result<(), DaemonError> {
     log::start().map_err(kernel("start the thread of the log"))?;
     let lines = tracing_subscriber::fmt::layer().with_writer(|| log::LogWriter).with_ansi(terminal);
     tracing_subscriber::registry().with(lines).with(filter).init();
+    outboard_service::unknown_variables().iter().for_each(|warning| tracing::warn!("{warning}"));
     if settings.die_with_parent {
         let parent = rustix::process::getppid();
         let asked = rustix::process::set_parent_process_death_signal(Some(Signal::TERM));
@@ -104,6 +105,11 @@ fn serve(settings: &Settings) -> Result<(), DaemonError> {
         rustix::io::read(&signals, &mut record).is_ok_and(|bytes| bytes == record.len())
     };
     let announce = || {
+        if settings.release_output
+            && let Err(error) = background::release_output()
+        {
+            tracing::warn!(%error, "the output of the starter stays open");
+        }
         if let Some(ready) = ready
             && let Err(errno) = rustix::io::write(&ready, b"1")
         {

@@ -28,7 +28,7 @@ use std::io::{PipeReader, PipeWriter};
 use std::net::SocketAddr;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use outboard_fabric::limited;
 use outboard_service::daemon::raise_descriptor_limit;
@@ -223,7 +223,7 @@ fn drain(
     stop: BorrowedFd<'_>,
     mut stopped: impl FnMut() -> bool,
 ) -> Result<(), Errno> {
-    let until = Instant::now() + Duration::from_secs(context.settings.drain.into());
+    let until = Instant::now() + context.settings.drain;
     loop {
         let left = until.saturating_duration_since(Instant::now());
         let in_flight = calls_in_flight.held.strong_count();

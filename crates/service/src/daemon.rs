@@ -83,12 +83,23 @@ pub fn run<Kept>(
     ended.map_err(kernel("sleep"))
 }
 
+/// The statistics socket, if there is one. A job's own daemon serves the job without the socket where no room is left.
+fn statistics_socket(settings: &Settings) -> Result<Option<NamedSocket>, SocketError> {
+    let Some(path) = &settings.stats else { return Ok(None) };
+    match NamedSocket::listen(path, SocketType::STREAM) {
+        Err(error) if settings.job_directory.is_some() => {
+            tracing::warn!(%error, "`outboard top` does not find this service process");
+            Ok(None)
+        }
+        listening => listening.map(Some),
+    }
+}
+
 fn build(settings: &Settings, attach: NamedSocket) -> Result<Conductor, StartError> {
     let config = settings.resolve()?;
     raise_descriptor_limit();
     let [seed] = random_words().map_err(kernel("draw random numbers"))?;
-    let stats = settings.stats.as_deref();
-    let statistics_socket = stats.map(|path| NamedSocket::listen(path, SocketType::STREAM)).transpose()?;
+    let statistics_socket = statistics_socket(settings)?;
     let fabric = fabric(settings)?;
     let id = fabric.id().0;
     let receivers = settings.receivers(config.link_rate);

@@ -52,5 +52,7 @@ pub use settings::Settings;
 pub use socket::{NamedSocket, SocketError};
 pub use telemetry::{statistics, turns};
 
+pub use outboard_shm::variables::unknown as unknown_variables;
+
 /// Number of a rank's connection.
 pub(crate) type ConnectionId = u64;

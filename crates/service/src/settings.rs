@@ -156,7 +156,7 @@ pub struct Settings {
     pub link_rate: Auto<Rate>,
     /// MTU of the link in bytes, 576 to 65535, or `auto`: the MTU of the interface
     #[arg(long, env = "OUTBOARD_MTU", default_value = "auto")]
-    pub mtu: Auto<u32>,
+    pub mtu: Auto<Size>,
     /// UDP port of multicast datagrams
     #[arg(long, env = "OUTBOARD_MULTICAST_PORT", default_value_t = DEFAULT_PORT)]
     pub multicast_port: u16,
@@ -255,8 +255,8 @@ pub struct Settings {
     #[arg(long, env = "OUTBOARD_RELAY_MEMORY", default_value = "2G")]
     pub relay_memory: Size,
     /// Seconds in which calls in flight may end after a stop
-    #[arg(long, env = "OUTBOARD_DRAIN", default_value_t = 5)]
-    pub drain: u32,
+    #[arg(long, env = "OUTBOARD_DRAIN", default_value = "5", value_parser = outboard_units::Duration::seconds)]
+    pub drain: Duration,
     /// End when the process that started the daemon ends
     #[arg(long, env = "OUTBOARD_DIE_WITH_PARENT", hide = true)]
     pub die_with_parent: bool,
@@ -269,9 +269,13 @@ pub struct Settings {
     /// Print every setting that has a value, with its source, and exit
     #[arg(long)]
     pub print_settings: bool,
-    /// Run in the background; return when ranks may attach
+    /// Run in the background; return when ranks may attach. From then on the log goes to standard error only if that is a
+    /// file
     #[arg(long)]
     pub background: bool,
+    /// Let go of the starter's standard streams when ranks may attach; `--background` passes it
+    #[arg(long, hide = true)]
+    pub release_output: bool,
 }
 
 /// Reason why settings cannot be used.
@@ -364,7 +368,7 @@ impl Settings {
             return Err(SettingsError::MulticastNowhere);
         }
         let mtu = match (self.mtu, &self.interface) {
-            (Auto::Given(mtu), _) => mtu,
+            (Auto::Given(Size(mtu)), _) => u32::try_from(mtu).unwrap_or(u32::MAX),
             (Auto::Auto, Some(interface)) => interface_mtu(interface)?,
             (Auto::Auto, None) => 1500,
         };

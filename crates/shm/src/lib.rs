@@ -45,3 +45,5 @@ pub mod memory;
 pub mod plain;
 #[cfg(not(loom))]
 pub mod region;
+#[cfg(not(loom))]
+pub mod variables;

@@ -1,7 +1,7 @@
 //! Options of a run: sizes, peers, faults, repetitions; and parsing of their texts.
 
 use crate::{BenchCall, Collective, Setup};
-use outboard_units::Size;
+use outboard_units::{Size, UnitError};
 use std::str::FromStr;
 use std::time::Duration;
 use thiserror::Error;
@@ -72,7 +72,7 @@ pub(crate) fn check_count(what: &'static str, most: u64, given: u64) -> Result<(
 pub(crate) fn check_sizes(sizes: &[u64]) -> Result<(), OptionError> {
     check_count("sizes", MAX_SIZES as u64, sizes.len() as u64)?;
     match sizes.iter().find(|bytes| **bytes > MAX_SIZE) {
-        Some(bytes) => Err(OptionError::Size { text: bytes.to_string() }),
+        Some(bytes) => Err(OptionError::Size { bytes: Size(*bytes) }),
         None => Ok(()),
     }
 }
@@ -125,10 +125,10 @@ pub enum OptionError {
     Count { what: &'static str, most: u64, given: u64 },
     #[error("'{text}' is not {wanted}")]
     Text { text: String, wanted: &'static str },
-    #[error(
-        "a size is a number of bytes up to 1G with K, M or G behind it (powers of 1024), such as 256K, not '{text}'"
-    )]
-    Size { text: String },
+    #[error(transparent)]
+    Unit(#[from] UnitError),
+    #[error("a size is at most 1G, and not {bytes}")]
+    Size { bytes: Size },
     #[error("a {collective} is measured with a multiple of {multiple} bytes, not {bytes}")]
     Elements { collective: &'static str, bytes: u64, multiple: u64 },
     #[error("a {collective} moves no bytes: its one size is 0")]
@@ -153,9 +153,7 @@ pub enum OptionError {
 const MAX_SIZE: u64 = 1 << 30;
 /// Parses sizes separated by commas: `256K,1M,4M`.
 pub fn parse_sizes(text: &str) -> Result<Vec<u64>, OptionError> {
-    let size =
-        |text: &str| text.parse().map(|Size(bytes)| bytes).map_err(|_| OptionError::Size { text: text.to_owned() });
-    text.split(',').map(size).collect()
+    text.split(',').map(|text| Ok(text.parse::<Size>()?.0)).collect()
 }
 
 /// The shortest text that [`parse_sizes`] reads as `bytes`.
@@ -171,8 +169,10 @@ mod tests {
     fn sizes_parse_and_print_alike() {
         assert_eq!(parse_sizes("256K,1M,4m,1448"), Ok(vec![262_144, 1_048_576, 4_194_304, 1448]));
         assert_eq!([64 << 10, 1 << 30, 1448, 0].map(format_size), ["64K", "1G", "1448", "0"]);
-        assert_eq!(parse_sizes("1M,,4M"), Err(OptionError::Size { text: String::new() }));
-        assert_eq!(parse_sizes("1T"), Err(OptionError::Size { text: "1T".to_owned() }));
+        for text in ["1M,,4M", "1T"] {
+            let refused = parse_sizes(text).expect_err("no size").to_string();
+            assert!(refused.contains("such as `64K`"), "{refused}");
+        }
     }
 
     #[test]
@@ -181,7 +181,7 @@ mod tests {
         assert_eq!("2:50".parse(), Ok(late));
         assert_eq!("2:50ms".parse(), Ok(late));
         assert_eq!("2:3x".parse(), Ok(LateRankSpec { by: LateBy::PureTimes(3), ..late }));
-        for text in ["", "2", "2:", ":50", "a:50", "2:-1", "2:x", "2:0x", "2:-1x", "2:1.5x", "2:5h"] {
+        for text in ["", "2", "2:", ":50", "a:50", "2:-1", "2:x", "2:0x", "2:-1x", "2:1.5x", "2:5d"] {
             assert!(text.parse::<LateRankSpec>().is_err(), "{text}");
         }
     }

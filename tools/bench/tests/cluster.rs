@@ -101,7 +101,7 @@ fn late_rank_and_loss() -> Result<(), Failed> {
     let mut options = options(&[100_000]);
     let late = LateRankSpec { rank: 1, by: LateBy::Time(Duration::from_millis(20)), silent: false };
     options.late = Some(late);
-    options.setup.lab = options.setup.lab.with_loss(Some(PacketLoss::new(1.0, LossScope::All)?));
+    options.setup.lab = options.setup.lab.with_loss(Some(PacketLoss::percent(1, LossScope::All)));
     let report = measured(&options)?;
     let [row] = report.rows.as_slice() else { panic!("{report:?}") };
     assert!(row.cost.verified, "an allgather waits for all: {row:?}");

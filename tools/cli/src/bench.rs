@@ -122,7 +122,7 @@ struct SetupArgs {
     #[arg(long, default_value_t = 1)]
     rounds: u32,
     /// Write the rows to this JSON file
-    #[arg(long)]
+    #[arg(long, value_parser = crate::output::file())]
     json: Option<PathBuf>,
     #[command(flatten)]
     daemons: DaemonArgs,

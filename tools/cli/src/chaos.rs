@@ -35,7 +35,6 @@ use crate::error::CliError;
 use crate::launch::DaemonArgs;
 use crate::trial::rank::now_ns;
 use crate::trial::{Trial, User, signal};
-use crate::work;
 use hits::{ChaosFault, FaultTarget, Hit, Hits};
 
 /// How long daemons may take to notice that the last ranks have gone.
@@ -53,9 +52,9 @@ pub(crate) struct ChaosArgs {
     /// Rate of their links
     #[arg(long, default_value = "1gbit")]
     rate: Rate,
-    /// How long jobs are started and faults are injected
-    #[arg(long, default_value_t = 60.0)]
-    minutes: f64,
+    /// Minutes, or a duration such as 90s, in which jobs are started and faults are injected
+    #[arg(long, default_value = "60", value_parser = outboard_units::Duration::minutes)]
+    minutes: Duration,
     /// Jobs that run at the same time
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=32))]
     jobs: u16,
@@ -111,22 +110,19 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 pub(crate) fn chaos(args: &ChaosArgs) -> Result<ExitCode, CliError> {
-    work::end_on_signals()?;
     let rate = args.rate.in_bits_per_second();
     let spec = LabSpec::new(args.hosts, rate).map_err(|error| CliError::Lab(error.into()))?;
     let more = ["--group-timeout", "10"].map(str::to_owned).to_vec();
     let others = if geteuid().is_root() { args.users } else { 0 };
     let users: Vec<u32> = (1..=others).map(|user| FIRST_USER + user).collect();
     let trial = Trial::start(&spec, DaemonArgs { more, ..args.daemons.clone() }, users)?;
-    let lasting = Duration::try_from_secs_f64(args.minutes * 60.0)
-        .map_err(|error| CliError::Failed(format!("--minutes {}: {error}", args.minutes)))?;
     let chaos = Chaos {
         trial: &trial,
         args,
         hits: Mutex::default(),
         ranks: Mutex::default(),
         tally: Mutex::default(),
-        until: Instant::now() + lasting,
+        until: Instant::now() + args.minutes,
         failed: AtomicBool::new(false),
     };
     let injected = std::thread::scope(|scope| {

@@ -109,7 +109,6 @@ struct DemoRun {
 }
 
 pub(crate) fn demo(args: &DemoArgs) -> Result<ExitCode, CliError> {
-    work::end_on_signals()?;
     let directory = work::directory()?;
     let programs: Vec<(&str, Vec<String>)> = match args.program {
         DemoProgram::C => vec![("C", c_program(args, directory.path())?)],

@@ -51,13 +51,12 @@ impl Finding {
 }
 
 pub(crate) fn doctor(args: &DoctorArgs) -> Result<ExitCode, CliError> {
+    let interface = Interface::named(&args.interface).map_err(CliError::failed)?;
     let mut findings = parts();
     findings.push(cross_memory());
     findings.push(topology());
     findings.push(memory_descriptor());
     findings.extend(withdrawn(&args.stats));
-    let interface = Interface::named(&args.interface)
-        .map_err(|e| CliError::Failed(format!("interface {}: {e}; name one of `ip link`", args.interface)))?;
     for c in outboard_fabric::probe(&MulticastSettings::new(interface)) {
         let (what, detail, remedy) = (c.what.to_owned(), c.detail, c.remedy);
         findings.push(Finding { what, ok: c.ok, essential: false, detail, remedy });

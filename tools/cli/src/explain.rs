@@ -58,7 +58,7 @@ enum ExplainCommand {
     /// Show every setting and every variable, with the program that reads it, its default and its meaning
     Settings {
         /// Write them between the markers of this page instead
-        #[arg(long)]
+        #[arg(long, value_parser = crate::output::file())]
         page: Option<PathBuf>,
     },
 }
@@ -80,7 +80,7 @@ pub(crate) struct PlanArgs {
     size: Option<Size>,
     /// Bytes of an element of a reduction; 8 by default
     #[arg(long)]
-    element_bytes: Option<u64>,
+    element_bytes: Option<Size>,
     /// The algorithm, with settings behind a colon, such as bruck:ports=3
     #[arg(long)]
     algorithm: Option<String>,

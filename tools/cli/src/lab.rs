@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Subcommand};
 use outboard_lab::{Lab, LabSpec, LabSummary, LossScope, PacketLoss, PortCounters};
-use outboard_units::Rate;
+use outboard_units::{Fraction, Rate, Size};
 
 use crate::error::CliError;
 
@@ -58,14 +58,14 @@ impl LabName {
 #[derive(Debug, Clone, Args)]
 pub(crate) struct LinkArgs {
     /// Largest IP packet in bytes
-    #[arg(long, default_value_t = 1500)]
+    #[arg(long, default_value_t = 1500, value_parser = Size::below_4g)]
     mtu: u32,
     /// Rate of the links between hosts and DPUs, such as 8gbit; by default four times that of the other links
     #[arg(long)]
     pcie: Option<Rate>,
-    /// Random loss in the switch, such as 5%
+    /// Random loss in the switch, such as 5% or 0.05
     #[arg(long)]
-    loss: Option<String>,
+    loss: Option<Fraction>,
     /// The packets that are lost
     #[arg(long, value_parser = loss_of(), default_value = "multicast", requires = "loss")]
     of: LossScope,
@@ -78,8 +78,7 @@ fn loss_of() -> impl TypedValueParser<Value = LossScope> {
 
 impl LinkArgs {
     pub(crate) fn apply(&self, spec: LabSpec) -> Result<LabSpec, CliError> {
-        let loss =
-            self.loss.as_deref().map(|text| PacketLoss::parse(text, self.of)).transpose().map_err(CliError::failed)?;
+        let loss = self.loss.map(|lost| PacketLoss::new(lost, self.of));
         let spec = match (self.pcie, spec.pcie()) {
             (None, _) => spec,
             (Some(rate), Some(_)) => spec.with_dpus(Some(rate.in_bits_per_second())).map_err(CliError::failed)?,

@@ -199,7 +199,9 @@ impl Daemons {
         let sockets: Vec<String> = self.sockets.iter().map(|socket| socket.display().to_string()).collect();
         let sockets = ("OUTBOARD_SOCKET".to_owned(), sockets.join(":"));
         let traces = self.traces.iter().map(|traces| ("OUTBOARD_TRACE".to_owned(), traces.display().to_string()));
-        std::iter::once(sockets).chain(traces).collect()
+        // The command has warned about unknown variables, so that ranks need not.
+        let launched = ("OUTBOARD_LAUNCHED".to_owned(), "1".to_owned());
+        [sockets, launched].into_iter().chain(traces).collect()
     }
 
     /// A reader of the daemons' counters.

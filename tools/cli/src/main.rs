@@ -6,6 +6,7 @@ mod algorithm;
 mod bench;
 mod chaos;
 mod choice;
+mod compare;
 mod demo;
 mod doctor;
 mod error;
@@ -14,6 +15,7 @@ mod explain_choice;
 mod lab;
 mod launch;
 mod notices;
+mod output;
 mod places;
 mod profiles;
 mod reports;
@@ -26,14 +28,18 @@ mod tune;
 mod tune_rank;
 mod work;
 
-use std::path::PathBuf;
+use std::io::IsTerminal;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use outboard_shm::variables::unknown as unknown_variables;
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::fmt;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
+
+use crate::error::CliError;
 
 /// Offloaded collective communication: run, measure and inspect programs with it.
 #[derive(Debug, Parser)]
@@ -48,6 +54,8 @@ enum CliCommand {
     /// Run a program that uses outboard.h, or an MPI program below the shim, which offloads what it finds faster (with
     /// `OUTBOARD_CHOICE=offload`: everything)
     Run(run::RunArgs),
+    /// Run an MPI program natively, by default and after learning, in turn, and print which setting to keep
+    Compare(compare::CompareArgs),
     /// Run a real MPI program twice, natively and offloaded, and compare
     Demo(demo::DemoArgs),
     /// Measure a collective beside other libraries on an emulated cluster
@@ -88,9 +96,36 @@ fn main() -> ExitCode {
     outboard_lab::holder_main_if_requested();
     let filter = std::env::var("OUTBOARD_LOG").ok().and_then(|filter| filter.parse().ok());
     let filter = filter.unwrap_or_else(|| Targets::new().with_default(tracing::Level::WARN));
-    tracing_subscriber::registry().with(fmt::layer().with_writer(std::io::stderr)).with(filter).init();
-    let result = match Cli::parse().command {
+    let lines = fmt::layer().with_writer(std::io::stderr).with_ansi(std::io::stderr().is_terminal());
+    tracing_subscriber::registry().with(lines).with(filter).init();
+    let Cli { command } = Cli::parse();
+    let ended = prepare(&command).and_then(|()| carry_out(command)).unwrap_or_else(|error| {
+        eprintln!("outboard: {error}");
+        ExitCode::FAILURE
+    });
+    if work::is_interrupted() { ExitCode::from(work::INTERRUPTED) } else { ended }
+}
+
+/// Warns about unknown variables and takes signals, for every command of a user.
+fn prepare(command: &CliCommand) -> Result<(), CliError> {
+    if matches!(command, CliCommand::Rank(_) | CliCommand::Rendezvous(_)) {
+        return Ok(());
+    }
+    unknown_variables().iter().for_each(|warning| eprintln!("outboard: {warning}"));
+    if let (CliCommand::Run(_), Some(report)) = (command, std::env::var_os("OUTBOARD_MPI_REPORT")) {
+        output::check_report(Path::new(&report))?;
+    }
+    let starts_processes = matches!(
+        command,
+        CliCommand::Run(_) | CliCommand::Compare(_) | CliCommand::Demo(_) | CliCommand::Chaos(_) | CliCommand::Tune(_)
+    );
+    if starts_processes || !work::ignores_hangup() { work::end_on_signals() } else { Ok(()) }
+}
+
+fn carry_out(command: CliCommand) -> Result<ExitCode, CliError> {
+    match command {
         CliCommand::Run(args) => run::run(args),
+        CliCommand::Compare(args) => compare::compare(&args),
         CliCommand::Demo(args) => demo::demo(&args),
         CliCommand::Bench(command) => bench::bench(command),
         CliCommand::Tune(args) => tune::tune(&args),
@@ -105,9 +140,5 @@ fn main() -> ExitCode {
         CliCommand::Rank(args) => trial::rank::rank(&args),
         CliCommand::Rendezvous(args) => launch::rendezvous(&args),
         CliCommand::BenchPrograms { folder } => bench::build_programs(&folder),
-    };
-    result.unwrap_or_else(|error| {
-        eprintln!("outboard: {error}");
-        ExitCode::FAILURE
-    })
+    }
 }

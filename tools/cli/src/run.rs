@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ExitCode};
+use std::time::Instant;
 
 use clap::{Args, ValueEnum};
 use outboard::service_processes::ServiceProcesses;
@@ -63,8 +64,11 @@ pub(crate) struct RunArgs {
     #[arg(long)]
     quiet: bool,
     /// Write a timeline of calls, stand-ins, transfers and waits of all ranks and service processes, for Perfetto
-    #[arg(long, conflicts_with = "native")]
+    #[arg(long, conflicts_with = "native", value_parser = crate::output::file())]
     trace: Option<PathBuf>,
+    /// Write the seconds from the start of the ranks to the end of the last to this file, for `outboard compare`
+    #[arg(long, hide = true)]
+    seconds: Option<PathBuf>,
     #[command(flatten)]
     daemons: DaemonArgs,
     /// The program and its arguments
@@ -96,11 +100,16 @@ pub(crate) fn run(mut args: RunArgs) -> Result<ExitCode, CliError> {
         (None, false) => Some(Daemons::here(args.ranks, directory.path(), &args.daemons)?),
     };
     let notices = daemons.as_ref().map(Daemons::notices).transpose()?;
+    let started = Instant::now();
     let outcome = if mpi {
         run_mpi(&args, &program, lab.as_ref(), daemons.as_ref(), directory.path())
     } else {
         run_plain(&args, &program, lab.as_ref(), daemons.as_ref(), directory.path())
     };
+    if let Some(path) = &args.seconds {
+        let seconds = started.elapsed().as_secs_f64().to_string();
+        fs::write(path, seconds).map_err(CliError::system(format!("write {}", path.display())))?;
+    }
     drop(notices);
     if let Some(daemons) = daemons.as_ref().filter(|_| !args.quiet) {
         report(daemons, args.report);

@@ -11,6 +11,7 @@ use std::process::ExitCode;
 use clap::{Args, Subcommand};
 use outboard_plan::selection::Collective;
 use outboard_sim::{AllgatherSweep, SweepProgress, SweepSummary};
+use outboard_units::{Fraction, Size};
 
 use crate::error::CliError;
 use nics::{NicArgs, SettingArgs, SimEngine};
@@ -58,7 +59,7 @@ pub(crate) struct AllgatherArgs {
     ranks_per_host: usize,
     /// Bytes per rank
     #[arg(long, default_value = "64K")]
-    size: outboard_units::Size,
+    size: Size,
     /// The plan: multicast or ring on service processes; any, with settings behind a colon, on an engine
     #[arg(long)]
     algorithm: Option<String>,
@@ -71,7 +72,7 @@ pub(crate) struct AllgatherArgs {
     #[arg(long, requires = "engine")]
     profile: Option<String>,
     /// Write a timeline for ui.perfetto.dev, by the clock of the profile
-    #[arg(long, value_name = "FILE", requires = "profile")]
+    #[arg(long, value_name = "FILE", requires = "profile", value_parser = crate::output::file())]
     trace: Option<PathBuf>,
     #[command(flatten)]
     seeds: MixedArgs,
@@ -85,7 +86,7 @@ impl AllgatherArgs {
 
     /// Chance of a loss between service processes.
     fn loss(&self) -> f64 {
-        self.settings.loss.unwrap_or(0.05)
+        self.settings.loss.map_or(0.05, Fraction::as_f64)
     }
 }
 
@@ -187,7 +188,7 @@ fn protocol(command: ProtocolRun<'_>) -> Result<ExitCode, CliError> {
         ProtocolRun::Allgather(args) => {
             let bytes = args.size.0;
             if !(0.0..1.0).contains(&args.loss()) {
-                return Err(CliError::Failed(format!("--loss {}: a chance from 0 to below 1", args.loss())));
+                return Err(CliError::Failed("--loss 100%: nothing would arrive; give less".to_owned()));
             }
             let multicast = match args.algorithm.as_deref() {
                 Some("ring") => false,

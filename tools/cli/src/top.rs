@@ -5,7 +5,10 @@
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
+use std::fs::DirEntry;
 use std::io::{self, IsTerminal, Write};
+use std::os::unix::fs::FileTypeExt;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -21,8 +24,8 @@ const CLEAR: &str = "\x1b[2J\x1b[H";
 
 #[derive(Debug, Args)]
 pub(crate) struct TopArgs {
-    /// Statistics sockets of daemons (`outboardd --stats`); by default the sockets of all running jobs of `outboard
-    /// run`
+    /// Statistics sockets of daemons (`outboardd --stats`); by default the sockets of all running jobs and the sockets in
+    /// XDG_RUNTIME_DIR/outboard
     sockets: Vec<PathBuf>,
     /// Print once and end
     #[arg(long)]
@@ -30,16 +33,26 @@ pub(crate) struct TopArgs {
     /// One line of JSON per daemon instead of tables
     #[arg(long)]
     json: bool,
-    /// Seconds between two updates
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=3600))]
-    interval: u64,
+    /// Also show what each daemon has done since its start, and the seats of its ranks
+    #[arg(long, conflicts_with = "json")]
+    details: bool,
+    /// Seconds, or a duration such as 500ms, between two updates; 100ms to 1h
+    #[arg(long, default_value = "1", value_parser = interval)]
+    interval: Duration,
+}
+
+/// Reads the time between two updates.
+fn interval(text: &str) -> Result<Duration, String> {
+    let every = outboard_units::Duration::seconds(text).map_err(|error| error.to_string())?;
+    let allowed = Duration::from_millis(100)..=Duration::from_secs(3600);
+    if allowed.contains(&every) { Ok(every) } else { Err("updates come every 100ms to 1h".to_owned()) }
 }
 
 pub(crate) fn top(args: &TopArgs) -> Result<ExitCode, CliError> {
     let sockets = if args.sockets.is_empty() { running_jobs() } else { args.sockets.clone() };
     let none = || {
         CliError::Failed(
-            "no service process answers; name the sockets given to `outboardd --stats`, or start a job with `outboard run`"
+            "no service process of a running job answers; start a job, or name the sockets given to `outboardd --stats`"
                 .to_owned(),
         )
     };
@@ -53,7 +66,7 @@ pub(crate) fn top(args: &TopArgs) -> Result<ExitCode, CliError> {
             (true, _) => return Ok(ExitCode::SUCCESS),
             (false, _) => looks += 1,
         }
-        let text = if args.json { lines(&reports) } else { reports.iter().map(|(_, r)| table(r, &before)).collect() };
+        let text = if args.json { lines(&reports) } else { table(&reports, &before, args.details) };
         let clear = if args.once || args.json || !io::stdout().is_terminal() { "" } else { CLEAR };
         // A closed pipe ends the command.
         if write!(io::stdout().lock(), "{clear}{text}").and_then(|()| io::stdout().flush()).is_err() || args.once {
@@ -63,7 +76,7 @@ pub(crate) fn top(args: &TopArgs) -> Result<ExitCode, CliError> {
             .into_iter()
             .map(|(_, report)| (report.service_process.clone(), CounterSample::of(&report)))
             .collect();
-        std::thread::sleep(Duration::from_secs(args.interval));
+        std::thread::sleep(args.interval);
     }
 }
 
@@ -76,17 +89,26 @@ pub(crate) fn withdrawn(report: &StatisticsReport) -> String {
     )
 }
 
-/// The statistics sockets of running jobs of `outboard run` and `outboard bench` on this machine.
+/// The statistics sockets of running jobs on this machine, their own daemons included, and of this user's daemons.
 pub(crate) fn running_jobs() -> Vec<PathBuf> {
     let entries = |directory: &Path| std::fs::read_dir(directory).into_iter().flatten().flatten();
-    let named = |path: &Path, prefix| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(prefix));
-    let jobs = entries(&std::env::temp_dir()).map(|entry| entry.path()).filter(|path| named(path, "outboard-"));
-    let mut sockets: Vec<PathBuf> = jobs
-        .flat_map(|job| entries(&job).map(|e| e.path()).collect::<Vec<_>>())
-        .filter(|p| named(p, "stats-"))
+    let starts = |entry: &DirEntry, with: &str| entry.file_name().to_string_lossy().starts_with(with);
+    let jobs = entries(&std::env::temp_dir()).filter(|entry| starts(entry, "outboard-")).map(|entry| entry.path());
+    let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(|directory| Path::new(&directory).join("outboard"));
+    let socket = |entry: &DirEntry| {
+        starts(entry, "stats") && entry.file_type().is_ok_and(|kind| kind.is_socket()) && is_served(&entry.path())
+    };
+    let directories = jobs.chain(runtime);
+    let mut sockets: Vec<PathBuf> = directories
+        .flat_map(|directory| entries(&directory).filter(socket).map(|entry| entry.path()).collect::<Vec<_>>())
         .collect();
     sockets.sort();
     sockets
+}
+
+/// Whether a process listens at the socket. A killed daemon leaves its socket, which is no reason for a warning.
+fn is_served(socket: &Path) -> bool {
+    !matches!(UnixStream::connect(socket), Err(error) if error.kind() == io::ErrorKind::ConnectionRefused)
 }
 
 /// The report of the daemon at a socket; a daemon without an answer is named.
@@ -140,33 +162,45 @@ fn seats(report: &StatisticsReport) -> String {
     if seats.is_empty() { String::new() } else { format!("  {}\n", seats.join("; ")) }
 }
 
-fn table(report: &StatisticsReport, before: &HashMap<String, CounterSample>) -> String {
-    let mut text = String::new();
-    let now = CounterSample::of(report);
-    let then = before.get(&report.service_process).copied().unwrap_or_default();
-    let seconds = (now.uptime_s - then.uptime_s).max(1e-3);
-    let rate = |now: u64, then: u64| now.saturating_sub(then) as f64 / seconds;
-    let _ = writeln!(
-        text,
-        "service process {} (pid {}): {} ranks ({}), {:.1} % of a core",
-        report.service_process,
-        report.pid,
-        report.present.ranks,
-        reports::tiers(report.present.memory_tiers),
-        (now.cpu_s - then.cpu_s) / seconds * 100.0,
+/// One line for each daemon, the host first, and below it the calls that wait for ranks.
+fn table(reports: &[(PathBuf, StatisticsReport)], before: &HashMap<String, CounterSample>, details: bool) -> String {
+    let width = reports.iter().map(|(_, report)| report.host.len()).max().unwrap_or(0).max("host".len());
+    let mut text = format!(
+        "{:<width$} {:>8} {:>5} {:>7} {:>9} {:>9} {:>9} {:>9}  memory of ranks\n",
+        "host", "pid", "ranks", "core %", "calls/s", "MB/s in", "MB/s out", "in flight"
     );
-    let _ = writeln!(
-        text,
-        "  {:.1} calls/s, {:.2} MB/s received by ranks; multicast {:.2} MB/s out, {:.0} datagrams/s in, {:.3} MB/s again",
-        rate(now.calls, then.calls),
-        rate(now.received, then.received) / 1e6,
-        rate(now.sent, then.sent) / 1e6,
-        rate(now.datagrams, then.datagrams),
-        rate(now.again, then.again) / 1e6,
-    );
-    let _ = writeln!(
-        text,
-        "  since the start: {} calls completed, {} failed, {} late by {:.1} ms together; {} bytes sent again, {} frames",
+    for (_, report) in reports {
+        let now = CounterSample::of(report);
+        let then = before.get(&report.service_process).copied().unwrap_or_default();
+        let seconds = (now.uptime_s - then.uptime_s).max(1e-3);
+        let rate = |now: u64, then: u64| now.saturating_sub(then) as f64 / seconds;
+        let _ = writeln!(
+            text,
+            "{:<width$} {:>8} {:>5} {:>7.1} {:>9.1} {:>9.2} {:>9.2} {:>9}  {}",
+            report.host,
+            report.pid,
+            report.present.ranks,
+            (now.cpu_s - then.cpu_s) / seconds * 100.0,
+            rate(now.calls, then.calls),
+            rate(now.received, then.received) / 1e6,
+            rate(now.sent, then.sent) / 1e6,
+            report.in_flight.len(),
+            reports::tiers(report.present.memory_tiers),
+        );
+        if details {
+            let (datagrams, again) = (rate(now.datagrams, then.datagrams), rate(now.again, then.again) / 1e6);
+            let _ = writeln!(text, "  {datagrams:.0} datagrams of multicast/s in, {again:.3} MB/s sent again");
+            text += &since_start(report);
+        }
+        text += &waits(report);
+    }
+    text
+}
+
+/// The work of a daemon since its start, its late ranks and the seats of its ranks.
+fn since_start(report: &StatisticsReport) -> String {
+    let mut text = format!(
+        "  since the start: {} calls completed, {} failed, {} late by {:.1} ms together; {} bytes sent again, {} frames\n",
         report.counters.completed,
         report.counters.failed,
         report.counters.late_arrivals,
@@ -178,10 +212,16 @@ fn table(report: &StatisticsReport, before: &HashMap<String, CounterSample>) -> 
     let copies = reports::copies(std::iter::once(report.datapath.copies));
     moved.iter().chain(&copies).for_each(|line| text += &format!("  {line}\n"));
     let _ = writeln!(text, "  {}", reports::turns(&report.turns));
+    report.late.iter().for_each(|late| text += &format!("  {}\n", reports::lateness(late)));
+    text + &seats(report)
+}
+
+/// Failures of a daemon, and its calls in flight with the ranks that they wait for.
+fn waits(report: &StatisticsReport) -> String {
+    let mut text = String::new();
     if report.log_lines_lost > 0 {
-        let _ = writeln!(text, "  {} lines of the log are lost, which nobody took in time", report.log_lines_lost);
+        let _ = writeln!(text, "  {} lines of the log are lost, because the log was not read", report.log_lines_lost);
     }
-    text += &seats(report);
     if report.present.tiers_withdrawn > 0 {
         let _ = writeln!(text, "  {}", withdrawn(report));
     }
@@ -203,8 +243,25 @@ fn table(report: &StatisticsReport, before: &HashMap<String, CounterSample>) -> 
         }
         text.push('\n');
     }
-    for late in &report.late {
-        let _ = writeln!(text, "  {}", reports::lateness(late));
-    }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report(host: &str, ranks: u32) -> (PathBuf, StatisticsReport) {
+        let mut report = StatisticsReport { host: host.to_owned(), pid: 7, ..StatisticsReport::default() };
+        report.present.ranks = ranks;
+        (PathBuf::from(host), report)
+    }
+
+    #[test]
+    fn each_daemon_has_one_line_that_begins_with_its_host() {
+        let text = table(&[report("h1", 3), report("a-long-name", 4)], &HashMap::new(), false);
+        let firsts: Vec<_> = text.lines().map(|line| line.split_whitespace().take(3).collect::<Vec<_>>()).collect();
+        assert_eq!(firsts, [["host", "pid", "ranks"], ["h1", "7", "3"], ["a-long-name", "7", "4"]], "{text}");
+        let detailed = table(&[report("h1", 3)], &HashMap::new(), true);
+        assert!(detailed.contains("  since the start: 0 calls completed"), "{detailed}");
+    }
 }

@@ -20,6 +20,7 @@ use crate::error::CliError;
 #[derive(Debug, Args)]
 pub(crate) struct TraceArgs {
     /// The joined file
+    #[arg(value_parser = crate::output::file())]
     output: PathBuf,
     /// The files of `outboardd --trace`, and of ranks with OUTBOARD_TRACE=DIRECTORY
     #[arg(required = true)]

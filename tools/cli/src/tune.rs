@@ -14,6 +14,7 @@ use outboard_service::settings::read_tuning;
 use crate::error::CliError;
 use crate::lab::LinkArgs;
 use crate::launch::{self, DaemonArgs, Daemons, ProgramRanks};
+use crate::output;
 use crate::tune_rank::{self, Probing};
 use crate::work;
 
@@ -63,6 +64,8 @@ pub(crate) fn tune(args: &TuneArgs) -> Result<ExitCode, CliError> {
     let (place, samples) = match &args.lab {
         Some(spec) => {
             let spec = args.links.apply(spec.clone())?;
+            output::check(&args.output)
+                .map_err(|reason| CliError::Failed(format!("--output {}: {reason}", args.output.display())))?;
             // A damaged file is refused here, before measurements of several minutes.
             previous(&args.output)?;
             (format!("an emulated cluster {spec}"), measure_lab(args, &spec)?)
@@ -104,7 +107,6 @@ fn previous(path: &Path) -> Result<Option<Tuning>, CliError> {
 }
 
 fn measure_lab(args: &TuneArgs, spec: &LabSpec) -> Result<Vec<CostSample>, CliError> {
-    work::end_on_signals()?;
     let directory = work::directory()?;
     let lab = Lab::start(spec)?;
     let mut samples = Vec::new();

@@ -5,6 +5,7 @@
 use std::fs;
 use std::path::Path;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::process::{Pid, Signal};
 use tempfile::TempDir;
@@ -12,6 +13,12 @@ use tempfile::TempDir;
 use crate::error::CliError;
 
 const PREFIX: &str = "outboard-run-";
+
+/// Exit status after a signal that ended the command.
+pub(crate) const INTERRUPTED: u8 = 130;
+
+/// Whether a signal has come.
+static SIGNALLED: AtomicBool = AtomicBool::new(false);
 
 /// The processes to end when a signal ends this process.
 static FOREGROUND: Mutex<Vec<Pid>> = Mutex::new(Vec::new());
@@ -37,12 +44,17 @@ fn sweep(parent: &Path) {
 }
 
 /// From now on SIGINT, SIGTERM and SIGHUP end the foreground processes. The code that waits for these processes then
-/// cleans up.
+/// cleans up. Without such processes the signal ends this command. Either way the exit status is [`INTERRUPTED`].
 pub(crate) fn end_on_signals() -> Result<(), CliError> {
+    static HANDLED: AtomicBool = AtomicBool::new(false);
+    if HANDLED.swap(true, Ordering::Relaxed) {
+        return Ok(());
+    }
     let handler = || {
+        SIGNALLED.store(true, Ordering::Relaxed);
         let processes = FOREGROUND.lock().map(|p| p.clone()).unwrap_or_default();
         if processes.is_empty() {
-            std::process::exit(130);
+            std::process::exit(INTERRUPTED.into());
         }
         for pid in processes {
             // The process may have ended meanwhile.
@@ -50,6 +62,19 @@ pub(crate) fn end_on_signals() -> Result<(), CliError> {
         }
     };
     ctrlc::set_handler(handler).map_err(|e| CliError::Failed(format!("signals cannot be handled: {e}")))
+}
+
+/// Whether the starter of this process ignores SIGHUP, as nohup does. A handler would undo that.
+pub(crate) fn ignores_hangup() -> bool {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    // The mask has one bit for each signal, and SIGHUP is the first.
+    ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).is_some_and(|mask| mask & 1 == 1)
+}
+
+/// Whether a signal has ended this command.
+pub(crate) fn is_interrupted() -> bool {
+    SIGNALLED.load(Ordering::Relaxed)
 }
 
 /// Sets the processes that signals end. No process among them has been reaped yet.

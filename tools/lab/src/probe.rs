@@ -31,7 +31,7 @@ pub fn probe() -> Vec<LabCheck> {
         LabCheck::new(what, failure.map(|error| format!("{}: {error}", error.remedy())))
     };
     let plain = LabSpec::new(2, 1_000_000_000);
-    let lossy = PacketLoss::new(1.0, LossScope::All).and_then(|loss| Ok(plain.clone()?.with_loss(Some(loss))));
+    let lossy = plain.clone().map(|plain| plain.with_loss(Some(PacketLoss::percent(1, LossScope::All))));
     let tools = [("ip", "iproute2"), ("tc", "iproute2"), ("bridge", "iproute2"), ("nft", "nftables")].map(tool);
     let trials = [("lab: namespaces, links and rates", plain), ("lab: random loss", lossy)].map(trial);
     tools.into_iter().chain(trials).collect()

@@ -1,7 +1,7 @@
 //! The shape of a lab: hosts, link rate, MTU, loss. Pure data, no IO.
 
 use crate::node::{LabNode, MAX_HOSTS};
-use outboard_units::{Rate, UnitError};
+use outboard_units::{Fraction, Rate, UnitError};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::net::Ipv4Addr;
@@ -25,7 +25,7 @@ const MIN_MTU: u32 = 256;
 /// A whole packet must fit the token bucket.
 const MAX_MTU: u32 = 64_000;
 const DEFAULT_MTU: u32 = 1_500;
-const PARTS_PER_PERCENT: f64 = 10_000.0;
+const BILLIONTHS_PER_MILLIONTH: u64 = 1_000;
 
 /// The rate that means no limit.
 const UNLIMITED: &str = "0";
@@ -172,19 +172,15 @@ pub struct PacketLoss {
 }
 
 impl PacketLoss {
-    /// Loss of `percent` (0 ..= 100) of the packets in the scope `of`.
-    pub fn new(percent: f64, of: LossScope) -> Result<Self, SpecError> {
-        if !(0.0..=100.0).contains(&percent) {
-            return Err(SpecError::Loss { percent: percent.to_string() });
-        }
-        Ok(Self { parts_per_million: (percent * PARTS_PER_PERCENT).round() as u32, of })
+    /// Loss of this part of the packets in the scope `of`.
+    pub fn new(lost: Fraction, of: LossScope) -> Self {
+        // A fraction has at most a million millionths.
+        Self { parts_per_million: (lost.in_billionths() / BILLIONTHS_PER_MILLIONTH) as u32, of }
     }
 
-    /// Parses a percentage with or without the percent sign: `5%`, `0.1`.
-    pub fn parse(percent: &str, of: LossScope) -> Result<Self, SpecError> {
-        let number = percent.strip_suffix('%').unwrap_or(percent);
-        let parsed = number.parse().map_err(|_| SpecError::Loss { percent: percent.to_owned() })?;
-        Self::new(parsed, of)
+    /// Loss of `percent` percent of the packets in the scope `of`; more than 100 counts as 100.
+    pub fn percent(percent: u32, of: LossScope) -> Self {
+        Self::new(Fraction::billionths(u64::from(percent) * 10_000_000), of)
     }
 
     /// Lost packets per million.
@@ -230,8 +226,6 @@ pub enum SpecError {
     RateRange { bits_per_s: u64 },
     #[error("the MTU of a lab is 256 to 64000 bytes, not {mtu}")]
     Mtu { mtu: u32 },
-    #[error("loss is a percentage from 0% to 100%, not '{percent}'")]
-    Loss { percent: String },
 }
 
 impl FromStr for LabSpec {
@@ -245,7 +239,7 @@ impl FromStr for LabSpec {
         let limit = |rate: &str| match rate.parse::<Rate>() {
             Ok(rate) => Ok(rate.in_bits_per_second()),
             Err(UnitError::ZeroRate) => Err(SpecError::RateRange { bits_per_s: 0 }),
-            Err(UnitError::Syntax { .. } | UnitError::Range { .. }) => Err(shape()),
+            Err(UnitError::Syntax { .. } | UnitError::Range { .. } | UnitError::Large { .. }) => Err(shape()),
         };
         let rate = if rate == UNLIMITED { 0 } else { limit(rate)? };
         let hosts = u16::try_from(hosts).map_err(|_| SpecError::Hosts { hosts })?;
@@ -314,14 +308,16 @@ mod tests {
     }
 
     #[test]
-    fn loss_is_a_percentage() {
-        let parts = |text| PacketLoss::parse(text, LossScope::All).map(|loss| loss.parts_per_million());
+    fn loss_is_counted_in_millionths() {
+        let parts = |text: &str| text.parse().map(|lost| PacketLoss::new(lost, LossScope::All).parts_per_million());
         assert_eq!(parts("5%"), Ok(50_000));
-        assert_eq!(parts("0.1"), Ok(1_000));
+        assert_eq!(parts("0.1%"), Ok(1_000));
+        assert_eq!(parts("0.05"), Ok(50_000));
         assert_eq!(parts("100%"), Ok(1_000_000));
-        for wrong in ["-1%", "101%", "five", "", "%", "NaN"] {
-            assert!(parts(wrong).is_err(), "{wrong}");
-        }
+        assert_eq!(
+            PacketLoss::percent(5, LossScope::All),
+            PacketLoss { parts_per_million: 50_000, of: LossScope::All }
+        );
     }
 
     #[test]

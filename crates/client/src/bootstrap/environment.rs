@@ -23,6 +23,8 @@ pub(super) const WORLD_SIZE: &str = "OUTBOARD_WORLD_SIZE";
 pub(super) const RENDEZVOUS: &str = "OUTBOARD_RENDEZVOUS";
 const LOCAL_RANK: &str = "OUTBOARD_LOCAL_RANK";
 const LOCAL_SIZE: &str = "OUTBOARD_LOCAL_SIZE";
+/// The rank's number of launchers that have a PMIx server.
+const PMIX_RANK: &str = "PMIX_RANK";
 /// Variable: the job's number, which the job's service processes use, too.
 pub(crate) const JOB: &str = "OUTBOARD_JOB";
 
@@ -115,6 +117,15 @@ pub(super) fn world_rank(lookup: Lookup<'_>) -> Result<WorldRank, EnvironmentErr
         return Err(wrong(rank_name, format!("is {rank}, but {ranks_name} is {ranks}; ranks count from 0")));
     }
     Ok(WorldRank { rank, ranks })
+}
+
+/// Whether the variables of launchers describe no rank, or the first one.
+pub(crate) fn is_first_rank(lookup: Lookup<'_>) -> bool {
+    match (world_rank(lookup), lookup(PMIX_RANK)) {
+        (Ok(WorldRank { rank, .. }), _) => rank == 0,
+        (Err(_), Some(rank)) => rank.trim() == "0",
+        (Err(_), None) => true,
+    }
 }
 
 /// The nearest launcher whose variables describe this rank.

@@ -14,7 +14,7 @@ pub struct Interface {
 
 #[derive(Debug, thiserror::Error)]
 pub enum InterfaceError {
-    #[error("there is no network interface {name}: {source}; see `ip link`")]
+    #[error("there is no network interface {name} ({source}); name one of `ip link`")]
     Unknown { name: String, source: io::Error },
     #[error("interface {0} has no IPv4 address; give it one (`ip address add ADDRESS/BITS dev {0}`) or name another")]
     NoIpv4(String),

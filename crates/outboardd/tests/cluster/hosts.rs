@@ -266,7 +266,7 @@ const RECEIVERS: [&[&str]; 3] = [&["--receivers", "0"], &["--receivers", "1"], &
 fn lost_datagrams_are_repaired() {
     let clusters = RECEIVERS.map(|receivers| (3, 1, receivers));
     for (hosts, siblings, flags) in clusters.into_iter().chain([(2, 2, &[][..])]) {
-        let loss = PacketLoss::new(5.0, LossScope::Multicast).expect("a percentage");
+        let loss = PacketLoss::percent(5, LossScope::Multicast);
         let cluster = Cluster::with_siblings(hosts, siblings, Some(loss), flags);
         cluster.run("allgather", siblings);
         assert!(cluster.count("retransmitted_bytes") > 0, "a twentieth of all datagrams was lost");

@@ -1,7 +1,8 @@
 //! The embedded default: ranks that find no daemon start exactly one daemon for their job, and nothing is left behind.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -187,6 +188,74 @@ fn the_daemon_outlives_the_rank_that_started_it() {
     starter.kill();
     assert_eq!(job.daemon(), daemon);
     other.let_go();
+    job.assert_ends(daemon);
+}
+
+/// One rank cannot have a daemon, and the others need not wait for it: all name the rank and its host.
+#[test]
+fn all_ranks_name_the_one_rank_that_finds_no_daemon() {
+    let job = Job::new();
+    let spawn = |rank: usize| {
+        let mut command = job.command("no-init", rank, 3);
+        if rank == 2 {
+            command.env("OUTBOARD_DAEMON", "off");
+        }
+        Rank::spawn(&mut command)
+    };
+    let said: Vec<String> = (0..3).map(spawn).collect::<Vec<_>>().into_iter().map(last_words).collect();
+    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    let missing = format!(" on host {host}: No such file or directory");
+    assert!(said[2].starts_with("no service process answers at ") && said[2].contains(&missing), "{said:?}");
+    for sentence in &said[..2] {
+        assert!(sentence.starts_with("rank 2 cannot attach: no service process answers at "), "{said:?}");
+        assert!(sentence.contains(&missing), "{said:?}");
+    }
+    job.daemons().into_iter().for_each(await_end);
+}
+
+#[test]
+fn a_missing_interface_is_named_with_its_host_and_variable() {
+    let job = Job::new();
+    let said = last_words(Rank::spawn(job.command("refused", 0, 1).env("OUTBOARD_INTERFACE", "nonexistent0")));
+    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    let expected =
+        format!("host {host} has no network interface nonexistent0; set OUTBOARD_INTERFACE to one of `ip link`");
+    assert_eq!(said, expected);
+    job.daemons().into_iter().for_each(await_end);
+}
+
+/// One warning in a job: rank 0 gives it, unless `outboard run` has.
+#[test]
+fn an_unknown_variable_is_reported_by_the_first_rank_alone() {
+    let job = Job::new();
+    let warnings = |launched: bool| -> Vec<usize> {
+        let run = |rank: usize| {
+            let mut command = job.command("refused", rank, 2);
+            command.env("OUTBOARD_DAEMON", "off").env("OUTBOARD_SOCKETT", "x");
+            if launched {
+                command.env("OUTBOARD_LAUNCHED", "1");
+            }
+            let errors = String::from_utf8(command.output().expect("it runs").stderr).expect("text");
+            let expected = "OUTBOARD_SOCKETT has no effect, no program reads it; did you mean OUTBOARD_SOCKET?";
+            errors.matches(expected).count()
+        };
+        vec![run(0), run(1)]
+    };
+    assert_eq!((warnings(false), warnings(true)), (vec![1, 0], vec![0, 0]));
+}
+
+#[test]
+fn the_job_s_daemon_answers_at_its_statistics_socket_and_removes_it() {
+    let job = Job::new();
+    let rank = job.alone(0, 1);
+    let daemon = job.daemon();
+    let mut answer = String::new();
+    let mut stream = UnixStream::connect(job.home().join("stats")).expect("it listens");
+    stream.read_to_string(&mut answer).expect("text");
+    let statistics: serde_json::Value = serde_json::from_str(&answer).expect("JSON");
+    assert_eq!(statistics["pid"].as_i64(), Some(daemon.as_raw_nonzero().get().into()));
+    assert!(answer.starts_with("{\"host\":"), "{answer}");
+    rank.let_go();
     job.assert_ends(daemon);
 }
 

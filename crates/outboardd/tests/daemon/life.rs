@@ -3,17 +3,19 @@
 use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
-use std::process::Command;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use outboard::{Context, Status};
 use outboard_service::NamedSocket;
 use outboard_shm::attach::{ATTACH_VERSION, AttachChannel};
-use rustix::event::{PollFd, PollFlags};
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::net::SocketType;
 use rustix::pipe::{PipeFlags, pipe_with};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 
 use crate::support::scenarios::LIMIT;
 use crate::support::{DAEMON, Daemon, conformance, expect_line_from_all, let_go, rank_at, ranks};
@@ -109,6 +111,70 @@ fn a_log_that_is_read_late_has_all_lines_that_the_queue_had_room_for() {
     for words in ["serving", "a rank attached", "told to end"] {
         assert!(text.contains(words), "{words} is missing: {text}");
     }
+}
+
+/// The process of the daemon at a statistics socket.
+fn pid_at(statistics: &Path) -> Pid {
+    let mut answer = String::new();
+    UnixStream::connect(statistics).expect("it listens").read_to_string(&mut answer).expect("text");
+    let statistics: serde_json::Value = serde_json::from_str(&answer).expect("JSON");
+    let pid = statistics["pid"].as_i64().and_then(|pid| i32::try_from(pid).ok()).expect("a number");
+    Pid::from_raw(pid).expect("a process")
+}
+
+/// A shell that reads the output of `outboardd --background` continues when ranks may attach.
+#[test]
+fn a_background_daemon_lets_go_of_its_starter_s_output_and_keeps_a_file() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let start = |name: &str| {
+        let path = |end: &str| directory.path().join(format!("{name}{end}"));
+        let mut command = Command::new(DAEMON);
+        command.args(["--background", "--log", "info", "--socket"]).arg(path("")).arg("--stats").arg(path(".stats"));
+        (command, path(".stats"))
+    };
+    let (mut command, statistics) = start("piped");
+    let (ended, output) = std::sync::mpsc::channel();
+    std::thread::spawn(move || ended.send(command.output()));
+    let output = output.recv_timeout(LIMIT).map(|output| output.expect("it runs"));
+    let daemon = pid_at(&statistics);
+    kill_process(daemon, Signal::TERM).expect("it lives");
+    let output = output.expect("the pipes stay open while the daemon lives");
+    assert!(output.status.success(), "{output:?}");
+    assert!(String::from_utf8_lossy(&output.stderr).contains("serving"), "lines of the start are the starter's");
+
+    let (mut command, statistics) = start("file");
+    let log = directory.path().join("log");
+    let started = command.stderr(File::create(&log).expect("fresh")).stdout(Stdio::null()).status().expect("it runs");
+    assert!(started.success(), "{started}");
+    let daemon = pid_at(&statistics);
+    let handle = pidfd_open(daemon, PidfdFlags::empty()).expect("it lives");
+    kill_process(daemon, Signal::TERM).expect("it lives");
+    let limit = Timespec::try_from(LIMIT).expect("seconds");
+    assert_eq!(rustix::event::poll(&mut [PollFd::new(&handle, PollFlags::IN)], Some(&limit)), Ok(1));
+    let log = std::fs::read_to_string(log).expect("text");
+    assert!(log.contains("told to end"), "lines of the end are in the file: {log}");
+}
+
+#[test]
+fn a_background_daemon_that_cannot_start_says_why() {
+    let command = ["--background", "--socket", "/nowhere/socket"];
+    let failed = Command::new(DAEMON).args(command).output().expect("it runs");
+    assert!(!failed.status.success());
+    let text = String::from_utf8(failed.stderr).expect("text");
+    assert!(text.contains("/nowhere/socket"), "{text}");
+}
+
+#[test]
+fn an_unknown_variable_is_named_in_the_log_with_the_nearest() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let log = directory.path().join("log");
+    let mut command = Command::new(DAEMON);
+    command.env("OUTBOARD_INTERFCAE", "eth0").stderr(File::create(&log).expect("fresh"));
+    let mut daemon = Daemon::start_by(command, &[]);
+    assert!(daemon.stop().success());
+    let log = std::fs::read_to_string(log).expect("text");
+    assert_eq!(log.matches("OUTBOARD_INTERFCAE has no effect").count(), 1, "{log}");
+    assert!(log.contains("did you mean OUTBOARD_INTERFACE?"), "{log}");
 }
 
 #[test]

@@ -41,6 +41,20 @@ fn another_user_is_refused_and_the_daemon_s_own_is_served() {
 
 #[test]
 #[ignore = "only root may start programs as another user: make test as root"]
+fn a_socket_that_is_closed_to_a_user_is_named_with_its_owner() {
+    let daemon = Daemon::start(&["--log", "error"]);
+    let open = tempfile::tempdir().expect("a directory");
+    std::fs::set_permissions(open.path(), std::fs::Permissions::from_mode(0o755)).expect("ours");
+    let mut command = as_user(OTHER, &std::env::current_exe().expect("a path"), open.path());
+    let rank = Rank::spawn(command.args(AGAIN).env(SCENARIO, "refused").env("OUTBOARD_SOCKET", daemon.socket()));
+    let why = last_words(rank);
+    let socket = daemon.socket();
+    assert!(why.starts_with(&format!("user 12345 may not attach at {} on host ", socket.display())), "{why}");
+    assert!(why.contains("belongs to user 0 (Permission denied"), "{why}");
+}
+
+#[test]
+#[ignore = "only root may start programs as another user: make test as root"]
 fn root_is_refused_by_the_daemon_of_another_user() {
     let mut command = Command::new("setpriv");
     // This capability gives the daemon access to root's directory.

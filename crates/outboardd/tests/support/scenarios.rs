@@ -69,6 +69,7 @@ fn without_world(name: &str) -> Option<fn()> {
         "outlives" => outlives,
         "beyond" => beyond,
         "other-user" => other_user,
+        "no-init" => no_init,
         "reattaches" => life::reattaches,
         "follower" => survivors::follower,
         _ => return None,
@@ -170,6 +171,11 @@ fn rendezvous() {
 
 fn refused() {
     print_line(&Context::attach(None).expect_err("no daemon can be started").to_string());
+}
+
+/// Reports why the group of all ranks is not made.
+fn no_init() {
+    print_line(&Context::init().expect_err("a rank has no daemon").to_string());
 }
 
 /// Attaches, and when the test continues makes a group with this rank as its only member.

@@ -461,9 +461,9 @@ impl Conductor {
             WakeToken::Stop => {
                 if stopped() {
                     *phase = match *phase {
-                        ServicePhase::Serving => ServicePhase::Draining {
-                            until: Instant::now() + Duration::from_secs(self.host.settings.drain.into()),
-                        },
+                        ServicePhase::Serving => {
+                            ServicePhase::Draining { until: Instant::now() + self.host.settings.drain }
+                        }
                         ServicePhase::Draining { .. } if self.ranks.calls_in_flight() > 0 => self.begin_parting(),
                         ServicePhase::Draining { .. } | ServicePhase::Parting { .. } | ServicePhase::Ended => {
                             ServicePhase::Ended

@@ -28,6 +28,18 @@ fn sp_9_the_watchdog_is_on_unless_told_otherwise() {
     assert_eq!(watchdog(&["outboardd", "--watchdog", "2 ms"]), Some(Duration::from_millis(2)));
 }
 
+#[test]
+fn units_of_sizes_and_times_are_read_in_every_setting() {
+    let (settings, _) = parse(&["outboardd", "--mtu", "9K", "--drain", "500ms", "--group-timeout", "1 min"]);
+    assert_eq!(settings.mtu, Auto::Given(Size(9 << 10)));
+    assert_eq!((settings.drain, settings.group_timeout), (Duration::from_millis(500), Duration::from_secs(60)));
+    assert_eq!(parse(&["outboardd", "--drain", "7"]).0.drain, Duration::from_secs(7));
+    for (flag, form) in [("--mtu", "64K"), ("--drain", "ms"), ("--link-rate", "gbit"), ("--eager-bytes", "64K")] {
+        let refused = Settings::command().try_get_matches_from(["outboardd", flag, "much"]).expect_err(flag);
+        assert!(refused.to_string().contains(form), "{refused}");
+    }
+}
+
 /// SP-5: the link rate determines how many bytes of an all-to-all are in flight at once.
 #[test]
 fn sp_5_fast_links_carry_more_at_once() {
@@ -45,6 +57,7 @@ fn impossible_settings_are_refused_by_name() {
     let refused = |words: &[&str]| parse(words).0.resolve().expect_err("unusable").to_string();
     assert!(refused(&["outboardd", "--algorithm", "multicast"]).contains("--interface"));
     assert!(refused(&["outboardd", "--mtu", "100"]).contains("100"));
+    assert!(refused(&["outboardd", "--mtu", "1M"]).contains("1048576 bytes"));
     let line = Settings::command().try_get_matches_from(["outboardd", "--link-rate", "0"]);
     assert!(line.expect_err("unusable").to_string().contains("0 bit/s"));
     assert!(refused(&["outboardd", "--interface", "../lo"]).contains("../lo"));

@@ -228,6 +228,8 @@ pub struct DatapathStatistics {
 
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct StatisticsReport {
+    /// Name of the host on which the service process runs.
+    pub host: String,
     pub pid: u32,
     pub service_process: String,
     pub uptime_s: f64,
@@ -342,6 +344,7 @@ impl Statistics {
         late.sort_unstable_by_key(|entry| (std::cmp::Reverse(entry.total_ns), entry.group, entry.rank));
         late.truncate(REPORTED_LATE);
         StatisticsReport {
+            host: crate::topology::node().to_string(),
             pid: std::process::id(),
             service_process: format!("{:016x}", sp.0),
             uptime_s: self.started.elapsed().as_secs_f64(),

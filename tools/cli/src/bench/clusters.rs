@@ -24,10 +24,10 @@ use crate::places::Heap;
 #[derive(Debug, Args)]
 struct Files {
     /// Write the rows to this JSON file
-    #[arg(long)]
+    #[arg(long, value_parser = crate::output::file())]
     json: Option<PathBuf>,
     /// Write the tables to this Markdown file
-    #[arg(long)]
+    #[arg(long, value_parser = crate::output::file())]
     markdown: Option<PathBuf>,
 }
 

@@ -15,16 +15,16 @@ pub(crate) struct ReadmeArgs {
     /// counts
     reports: Vec<PathBuf>,
     /// The page with the tables
-    #[arg(long, default_value = "docs/performance/collectives.md")]
+    #[arg(long, default_value = "docs/performance/collectives.md", value_parser = crate::output::file())]
     readme: PathBuf,
     /// Write the rows of all tables to this JSON file
-    #[arg(long, default_value = "docs/figures.json")]
+    #[arg(long, default_value = "docs/figures.json", value_parser = crate::output::file())]
     json: PathBuf,
     /// A page that shows some rows of these tables
-    #[arg(long)]
+    #[arg(long, value_parser = crate::output::file())]
     excerpt: Option<PathBuf>,
     /// Write a chart of the excerpt's first table to this SVG file
-    #[arg(long, requires = "excerpt")]
+    #[arg(long, requires = "excerpt", value_parser = crate::output::file())]
     chart: Option<PathBuf>,
 }
 

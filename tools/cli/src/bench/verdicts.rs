@@ -17,7 +17,6 @@ use crate::error::CliError;
 use crate::launch::DaemonArgs;
 use crate::trial::rank::{ActAnswer, RankAct, Verdict, now_ns};
 use crate::trial::{Silence, Trial, TrialRank};
-use crate::work;
 
 /// Far above the bound of any verdict. A rank without an answer within this time has no verdict.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -39,7 +38,7 @@ pub(crate) struct VerdictsArgs {
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..))]
     repetitions: u32,
     /// Write the rows to this JSON file
-    #[arg(long)]
+    #[arg(long, value_parser = crate::output::file())]
     json: Option<PathBuf>,
     #[command(flatten)]
     daemons: DaemonArgs,
@@ -93,7 +92,6 @@ impl VerdictFault {
 }
 
 pub(super) fn verdicts(args: &VerdictsArgs) -> Result<ExitCode, CliError> {
-    work::end_on_signals()?;
     if args.lab.hosts() < 3 {
         return Err(CliError::Failed("--lab: a verdict of several hosts takes three hosts at least".to_owned()));
     }

@@ -77,7 +77,7 @@ pub(crate) fn plan(args: &PlanArgs) -> Result<ShownPlan, CliError> {
         return Err(CliError::Failed(format!("--element-bytes: {} combines no elements", collective.name())));
     }
     let choice = choice(args, collective)?;
-    let element_bytes = args.element_bytes.unwrap_or(DEFAULT_ELEMENT_BYTES);
+    let element_bytes = args.element_bytes.map_or(DEFAULT_ELEMENT_BYTES, |Size(bytes)| bytes);
     if collective.reduces() && (element_bytes == 0 || !bytes.is_multiple_of(element_bytes)) {
         return Err(CliError::Failed(format!(
             "--size {bytes}: a reduction combines whole elements, and --element-bytes is {element_bytes}"

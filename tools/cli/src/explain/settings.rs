@@ -53,6 +53,7 @@ const RANK: &[Variable] = &[
         Text("the rendezvous, PMIx namespace, PyTorch's or Slurm's job, else the parent process"),
         "Number of the job, which names the directory of its own daemon",
     ),
+    ("OUTBOARD_LAUNCHED", Text("set by `outboard run`"), "The command has warned about unknown variables, and ranks do not"),
     ("OUTBOARD_LOCAL_RANK", Text("the launcher's"), "Number of this rank among those on its host, from 0"),
     ("OUTBOARD_LOCAL_SIZE", Text("the launcher's"), "Ranks on this host"),
     (
@@ -69,6 +70,7 @@ const RANK: &[Variable] = &[
         "Sockets of the host's daemons, separated by colons; a rank attaches to the one at its local rank modulo their \
          number",
     ),
+    ("OUTBOARD_STATS", Text("in the job's directory"), "Statistics socket of the job's own daemon, as `--stats`"),
     ("OUTBOARD_TOKEN", Text("drawn by `outboard run`"), "Secret by which the ranks of a job know one another"),
     ("OUTBOARD_TOKEN_FILE", Code("~/.outboard/token"), "File with that secret, readable by the user alone"),
     ("OUTBOARD_TRACE", Text("none"), "Directory for a timeline of each rank's waits"),
@@ -116,6 +118,7 @@ const COMMAND: &[Variable] = &[
     ("OUTBOARD_HEAP_BYTES", Text("the host's memory"), "Passed on to the ranks"),
     ("OUTBOARD_HOME", Text("the folder of `outboard`"), "Folder of programs; libraries lie there, too, or in `../lib`"),
     ("OUTBOARD_LOG", Text("warnings"), "Filter of the command's own log"),
+    ("OUTBOARD_MPI_REPORT", Text("none"), "The shim's; `run` checks that the file can be written"),
     ("OUTBOARD_OFI_PROVIDER", Code(OFI_PROVIDER), "Provider that `outboard doctor` tries"),
     ("OUTBOARD_TUNING", Text("none"), "As `--tuning` of `run`, `bench`, `demo`, `tune`, `chaos` and `explain choice`"),
 ];

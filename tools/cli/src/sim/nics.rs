@@ -15,7 +15,7 @@ use outboard_plan::{Element, MAX_RANKS, Operator, Rank, Reduction};
 use outboard_sim::nics::{
     EngineSettings, InputValues, JobPlan, NicCall, NicOutcome, NicPlan, PreparedPlan, TimingModel,
 };
-use outboard_units::Size;
+use outboard_units::{Duration, Fraction, Size};
 
 use crate::error::CliError;
 use crate::profiles;
@@ -25,6 +25,13 @@ use super::timeline;
 
 /// Default number of runs of a call, each with its own order of events. More runs show little more of one call.
 pub(super) const SEEDS: u64 = 20;
+
+/// Reads the time between two tests of a call, in nanoseconds.
+fn test_interval(text: &str) -> Result<u64, String> {
+    let every = Duration::default_nanoseconds(text).map_err(|error| error.to_string())?;
+    let nanoseconds = u64::try_from(every.as_nanos()).ok().filter(|nanoseconds| *nanoseconds > 0);
+    nanoseconds.ok_or_else(|| "tests need time between them; give 1 ns at least".to_owned())
+}
 
 #[derive(Debug, Args)]
 pub(crate) struct NicArgs {
@@ -62,7 +69,7 @@ pub(crate) struct NicArgs {
     #[arg(long, conflicts_with = "dead")]
     pub(super) profile: Option<String>,
     /// Write a timeline for ui.perfetto.dev, by the clock of the profile
-    #[arg(long, value_name = "FILE", requires = "profile")]
+    #[arg(long, value_name = "FILE", requires = "profile", value_parser = crate::output::file())]
     pub(super) trace: Option<PathBuf>,
     /// Number of seeds; each draws an order of calls and packets
     #[arg(long, default_value_t = SEEDS)]
@@ -96,8 +103,8 @@ pub(crate) struct SettingArgs {
     /// triggered: ports of the NIC, which virtual ports use in turn; 1 by default
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=2))]
     physical_ports: Option<u32>,
-    /// host: nanoseconds between two tests of a call; 1000 by default
-    #[arg(long, conflicts_with = "thread", value_parser = clap::value_parser!(u64).range(1..))]
+    /// host: nanoseconds, or a duration such as 1us, between two tests of a call; 1000 by default
+    #[arg(long, conflicts_with = "thread", value_parser = test_interval)]
     tests_every: Option<u64>,
     /// host: a thread carries calls on, instead of tests
     #[arg(long)]
@@ -108,10 +115,10 @@ pub(crate) struct SettingArgs {
     /// datapath: hardware threads that receive; 16 by default
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=256))]
     hardware_threads: Option<u32>,
-    /// Chance that a multicast datagram is lost on its way to one receiver, 0 to 1; by default 0.05 on service
+    /// Chance that a multicast datagram is lost on its way to one receiver, such as 5% or 0.05; by default 5% on service
     /// processes, else 0
     #[arg(long)]
-    pub(super) loss: Option<f64>,
+    pub(super) loss: Option<Fraction>,
 }
 
 impl SettingArgs {
@@ -287,10 +294,7 @@ fn play_on<S: EngineSettings, C: EngineCosts<S::Engine>>(
     costs: Option<(Machine, C)>,
 ) -> Result<ExitCode, CliError> {
     let plan = plan(collective, args, settings)?;
-    let loss = args.settings.loss.unwrap_or(0.0);
-    if !(0.0..=1.0).contains(&loss) {
-        return Err(CliError::Failed(format!("--loss {loss}: a chance is 0 to 1")));
-    }
+    let loss = args.settings.loss.map_or(0.0, Fraction::as_f64);
     let prepared = PreparedPlan::new(&plan).map_err(CliError::failed)?.losing((loss * 1e3).round() as usize);
     let timeline = args.trace.as_deref().map(Timeline::create).transpose()?;
     let bar = indicatif::ProgressBar::new(args.seeds);

@@ -24,7 +24,7 @@ const ALLOWED: [(&str, &[&str]); 19] = [
     ("service", &["call", "units", "plan", "arithmetic", "proto", "shm", "fabric"]),
     ("relay", &["call", "plan", "proto", "shm", "fabric", "service"]),
     ("outboardd", &["service", "relay"]),
-    ("client", &["call", "plan", "proto", "shm"]),
+    ("client", &["call", "units", "plan", "proto", "shm"]),
     ("lab", &["units"]),
     ("bench", &["units", "lab"]),
     (

@@ -171,6 +171,11 @@ impl Job {
         text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
     }
 
+    /// The directory for temporary files of this job and of the jobs before it.
+    pub(crate) fn temporary(&self) -> &Path {
+        self.temporary.path()
+    }
+
     /// Whether the time limit of this job is not over.
     pub(crate) fn in_time(&self) -> bool {
         Instant::now() < self.deadline
@@ -298,6 +303,11 @@ impl Outcome {
     /// Whether a rank wrote this line.
     pub(crate) fn says(&self, line: &str) -> bool {
         self.lines.iter().any(|l| l == line)
+    }
+
+    /// How often this is in the standard error of `outboard run`.
+    pub(crate) fn complaints(&self, text: &str) -> usize {
+        self.errors.matches(text).count()
     }
 
     /// Whether `outboard run` wrote this to its standard error.

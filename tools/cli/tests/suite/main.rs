@@ -2,6 +2,7 @@
 
 mod arrows;
 mod bench;
+mod compare;
 mod end_to_end;
 mod explain;
 mod faults;
@@ -9,6 +10,7 @@ mod installed;
 mod job;
 mod lab;
 mod launchers;
+mod messages;
 mod program;
 mod requirements;
 mod settings;

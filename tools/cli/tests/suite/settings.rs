@@ -4,6 +4,10 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
+use clap::CommandFactory;
+use outboard_service::Settings;
+use outboard_shm::variables::KNOWN;
+
 use crate::program::outboard;
 use crate::requirements::files;
 
@@ -133,6 +137,23 @@ fn the_page_of_settings_is_that_of_the_code() {
     assert!(written.status.success(), "{}", String::from_utf8_lossy(&written.stderr));
     let same = fs::read_to_string(&copy).expect("the copy") == page;
     assert!(same, "run `outboard explain settings --page docs/guide/settings.md`");
+}
+
+/// A name that is missing there would be reported as unknown.
+#[test]
+fn the_variables_known_to_all_programs_are_those_of_the_tables() {
+    let tables = String::from_utf8(outboard(&["explain", "settings"]).stdout).expect("text");
+    // The page shows no hidden settings of the daemon.
+    let hidden = Settings::command();
+    let hidden = hidden.get_arguments().filter_map(|argument| argument.get_env()?.to_str());
+    let listed: BTreeSet<String> = rows(&tables)
+        .into_iter()
+        .map(|(_, name)| name)
+        .chain(hidden.map(str::to_owned))
+        .filter(|name| name != "-")
+        .collect();
+    let known: BTreeSet<String> = KNOWN.iter().map(|name| format!("{PREFIX}{name}")).collect();
+    assert_eq!(listed.symmetric_difference(&known).collect::<Vec<_>>(), Vec::<&String>::new());
 }
 
 #[test]

@@ -131,7 +131,7 @@ fn a_rank_waits_for_its_parent() {
 fn a_trace_that_cannot_be_written_is_named_before_the_run() {
     let nowhere = Path::new("/nonexistent/trace.json");
     for (arguments, why) in [
-        ("barrier --engine triggered --profile cluster-a", "the trace /nonexistent/trace.json: "),
+        ("barrier --engine triggered --profile cluster-a", "'/nonexistent/trace.json' for '--trace <FILE>'"),
         ("barrier --engine triggered", "--profile <PROFILE>"),
         ("allgather --engine triggered", "--profile <PROFILE>"),
     ] {

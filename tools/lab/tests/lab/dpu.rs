@@ -75,7 +75,7 @@ fn the_link_of_host_and_dpu_is_not_faster_than_its_rate() {
 
 fn loss_is_the_switch_s_not_the_link_s_to_the_host() {
     const COUNT: u32 = 3200;
-    let loss = PacketLoss::parse("10", LossScope::All).unwrap();
+    let loss = PacketLoss::percent(10, LossScope::All);
     let lab = start_spec(&"2x1gbit+dpu".parse::<LabSpec>().unwrap().with_loss(Some(loss)));
     let sent = Stream { count: COUNT, size: 200, burst: 8 };
     let receiver = Receiver::start_on(&lab, "h1-dpu", "-");

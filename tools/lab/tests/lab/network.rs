@@ -193,7 +193,7 @@ fn multicast_loss_is_random_for_each_receiver() {
     const COUNT: u32 = 6400;
     const BURST: u32 = 8;
     let share = 0.2;
-    let loss = PacketLoss::parse("20%", LossScope::Multicast).unwrap();
+    let loss = PacketLoss::percent(20, LossScope::Multicast);
     let lab = start_spec(&"3x1gbit".parse::<LabSpec>().unwrap().with_loss(Some(loss)));
     let receivers = [2, 3].map(|host| Receiver::start(&lab, host, GROUP));
     let before = lab.counters().unwrap();
@@ -220,7 +220,7 @@ fn multicast_loss_is_random_for_each_receiver() {
 fn loss_of_all_takes_unicast() {
     const COUNT: u32 = 3200;
     let share = 0.1;
-    let loss = PacketLoss::parse("10", LossScope::All).unwrap();
+    let loss = PacketLoss::percent(10, LossScope::All);
     let lab = start_spec(&"2x1gbit".parse::<LabSpec>().unwrap().with_loss(Some(loss)));
     let receiver = Receiver::start(&lab, 2, "-");
     send(&lab, &lab.address(2).to_string(), &Stream { count: COUNT, size: 200, burst: 8 }, &[2]);
@@ -230,7 +230,7 @@ fn loss_of_all_takes_unicast() {
 }
 
 fn lossy_labs_send_packet_by_packet() {
-    let loss = PacketLoss::new(1.0, LossScope::All).unwrap();
+    let loss = PacketLoss::percent(1, LossScope::All);
     let spec: LabSpec = "2x1gbit".parse().unwrap();
     for (loss, whole_bursts) in [(Some(loss), false), (None, true)] {
         let lab = start_spec(&spec.clone().with_loss(loss));
