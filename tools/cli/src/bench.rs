@@ -299,9 +299,3 @@ fn below_mpi(
     let outboard = Outboard::below_mpi(algorithm, mpi, &default_peers_dir(), choosing, start)?;
     Ok(outboard.with_variant(variant))
 }
-
-/// The launcher of an installed Open MPI, for ranks on this machine.
-pub(crate) fn launcher_of(mpi: Peer) -> PathBuf {
-    let compiler = outboard_bench::open_mpi_compiler(mpi, &default_peers_dir());
-    compiler.with_file_name(if mpi == Peer::Debian { "mpirun.openmpi" } else { "mpirun" })
-}

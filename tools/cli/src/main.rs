@@ -102,8 +102,9 @@ fn main() -> ExitCode {
         CliCommand::Rank(args) => trial::rank::rank(&args),
         CliCommand::Rendezvous(args) => launch::rendezvous(&args),
     };
-    result.unwrap_or_else(|error| {
+    let code = result.unwrap_or_else(|error| {
         eprintln!("outboard: {error}");
         ExitCode::FAILURE
-    })
+    });
+    work::status_of_end().map_or(code, ExitCode::from)
 }

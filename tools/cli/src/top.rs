@@ -15,6 +15,7 @@ use outboard_service::statistics::{PlacedRank, StatisticsReport};
 
 use crate::error::CliError;
 use crate::reports::{self, milliseconds};
+use crate::work;
 
 /// Clears a terminal and goes to its top left corner.
 const CLEAR: &str = "\x1b[2J\x1b[H";
@@ -80,7 +81,8 @@ pub(crate) fn withdrawn(report: &StatisticsReport) -> String {
 pub(crate) fn running_jobs() -> Vec<PathBuf> {
     let entries = |directory: &Path| std::fs::read_dir(directory).into_iter().flatten().flatten();
     let named = |path: &Path, prefix| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(prefix));
-    let jobs = entries(&std::env::temp_dir()).map(|entry| entry.path()).filter(|path| named(path, "outboard-"));
+    let all = work::parents().into_iter().flat_map(|parent| entries(&parent).collect::<Vec<_>>());
+    let jobs = all.map(|entry| entry.path()).filter(|path| named(path, "outboard-"));
     let mut sockets: Vec<PathBuf> = jobs
         .flat_map(|job| entries(&job).map(|e| e.path()).collect::<Vec<_>>())
         .filter(|p| named(p, "stats-"))

@@ -9,6 +9,7 @@ mod job;
 mod lab;
 mod launchers;
 mod program;
+mod programs_of_others;
 mod requirements;
 mod settings;
 mod sim;
