@@ -2,8 +2,8 @@
 //! on this host.
 //!
 //! All files lie in the directory `outboard-USER-JOB` below the directory of temporary files. If that directory has a
-//! path too long for sockets, is missing or cannot be written to, all ranks use `/tmp`, then `/dev/shm`. With several service
-//! processes on the host (`OUTBOARD_SERVICE_PROCESSES`, SP-8) each has a directory with its number appended:
+//! path too long for sockets, is missing or cannot be written to, all ranks use `/tmp`, then `/dev/shm`. With several
+//! service processes on the host (`OUTBOARD_SERVICE_PROCESSES`, SP-8) each has a directory with its number appended:
 //!
 //! | file | content |
 //! |---|---|
@@ -236,8 +236,8 @@ impl JobDirectory {
     }
 }
 
-/// The directory in which all ranks of this user on this host have their jobs' directories. Other processes must come to
-/// the same result, so the room that is left does not matter.
+/// The directory in which all ranks of this user on this host have their jobs' directories. Other processes must choose
+/// the same one, so the room that is left does not matter.
 fn parent() -> PathBuf {
     let temporary = std::env::temp_dir();
     let serves = |directory: &PathBuf| {

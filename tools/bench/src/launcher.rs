@@ -1,5 +1,5 @@
-//! Launchers of MPI libraries that users have installed: which library a launcher starts, and where a library's launcher
-//! lies. Starts jobs on this machine.
+//! Launchers of MPI libraries that users have installed: which library a launcher starts, where a library's launcher
+//! lies, and its options for ranks on this machine.
 //!
 //! Never runs a program of the job; a candidate is asked for its version.
 
@@ -63,7 +63,7 @@ impl InstalledPeer {
             None => [&COMMON_NAMES[..], &OWN_NAMES],
         };
         let names: Vec<&str> = names.concat();
-        // An Open MPI takes the parent of its launcher's directory as its prefix, which must not be that of a link /bin.
+        // Open MPI's prefix is the parent of its launcher's directory, which must not be that of a link `/bin`.
         let directories = directories.into_iter().filter_map(|directory| directory.canonicalize().ok());
         let candidates =
             directories.flat_map(|directory| names.iter().map(|name| directory.join(name)).collect::<Vec<_>>());

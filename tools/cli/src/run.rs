@@ -169,7 +169,10 @@ fn launcher(args: &RunArgs, program: &Program) -> Result<Option<InstalledPeer>, 
     if args.kind == ProgramKind::Mpi {
         return Err(CliError::Failed(format!("no mpirun for {name} is found in PATH; --mpi debian names one")));
     }
-    eprintln!("outboard: {name} starts as a plain program, because no mpirun is found in PATH; --kind mpi differs");
+    eprintln!(
+        "outboard: {name} starts as a plain program, because no mpirun is found in PATH; for MPI name one by \
+         --kind mpi --mpi NAME"
+    );
     Ok(None)
 }
 

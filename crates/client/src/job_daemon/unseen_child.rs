@@ -1,5 +1,5 @@
-//! Runs a program to its end without a child that the calling process could notice: no SIGCHLD comes, and no wait of the
-//! calling program returns the child.
+//! Runs a program to its end without a child that the calling process could notice: no SIGCHLD comes, and no wait of
+//! the calling program returns the child.
 //!
 //! ```text
 //!  caller --clone, no exit signal--> process in between --posix_spawn--> program
@@ -26,7 +26,7 @@ const STACK_BYTES: usize = 256 << 10;
 const FAILED: c_int = 255;
 const NOWHERE: &CStr = c"/dev/null";
 
-/// What the process in between needs.
+/// Arguments of posix_spawnp, for the process in between.
 struct Start {
     program: *const c_char,
     arguments: *const *mut c_char,

@@ -12,9 +12,9 @@ pub(super) const VARIABLE: &str = "LD_PRELOAD";
 /// File names of Outboard's own libraries that are preloaded.
 const OWN: [&str; 2] = ["liboutboard-mpi.so", "liboutboard_heap.so"];
 
-/// The value of the variable for a program that is linked to `sanitizers`. `users` is the variable in the environment of
-/// `outboard run`, `ours` the list of Outboard's libraries. Libraries of Outboard among the user's are left out, because
-/// the job has its own, or none with `--native`.
+/// The value of the variable for a program that is linked to `sanitizers`. `users` is the variable in the environment
+/// of `outboard run`, `ours` the list of Outboard's libraries. Libraries of Outboard among the user's are left out,
+/// because the job has its own, or none with `--native`.
 pub(super) fn in_order(sanitizers: &[PathBuf], users: &str, ours: &str) -> String {
     let list = |text: &str| -> Vec<PathBuf> {
         text.split([':', ' ', '\n', '\t']).filter(|name| !name.is_empty()).map(PathBuf::from).collect()

@@ -25,7 +25,7 @@ const OWN_LIBRARY: &str = "liboutboard.so";
 /// A text in every program that contains the library of outboard.h.
 const OWN_TEXT: &[u8] = b"OUTBOARD_RENDEZVOUS";
 
-/// What a program is, as far as its file shows.
+/// The kind of a program, as far as its file shows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Kind {
     /// Reaches this MPI library.

@@ -136,7 +136,7 @@ fn a_sanitized_program_runs_with_and_without_the_user_s_own_preload() {
     assert_passes(&run(&[settings[0], settings[1], ("LD_PRELOAD", &users)], &[], &[&program]));
 }
 
-/// The ranks that live on are in no offloaded call.
+/// Deaths of ranks are natively tried, because a rank that lives on may abort for the loss before mpirun sees it.
 #[test]
 fn the_exit_status_is_that_of_mpirun() {
     let program = case("ends", &[]);
