@@ -23,7 +23,7 @@ const PREFIX: &str = "outboard-run-";
 /// The longest path of a directory in which all sockets of a run have paths short enough for the kernel (107 bytes).
 const LONGEST_PARENT: usize = 55;
 /// The least room that a run needs in its directory.
-const ROOM: [u8; 1 << 16] = [0; 1 << 16];
+static ROOM: [u8; 1 << 16] = [0; 1 << 16];
 const ENDING: [i32; 3] = [SIGINT, SIGTERM, SIGHUP];
 /// The signals that mpirun forwards to all ranks.
 const FORWARDED: [i32; 6] = [SIGUSR1, SIGUSR2, SIGALRM, SIGABRT, SIGTSTP, SIGCONT];
