@@ -1,8 +1,9 @@
 //! The embedded default: if neither the job nor its user has a service process, the first rank starts one for the job
 //! on this host.
 //!
-//! All files lie in the directory `outboard-USER-JOB` below the directory of temporary files. With several service
-//! processes on the host (`OUTBOARD_SERVICE_PROCESSES`, SP-8) each has a directory with its number appended:
+//! All files lie in the directory `outboard-USER-JOB` below the directory of temporary files. If that directory has a
+//! path too long for sockets, is missing or cannot be written to, all ranks use `/tmp`, then `/dev/shm`. With several
+//! service processes on the host (`OUTBOARD_SERVICE_PROCESSES`, SP-8) each has a directory with its number appended:
 //!
 //! | file | content |
 //! |---|---|
@@ -15,14 +16,17 @@
 //! that finds it ending starts the next.
 //!
 //! Invariants: a socket named by the user is never replaced. Every wait ends. A directory of another user, or one that
-//! other users may enter, is never used, so no other user holds its lock. The rank has no child when attaching returns,
-//! and its death ends nothing but its own attachment.
+//! other users may enter, is never used, so no other user holds its lock. The rank never has a child that its program
+//! could notice, and its death ends nothing but its own attachment.
+
+mod unseen_child;
 
 use crate::bootstrap::environment;
 use crate::error::{Error, this_host};
 use crate::service_processes;
 use outboard_shm::attach::{AttachChannel, user_socket};
 use outboard_shm::lock::LockError;
+use rustix::fs::Access;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketType};
 use std::ffi::{CStr, OsStr, c_void};
@@ -32,7 +36,6 @@ use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// Variable: whether ranks start service processes, `auto` or `off`.
@@ -44,8 +47,12 @@ const LOG: &str = "log";
 const STATISTICS: &str = "stats";
 /// Variable: another statistics socket, which the service process reads.
 const STATISTICS_VARIABLE: &str = "OUTBOARD_STATS";
+/// Variables that are meant for the rank alone.
+const RANKS_VARIABLES: [&str; 3] = ["LD_PRELOAD", "OUTBOARD_READY_FD", "OUTBOARD_DIE_WITH_PARENT"];
 /// Variable: the network interface of the job's service processes.
 const INTERFACE: &str = "OUTBOARD_INTERFACE";
+/// The longest path of a directory whose sockets have paths short enough for the kernel (107 bytes).
+const LONGEST_PARENT: usize = 55;
 /// The most time in which a rank looks for a service process, starts one, and looks again.
 const LIMIT: Duration = Duration::from_secs(30);
 /// Pause between two checks of a state that another process is about to change.
@@ -112,8 +119,12 @@ impl JobDirectory {
     fn of_job(job: u64, number: u32, siblings: u32) -> JobDirectory {
         let user = rustix::process::geteuid().as_raw();
         let which = if siblings > 1 { format!(".{number}") } else { String::new() };
-        let directory = std::env::temp_dir().join(format!("outboard-{user}-{job:016x}{which}"));
+        let directory = parent().join(format!("outboard-{user}-{job:016x}{which}"));
         JobDirectory { directory, siblings }
+    }
+
+    fn parent(&self) -> &Path {
+        self.directory.parent().expect("the directory has a parent")
     }
 
     fn socket(&self) -> PathBuf {
@@ -128,7 +139,7 @@ impl JobDirectory {
         let mut reason = reason.into();
         // The file that did not fit may be gone by now, so the disk may have room again.
         if self.disk_is_full() || reason.contains("No space left on device") {
-            reason += &format!("; no room is left in {}: make some, or set TMPDIR", std::env::temp_dir().display());
+            reason += &format!("; no room is left in {}: make some, or set TMPDIR", self.parent().display());
         }
         Error::JobDaemon { reason, log: self.log() }
     }
@@ -137,7 +148,7 @@ impl JobDirectory {
     fn disk_is_full(&self) -> bool {
         // File systems without a fixed number of files report 0 free files.
         let full = |found: rustix::fs::StatVfs| found.f_bavail == 0 || (found.f_files > 0 && found.f_favail == 0);
-        rustix::fs::statvfs(std::env::temp_dir()).is_ok_and(full)
+        rustix::fs::statvfs(self.parent()).is_ok_and(full)
     }
 
     /// Removes the directory in which no service process could be started. Ranks that wait for the lock begin again.
@@ -165,36 +176,22 @@ impl JobDirectory {
             }
         };
         let program = program();
-        let mut command = Command::new(&program);
+        let (socket, directory) = (self.socket(), &self.directory);
+        let mut arguments: Vec<&OsStr> = ["--background", "--exit-when-idle", "--socket"].map(OsStr::new).into();
+        arguments.extend([socket.as_os_str(), OsStr::new("--job-directory"), directory.as_os_str()]);
         if self.siblings > 1 && environment::process(INTERFACE).is_none() {
             // Several service processes need a network even on a single host.
-            command.args(service_processes::SINGLE_HOST);
+            arguments.extend(service_processes::SINGLE_HOST.map(OsStr::new));
         }
+        let statistics = self.directory.join(STATISTICS);
         if environment::process(STATISTICS_VARIABLE).is_none() {
-            command.arg("--stats").arg(self.directory.join(STATISTICS));
+            arguments.extend([OsStr::new("--stats"), statistics.as_os_str()]);
         }
-        let ended = command
-            .args(["--background", "--exit-when-idle"])
-            .arg("--socket")
-            .arg(self.socket())
-            .arg("--job-directory")
-            .arg(&self.directory)
-            // These variables are meant for the rank.
-            .env_remove("LD_PRELOAD")
-            .env_remove("OUTBOARD_READY_FD")
-            .env_remove("OUTBOARD_DIE_WITH_PARENT")
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(log)
-            .spawn()
-            .map_err(|error| self.failure(format!("cannot run {}: {error}; name it in {PROGRAM}", program.display())))?
-            .wait();
-        match ended {
-            Ok(status) if !status.success() => {
-                Err(self.failure(format!("{} {}", program.display(), self.last_log_line())))
-            }
-            // A program that ignores SIGCHLD never gets the child's status; the next attach shows the outcome.
-            Ok(_) | Err(_) => Ok(StartOutcome::Started),
+        match unseen_child::run(&program, &arguments, &RANKS_VARIABLES, &log) {
+            // The next attach shows the outcome.
+            Ok(true) => Ok(StartOutcome::Started),
+            Ok(false) => Err(self.failure(format!("{} {}", program.display(), self.last_log_line()))),
+            Err(error) => Err(self.failure(format!("cannot run {}: {error}; name it in {PROGRAM}", program.display()))),
         }
     }
 
@@ -247,6 +244,19 @@ impl JobDirectory {
             }
         }
     }
+}
+
+/// The directory in which all ranks of this user on this host have their jobs' directories. Other processes must choose
+/// the same one, so the room that is left does not matter.
+fn parent() -> PathBuf {
+    let temporary = std::env::temp_dir();
+    let serves = |directory: &PathBuf| {
+        directory.as_os_str().len() <= LONGEST_PARENT
+            && directory.is_dir()
+            && rustix::fs::access(directory, Access::WRITE_OK | Access::EXEC_OK).is_ok()
+    };
+    let others = ["/tmp", "/dev/shm"].map(PathBuf::from);
+    std::iter::once(temporary.clone()).chain(others).find(serves).unwrap_or(temporary)
 }
 
 /// Fails if the job's service process cannot have the interface that it is to use.

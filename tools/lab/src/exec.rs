@@ -17,7 +17,18 @@ use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
 
 /// Signals that terminals, launchers and people send to programs.
-const FORWARDED: [i32; 6] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT, libc::SIGUSR1, libc::SIGUSR2];
+const FORWARDED: [i32; 10] = [
+    libc::SIGINT,
+    libc::SIGTERM,
+    libc::SIGHUP,
+    libc::SIGQUIT,
+    libc::SIGUSR1,
+    libc::SIGUSR2,
+    libc::SIGALRM,
+    libc::SIGABRT,
+    libc::SIGTSTP,
+    libc::SIGCONT,
+];
 /// Exit code of ssh when ssh itself fails.
 const CLIENT_FAILED: i32 = 255;
 /// Options of ssh that take a value and that launchers use.

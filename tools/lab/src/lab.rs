@@ -236,7 +236,7 @@ impl Lab {
     ///
     /// The program gets the command's standard streams, environment and directory; only `TMPDIR` names a directory of
     /// that host. The command exits with the program's exit code, or by the signal that ended the program. The command
-    /// forwards SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1 and SIGUSR2. Killing the command kills the program's session.
+    /// forwards the signals that terminals and launchers send. Killing the command kills the program's session.
     pub fn command(&self, host: &str, program: impl AsRef<OsStr>) -> Result<Command, LabError> {
         let (_, socket) = self.agent(host)?;
         let mut command = Command::new(OWN_PROGRAM);

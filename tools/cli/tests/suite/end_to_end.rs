@@ -121,7 +121,7 @@ fn assert_others_lose(outcome: &Outcome, ranks: u32, code: i32, named: &str) {
 fn lose_rank(ranks: u32, options: &[&str], place: &str) {
     for _ in 0..4 {
         let outcome = Job::start(ranks, options, "victim").finish();
-        assert!(!outcome.succeeded(), "the victim's death is the job's failure: {outcome:?}");
+        assert_eq!(outcome.exit_code(), Some(128 + 9), "the victim's death is the job's: {outcome:?}");
         assert!(outcome.complains(&format!("rank {VICTIM} on {place}: signal: 9")), "{outcome:?}");
         assert_others_lose(&outcome, ranks, RANK_LOST, "rank 2 of the group died");
     }

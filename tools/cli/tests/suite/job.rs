@@ -310,6 +310,16 @@ impl Outcome {
         self.errors.matches(text).count()
     }
 
+    /// Whether a rank wrote a line that contains this.
+    pub(crate) fn prints(&self, text: &str) -> bool {
+        self.lines.iter().any(|line| line.contains(text))
+    }
+
+    /// The rest of the first line of a rank that starts so.
+    pub(crate) fn line_after(&self, start: &str) -> Option<String> {
+        self.lines.iter().find_map(|line| line.strip_prefix(start)).map(str::to_owned)
+    }
+
     /// Whether `outboard run` wrote this to its standard error.
     pub(crate) fn complains(&self, text: &str) -> bool {
         self.errors.contains(text)

@@ -12,6 +12,7 @@ mod lab;
 mod launchers;
 mod messages;
 mod program;
+mod programs_of_others;
 mod requirements;
 mod settings;
 mod sim;

@@ -1,0 +1,9 @@
+# right: a script whose own helper module imports the MPI module is one job of N ranks
+import importlib
+import os
+import sys
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+world = importlib.import_module("package.communicator").world
+print("PASS" if world.size > 1 else "FAIL", "rank", world.rank, "of", world.size)
+print("prefix", sys.prefix)
