@@ -14,7 +14,7 @@
 SHELL := /bin/bash
 CARGO ?= cargo
 OUTBOARD := target/release/outboard
-PACKAGES := gcc g++ gfortran make pkg-config iproute2 nftables libucx0 libucx-dev openmpi-bin \
+PACKAGES := gcc g++ gfortran make pkg-config iproute2 nftables libucx0 libucx-dev openmpi-bin mpich libmpich-dev \
   libfabric1 libfabric-dev libopenmpi-dev python3-mpi4py python3-numpy python3-venv python3-dev libfftw3-dev
 # The fuzz targets, the seconds of each (FUZZ_SECONDS=n for all), and its sanitizer: plans and protocol have no unsafe
 # code to watch.
@@ -86,7 +86,7 @@ lint: deps
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps
 	$(CARGO) fmt --manifest-path fuzz/libfuzzer/Cargo.toml --check
 	$(CARGO) clippy --manifest-path fuzz/libfuzzer/Cargo.toml --target-dir target/fuzz --all-targets -- -D warnings
-	$(MAKE) -s -C bindings/mpi MPICC=/usr/bin/mpicc.openmpi OUT=$(CURDIR)/target/mpi-lint
+	$(MAKE) -s -C bindings/mpi OUT=$(CURDIR)/target/mpi-lint
 
 # The reports in target/bench are those that the tables of docs/performance are made of.
 bench: build

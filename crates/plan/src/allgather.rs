@@ -161,7 +161,7 @@ mod tests {
 
     fn even(algorithm: Algorithm, ranks: u32, rank: u32, bytes: u64, in_place: bool) -> Program {
         let extents = Extents::even(ranks, bytes).unwrap();
-        program((None, algorithm), &Topology::flat(ranks), Rank(rank), &extents, in_place)
+        program(None, algorithm, &Topology::flat(ranks), Rank(rank), &extents, in_place)
     }
 
     #[test]

@@ -108,7 +108,7 @@ mod tests {
     fn steps_are_as_few_as_documented() {
         for ranks in [1u32, 2, 3, 1000, MAX_RANKS] {
             for rank in [0, 1, ranks / 2, ranks - 1].map(|rank| Rank(rank.min(ranks - 1))) {
-                let steps = |algorithm| program(algorithm, (ranks, Rank(0)), rank, 8).unwrap().steps.len();
+                let steps = |algorithm| program(algorithm, ranks, Rank(0), rank, 8).unwrap().steps.len();
                 let rounds = ranks.next_power_of_two().trailing_zeros() as usize;
                 assert!(steps(Algorithm::Binomial) <= rounds + 1);
                 assert!(steps(Algorithm::KNomial { radix: 4 }) <= rounds.div_ceil(2) * 3 + 1);

@@ -118,10 +118,8 @@ fn prepare(command: &CliCommand) -> Result<(), CliError> {
     if let CliCommand::Run(_) = command {
         return work::forward_signals();
     }
-    let starts_processes = matches!(
-        command,
-        CliCommand::Compare(_) | CliCommand::Demo(_) | CliCommand::Chaos(_) | CliCommand::Tune(_)
-    );
+    let starts_processes =
+        matches!(command, CliCommand::Compare(_) | CliCommand::Demo(_) | CliCommand::Chaos(_) | CliCommand::Tune(_));
     if starts_processes || !work::ignores_hangup() { work::end_on_signals() } else { Ok(()) }
 }
 

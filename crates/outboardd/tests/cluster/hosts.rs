@@ -76,7 +76,7 @@ fn two_users_on_the_same_hosts_multicast_at_once() {
     let rank = copied("ranks", &std::env::current_exe().expect("a path"));
     std::fs::set_permissions(programs.path(), std::fs::Permissions::from_mode(0o755)).expect("ours");
     let started = Cell::new(0);
-    let cluster = Cluster::start_by((2, USERS.len()), None, &["--eager-bytes", "0"], |lab, host, flags| {
+    let cluster = Cluster::start_by(2, USERS.len(), None, &["--eager-bytes", "0"], |lab, host, flags| {
         let user = USERS[started.replace(started.get() + 1) % USERS.len()];
         let mut command = lab.command(host, Path::new("/bin/sh")).expect("the host is up");
         // The arguments are `--socket` and a path in a directory that was made for this daemon.
@@ -117,7 +117,7 @@ fn bytes_of_allgathers(small: u64, large: u64) -> u64 {
 /// MC-8: hosts agree on the link rate. On fast links large blocks are not multicast; if one link is slow, they are.
 fn large_blocks_are_multicast_if_one_link_is_slow() {
     for (slow_host, multicast_up_to) in [("none", 16 << 10), ("h2", u64::MAX)] {
-        let cluster = Cluster::start_by((3, 1), None, &["--eager-bytes", "0"], |lab, host, flags| {
+        let cluster = Cluster::start_by(3, 1, None, &["--eager-bytes", "0"], |lab, host, flags| {
             let slow = flags.iter().position(|flag| *flag == "--link-rate").expect("the lab's");
             let mut flags = flags.to_vec();
             if host != slow_host {

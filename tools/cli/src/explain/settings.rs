@@ -53,7 +53,11 @@ const RANK: &[Variable] = &[
         Text("the rendezvous, PMIx namespace, PyTorch's or Slurm's job, else the parent process"),
         "Number of the job, which names the directory of its own daemon",
     ),
-    ("OUTBOARD_LAUNCHED", Text("set by `outboard run`"), "The command has warned about unknown variables, and ranks do not"),
+    (
+        "OUTBOARD_LAUNCHED",
+        Text("set by `outboard run`"),
+        "The command has warned about unknown variables, and ranks do not",
+    ),
     ("OUTBOARD_LOCAL_RANK", Text("the launcher's"), "Number of this rank among those on its host, from 0"),
     ("OUTBOARD_LOCAL_SIZE", Text("the launcher's"), "Ranks on this host"),
     (
