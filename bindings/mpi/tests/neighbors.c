@@ -85,7 +85,7 @@ static int destinations_of(int of, int *list)
     return count;
 }
 
-/* Which block of rank `source` arrives in this place: the same occurrence of this rank among its destinations. */
+/* The block of the source that arrives in this place: the same occurrence of this rank among its destinations. */
 static int block_for(int place, const int *its_destinations)
 {
     int occurrence = earlier(from, place);

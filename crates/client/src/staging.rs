@@ -100,7 +100,7 @@ pub(crate) struct Tables {
 #[derive(Debug)]
 pub(crate) enum TableMemory {
     Shared(MemfdRegion),
-    /// Where no memory can be shared. The service process reads it as other memory of the program.
+    /// No memory can be shared. The service process reads the copy as other memory of the program.
     Plain(PlainMemory),
 }
 

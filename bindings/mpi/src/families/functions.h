@@ -2,7 +2,7 @@
  * functions.h: the functions and variables of the MPI library that the shim uses, found when the library is known.
  *
  * The shim links to no MPI. Each family's mpi.h includes this file behind its types, so one list serves all families.
- * The functions are those of the PMPI_ names: `mpi.Comm_rank` is PMPI_Comm_rank.
+ * Each function has its PMPI_ name: `mpi.Comm_rank` is PMPI_Comm_rank.
  */
 #ifndef OUTBOARD_MPI_FUNCTIONS_H
 #define OUTBOARD_MPI_FUNCTIONS_H

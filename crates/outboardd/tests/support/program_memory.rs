@@ -16,7 +16,7 @@ use super::scenarios::{LIMIT, block, check, me, pause, post, print_line};
 const UNTOUCHED: u8 = 0x5a;
 const RIGHTS: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
 
-/// Where protected memory lies.
+/// The place of protected memory.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Kind {
     Private,

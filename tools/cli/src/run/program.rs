@@ -106,11 +106,15 @@ fn linked(program: &Path, library_path: Option<&str>) -> Vec<PathBuf> {
     if !is_elf(program) {
         return Vec::new();
     }
-    let mut ldd = Command::new("ldd");
-    ldd.arg(program).env_remove("LD_PRELOAD").stdin(Stdio::null());
-    library_path.map(|path| ldd.env("LD_LIBRARY_PATH", path));
-    // Without ldd, or for a program that it cannot read, the kind stays unknown.
-    let listed = ldd.output().map(|output| output.stdout).unwrap_or_default();
+    let list = |ldd: &str| {
+        let mut ldd = Command::new(ldd);
+        ldd.arg(program).env_remove("LD_PRELOAD").stdin(Stdio::null());
+        library_path.map(|path| ldd.env("LD_LIBRARY_PATH", path));
+        ldd.output()
+    };
+    // A search path may lack the system's folders. Without ldd, or for a program that it cannot read, the kind stays
+    // unknown.
+    let listed = list("ldd").or_else(|_| list("/usr/bin/ldd")).map(|output| output.stdout).unwrap_or_default();
     libraries_of_list(&String::from_utf8_lossy(&listed))
 }
 

@@ -157,8 +157,9 @@ const PROTO: [&str; 15] = [
 ];
 
 /// Modules of the client from the ground.
-const CLIENT: [&str; 22] = [
+const CLIENT: [&str; 23] = [
     "lock",
+    "allocations",
     "bootstrap",
     "error",
     "adaptive_polling",

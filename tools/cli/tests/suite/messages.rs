@@ -143,9 +143,10 @@ fn handles_interrupts(pid: u32) -> bool {
 
 /// Interrupts a command once it has its handler, and returns its exit status.
 fn interrupt(words: &[&str], temporary: &std::path::Path) -> Option<i32> {
-    let mut command = Command::new(OUTBOARD);
-    command.args(words).env("TMPDIR", temporary).stdout(Stdio::null()).stderr(Stdio::null());
-    let mut child = command.spawn().expect("the command starts");
+    // Below nohup commands ignore signals that end them.
+    let mut command = Command::new("env");
+    command.args(["--default-signal=HUP", OUTBOARD]).args(words).env("TMPDIR", temporary);
+    let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("the command starts");
     let deadline = Instant::now() + LIMIT;
     while !handles_interrupts(child.id()) {
         assert!(Instant::now() < deadline && child.try_wait().expect("ours").is_none(), "{words:?} takes no signals");

@@ -132,8 +132,8 @@ fn a_trace_that_cannot_be_written_is_named_before_the_run() {
     let nowhere = Path::new("/nonexistent/trace.json");
     for (arguments, why) in [
         ("barrier --engine triggered --profile cluster-a", "'/nonexistent/trace.json' for '--trace <FILE>'"),
-        ("barrier --engine triggered", "--profile <PROFILE>"),
-        ("allgather --engine triggered", "--profile <PROFILE>"),
+        ("barrier --engine triggered", "'/nonexistent/trace.json' for '--trace <FILE>'"),
+        ("allgather --engine triggered", "'/nonexistent/trace.json' for '--trace <FILE>'"),
     ] {
         let output = sim(arguments, nowhere);
         let said = String::from_utf8_lossy(&output.stderr);
