@@ -38,10 +38,10 @@ struct persistent {
 static int tag_limit;
 static atomic_uint tags_used;
 
-int persistent_start(int *unused_tag)
+int persistent_start(int *largest_tag)
 {
     int *limit, found = 0, code = mpi.Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, &limit, &found);
-    *unused_tag = tag_limit = found ? *limit : 32767;
+    *largest_tag = tag_limit = found ? *limit : 32767;
     return code;
 }
 

@@ -22,8 +22,8 @@ void request_release(MPI_Request request);
 
 /* ---- for requests.c ---- */
 
-/* Sets a tag that no message on requests_self() has. */
-int persistent_start(int *unused_tag);
+/* Sets the largest tag, which no message on requests_self() has. */
+int persistent_start(int *largest_tag);
 /* Called before the rank leaves the service process and MPI is finalized: the request cannot be started any more. */
 void persistent_drop_group(struct op *op);
 /* Ends the collective and the receive that MPI waits for. */

@@ -35,8 +35,6 @@
 #include "timings.h"
 #include "unpack.h"
 
-/* MPI's progress is made this often between two sleeps: Open MPI polls its sockets at every eighth call. */
-#define PROGRESS_CALLS 8
 /* No sleep is longer, since messages to this rank's MPI library wait meanwhile. The kernel adds 50 us. To look after the
  * messages this often takes less than a twentieth of a processor. */
 #define SLEEP_US 150
@@ -52,7 +50,7 @@ static atomic_int in_flight_count; /* operations in flight */
 static atomic_uint ended_count;    /* operations that have ended, modulo 2^32 */
 static _Thread_local struct completion *current_completion;
 static MPI_Comm self_comm;
-static int tag_of_nothing; /* no message has this tag */
+static int neighbor, tag_probed; /* on MPI_COMM_WORLD */
 
 static unsigned bucket_of(MPI_Request request)
 {
@@ -217,11 +215,12 @@ void requests_collect(void)
     backlog_post();
 }
 
-/* A probe for a message that nobody sends makes every MPI library look after its own messages. */
+/* A probe makes every MPI library look after its own messages, and takes none. MPICH does not look on a communicator of
+ * one rank. */
 static void make_progress(void)
 {
-    for (int i = 0, found; i < PROGRESS_CALLS; i++)
-        mpi.Iprobe(0, tag_of_nothing, self_comm, &found, MPI_STATUS_IGNORE);
+    for (int i = 0, found; i < PROBES_FOR_PROGRESS; i++)
+        mpi.Iprobe(neighbor, tag_probed, MPI_COMM_WORLD, &found, MPI_STATUS_IGNORE);
     requests_collect();
 }
 
@@ -380,6 +379,19 @@ static bool sleep_on(MPI_Comm comm)
     return remaining;
 }
 
+/* MPI calls this file's callers back while it holds its own lock, so without collectives in flight they call no MPI. */
+static bool is_in_flight_on(MPI_Comm comm)
+{
+    bool found = false;
+    int listed = 0;
+    pthread_mutex_lock(&lock);
+    for (struct op *op = in_flight; op != NULL; op = op->next_in_flight, listed++)
+        found = found || comm == MPI_COMM_NULL || op->comm == comm;
+    found = found || atomic_load(&in_flight_count) > listed; /* another thread is ending one */
+    pthread_mutex_unlock(&lock);
+    return found;
+}
+
 unsigned requests_ended(void)
 {
     return atomic_load(&ended_count);
@@ -397,8 +409,8 @@ void requests_drain(MPI_Comm comm)
 {
     if (atomic_load(&live_count) == 0 && atomic_load(&in_flight_count) == 0)
         return;
-    while (sleep_on(comm) || backlog_holds(comm))
-        continue;
+    while (is_in_flight_on(comm) || backlog_holds(comm))
+        sleep_on(comm);
     pthread_mutex_lock(&lock);
     for (int bucket = 0; bucket < BUCKETS; bucket++)
         for (struct op *op = buckets[bucket]; op != NULL; op = op->next_in_bucket)
@@ -629,8 +641,12 @@ MPI_Comm requests_self(void)
 
 int requests_start(void)
 {
+    int rank, ranks;
+    mpi.Comm_rank(MPI_COMM_WORLD, &rank);
+    mpi.Comm_size(MPI_COMM_WORLD, &ranks);
+    neighbor = (rank + 1) % ranks;
     int code = mpi.Comm_dup(MPI_COMM_SELF, &self_comm);
-    return code == MPI_SUCCESS ? persistent_start(&tag_of_nothing) : code;
+    return code == MPI_SUCCESS ? persistent_start(&tag_probed) : code;
 }
 
 void requests_stop(void)

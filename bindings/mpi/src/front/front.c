@@ -10,7 +10,8 @@
  * points to the tool. The PMPI_ name leads back here.
  *
  * Names that the library lacks are removed from the front's symbol table as soon as the library is known, so a program
- * that asks for them gets the answer that it gets natively.
+ * that asks for them gets the answer that it gets natively. Python opens the library first and then its own module,
+ * which asks: so the front also stands before dlopen(), which it jumps to.
  *
  *   slot       entered by            left by
  *   first      the loader            front_resolve, once
@@ -20,6 +21,7 @@
 #include <dlfcn.h>
 #include <link.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -31,7 +33,10 @@
 #include "../part.h"
 #include "trampolines.h"
 
+typedef void *open_function(const char *, int);
+
 void front_resolve(void) __attribute__((visibility("hidden"), used));
+open_function *front_before_dlopen(void) __attribute__((visibility("hidden"), used));
 
 #define BOTH(X, name) X(MPI_##name, name) X(PMPI_##name, name)
 #define ALL_FORMS(X, Name, lower) BOTH(X, Name) BOTH(X, I##lower) BOTH(X, Name##_init)
@@ -149,13 +154,28 @@ static void hide_lacking(const struct found_library *library)
 }
 
 /* The loader runs this function before the program begins: the library is known by then unless Python opens one later. */
-static void __attribute__((constructor)) hide_early(void)
+static void __attribute__((constructor)) hide_when_known(void)
 {
+    static atomic_bool hidden;
+    static _Thread_local bool busy; /* this function opens libraries itself */
+    if (busy || atomic_load_explicit(&hidden, memory_order_relaxed))
+        return;
+    busy = true;
     struct found_library library = find_library();
-    if (library.handle != NULL) {
+    if (library.handle != NULL && !atomic_exchange(&hidden, true))
         hide_lacking(&library);
+    if (library.handle != NULL)
         dlclose(library.handle);
-    }
+    busy = false;
+}
+
+open_function *front_before_dlopen(void)
+{
+    static open_function *volatile next;
+    if (next == NULL)
+        next = (open_function *)(uintptr_t)dlsym(RTLD_NEXT, "dlopen");
+    hide_when_known();
+    return next;
 }
 
 /* ---- the slots ---- */
@@ -210,7 +230,7 @@ static void resolve(void)
     struct found_library library = find_library();
     if (library.handle == NULL)
         end_without_mpi();
-    hide_lacking(&library);
+    hide_when_known();
     const struct part *part = part_of(library.handle);
     if (!part->bind(library.handle, library.code, message, sizeof message)) {
         if (is_first_rank())

@@ -20,6 +20,17 @@ __asm__(".pushsection .text\n"
         "jmp *(%r11)\n"
         ".size front_first, . - front_first\n"
         ".popsection\n");
+/* dlopen() looks at its caller's search path, so it is jumped to, too. */
+__asm__(".pushsection .text\n"
+        ".globl dlopen\n"
+        ".type dlopen, @function\n"
+        "dlopen:\n"
+        "pushq %rdi\npushq %rsi\nsubq $8, %rsp\n"
+        "call front_before_dlopen\n"
+        "addq $8, %rsp\npopq %rsi\npopq %rdi\n"
+        "jmp *%rax\n"
+        ".size dlopen, . - dlopen\n"
+        ".popsection\n");
 #elif defined __aarch64__
 #define JUMP(symbol) "adrp x16, slot_" #symbol "\nldr x17, [x16, :lo12:slot_" #symbol "]\nbr x17\n"
 #define RESOLVE(symbol) "adrp x16, slot_" #symbol "\nadd x16, x16, :lo12:slot_" #symbol "\nb front_first\n"
@@ -33,6 +44,17 @@ __asm__(".pushsection .text\n"
         "ldp x0, x1, [sp], #96\n"
         "ldr x17, [x16]\nbr x17\n"
         ".size front_first, . - front_first\n"
+        ".popsection\n");
+__asm__(".pushsection .text\n"
+        ".globl dlopen\n"
+        ".type dlopen, %function\n"
+        "dlopen:\n"
+        "stp x0, x1, [sp, #-32]!\nstr x30, [sp, #16]\n"
+        "bl front_before_dlopen\n"
+        "mov x16, x0\n"
+        "ldr x30, [sp, #16]\nldp x0, x1, [sp], #32\n"
+        "br x16\n"
+        ".size dlopen, . - dlopen\n"
         ".popsection\n");
 #else
 #error "the MPI shim has trampolines for x86-64 and aarch64"

@@ -24,6 +24,9 @@ typedef struct {
     int internal[5];
 } MPI_Status;
 
+/* Open MPI polls its sockets at every eighth probe. */
+#define PROBES_FOR_PROGRESS 8
+
 #define MPI_AINT ((MPI_Datatype)0x201)
 #define MPI_ANY_SOURCE (-1)
 #define MPI_ANY_TAG (-2)

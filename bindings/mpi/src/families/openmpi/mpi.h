@@ -25,6 +25,9 @@ typedef struct {
     size_t more_internal;
 } MPI_Status;
 
+/* Open MPI polls its sockets at every eighth probe. */
+#define PROBES_FOR_PROGRESS 8
+
 #define MPI_AINT ((MPI_Datatype)mpi.ompi_mpi_aint)
 #define MPI_ANY_SOURCE (-1)
 #define MPI_ANY_TAG (-1)
