@@ -10,11 +10,8 @@
 //!
 //! Never does: reading the sources or starting a compiler where an installation has the part.
 
-use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-
-use rustix::fs::{FlockOperation, flock};
 
 use crate::error::CliError;
 
@@ -140,11 +137,6 @@ pub(crate) fn shim() -> Result<PathBuf, CliError> {
     if home.join(LIBRARY).exists()
         && let Ok(sources) = sources()
     {
-        // Commands that start at the same time build it once. The lock ends with the file.
-        let busy = home.join("mpi.lock");
-        let lock = File::create(&busy).map_err(CliError::system(format!("make {}", busy.display())))?;
-        flock(&lock, FlockOperation::LockExclusive)
-            .map_err(|errno| CliError::system(format!("lock {}", busy.display()))(errno.into()))?;
         let mut make = Command::new("make");
         make.arg("-s").arg("-C").arg(sources.join("bindings/mpi")).arg(format!("OUT={}", home.display()));
         run_tool(&mut make, "the MPI shim cannot be built")?;

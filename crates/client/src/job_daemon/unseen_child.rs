@@ -33,6 +33,8 @@ struct Start {
     environment: *const *mut c_char,
     actions: *const libc::posix_spawn_file_actions_t,
     attributes: *const libc::posix_spawnattr_t,
+    /// The process that starts the program.
+    caller: libc::pid_t,
 }
 
 /// Runs `program`, as the search path finds it, without the variables `without` and with its standard error in `log`.
@@ -63,6 +65,7 @@ pub(super) fn run(program: &Path, arguments: &[&OsStr], without: &[&str], log: &
             environment: environment.as_ptr(),
             actions: actions.as_ptr(),
             attributes: attributes.as_ptr(),
+            caller: libc::getpid(),
         };
         let outcome = prepared.and_then(|()| with_signals_blocked(|| by_process_in_between(&start)));
         libc::posix_spawnattr_destroy(attributes.as_mut_ptr());
@@ -150,7 +153,8 @@ fn by_process_in_between(start: &Start) -> io::Result<bool> {
     }
 }
 
-/// Starts the program, waits for its end, and returns the exit code of the process in between.
+/// Starts the program, waits for its end, and returns the exit code of the process in between. The process ends with its
+/// caller, since it keeps the caller's files, and so the lock of a job's directory.
 extern "C" fn in_between(start: *mut c_void) -> c_int {
     let mut program = 0;
     let mut status = 0;
@@ -158,6 +162,10 @@ extern "C" fn in_between(start: *mut c_void) -> c_int {
     // waitpid allocate no memory of the shared heap.
     unsafe {
         let start = &*start.cast::<Start>();
+        libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+        if libc::getppid() != start.caller {
+            return FAILED;
+        }
         let (arguments, environment) = (start.arguments, start.environment);
         let error = libc::posix_spawnp(
             &raw mut program,
