@@ -77,6 +77,7 @@ test: deps
 	$(CARGO) test --workspace --lib -- --ignored layouts_equal
 	$(if $(SUDO),,$(CARGO) test --workspace --test daemon -- --ignored --skip soak)
 	$(if $(SUDO),,$(CARGO) test --workspace --test suite -- --ignored another_user)
+	$(CARGO) test --workspace --test suite -- --ignored another_mpi
 	$(if $(SUDO),,! command -v slurmctld >/dev/null || $(CARGO) test --workspace --test suite -- --ignored under_srun)
 	bindings/mpi/tests/run.sh --install
 

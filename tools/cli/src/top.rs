@@ -94,7 +94,7 @@ pub(crate) fn withdrawn(report: &StatisticsReport) -> String {
 pub(crate) fn running_jobs() -> Vec<PathBuf> {
     let entries = |directory: &Path| std::fs::read_dir(directory).into_iter().flatten().flatten();
     let starts = |entry: &DirEntry, with: &str| entry.file_name().to_string_lossy().starts_with(with);
-    let jobs = work::parents().into_iter().flat_map(|parent| entries(&parent).collect::<Vec<_>>());
+    let jobs = work::parent().into_iter().flat_map(|parent| entries(&parent).collect::<Vec<_>>());
     let jobs = jobs.filter(|entry| starts(entry, "outboard-")).map(|entry| entry.path());
     let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(|directory| Path::new(&directory).join("outboard"));
     let socket = |entry: &DirEntry| {

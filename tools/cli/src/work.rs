@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, OnceLock};
 
 use rustix::event::EventfdFlags;
+use rustix::fs::Access;
 use rustix::process::{Pid, Signal};
 use signal_hook::consts::{SIGABRT, SIGALRM, SIGCONT, SIGHUP, SIGINT, SIGTERM, SIGTSTP, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::Signals;
@@ -45,6 +46,15 @@ pub(crate) fn parents() -> Vec<PathBuf> {
         }
     }
     parents
+}
+
+/// The first of [`parents`] that is there and has a short path: jobs of this environment have their directories there.
+pub(crate) fn parent() -> Option<PathBuf> {
+    let serves = |parent: &PathBuf| {
+        parent.as_os_str().len() <= LONGEST_PARENT
+            && rustix::fs::access(parent, Access::WRITE_OK | Access::EXEC_OK).is_ok()
+    };
+    parents().into_iter().find(serves)
 }
 
 /// A new directory of this process, in the first of [`parents`] that is there, has a short path, and has room.

@@ -5,5 +5,5 @@ import sys
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 world = importlib.import_module("package.communicator").world
-print("PASS" if world.size > 1 else "FAIL", "rank", world.rank, "of", world.size)
-print("prefix", sys.prefix)
+verdict = "PASS" if world.size > 1 else "FAIL"
+sys.stdout.write(f"{verdict} rank {world.rank} of {world.size}\nprefix {sys.prefix}\n")
