@@ -19,7 +19,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 passed=0 failed=0 skipped=0
 # MPI_STATUSES_IGNORE of MPICH is no array, which GCC warns of.
-flags=(-std=c11 -O1 -g -Wall -Wextra -Werror -Wno-stringop-overflow -Wno-stringop-overread)
+flags=(-std=c11 -O1 -g -Wall -Wextra -Werror -Wno-stringop-overflow -Wno-stringop-overread -Wno-unused-value)
 
 # Open MPI refuses to run as root without these variables.
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 PRTE_ALLOW_RUN_AS_ROOT=1
@@ -150,7 +150,7 @@ build() { # everything this MPI runs, in $built
   mkdir -p "$built" &&
     "$mpicc" "${flags[@]}" "$here"/{conformance,requests,exchanges,rooted,reductions,persistent}.c \
       -o "$built/conformance" -pthread &&
-    for program in failing sleeping choices cost neighbors own; do
+    for program in failing sleeping choices cost neighbors own mixed; do
       "$mpicc" "${flags[@]}" -rdynamic "$here/$program.c" -o "$built/$program" -pthread -ldl || return 1
     done &&
     "$mpicc" "${flags[@]}" -O2 -ffp-contract=off "$root/examples/pagerank.c" -o "$built/pagerank" -lm
@@ -546,6 +546,8 @@ all_tests() { # name of an MPI
   [ "$1" = mpich-4 ] || check "$mpi: neighbours, and a datatype for each rank" natively "$built/neighbors"
   check "$mpi: neighbours and a datatype for each rank, offloaded" neighborhoods
   check "$mpi: operators and datatypes of the program" all_offloaded "$built/own"
+  check "$mpi: random calls" under_shim "$built/mixed" 1 1500 1
+  [ "$family" != openmpi ] || check "$mpi: random calls of four threads" under_shim "$built/mixed" 2 2000 4
   check "$mpi: conformance, one thread" under_shim "$built/conformance" single
   case $1 in
     openmpi* | mpich-4)

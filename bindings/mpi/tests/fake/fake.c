@@ -81,7 +81,7 @@ const char *outboard_last_error(void)
 int outboard_attach(const char *socket_path, outboard_context **context)
 {
     (void)socket_path;
-    const char *rank = getenv("OMPI_COMM_WORLD_RANK");
+    const char *rank = getenv("OMPI_COMM_WORLD_RANK") != NULL ? getenv("OMPI_COMM_WORLD_RANK") : getenv("PMI_RANK");
     if (rank != NULL && atol(rank) == setting("OUTBOARD_FAKE_ABSENT", -1))
         return failure(OUTBOARD_ERR_NO_SERVICE, "no service process answers at /fake; start outboardd");
     process.attached++;
