@@ -6,7 +6,7 @@
 /// The start of every name.
 const PREFIX: &str = "OUTBOARD_";
 
-/// The variables that programs of Outboard read, without [`PREFIX`], sorted.
+/// The variables that programs of Outboard read, without the prefix `OUTBOARD_`, sorted.
 #[rustfmt::skip]
 pub const KNOWN: [&str; 83] = [
     "ALGORITHM", "BENCH_RANK", "BENCH_SOCKETS", "BOOTSTRAP", "CHAINS", "CHOICE", "CHOICE_FILE", "CLUSTER_KEY",
