@@ -1,5 +1,5 @@
 /*
- * binding.c: binds a part to the MPI library of the process: finds the library's functions and handles, and its version.
+ * binding.c: binds a part to the MPI library of the process: finds its functions, its handles and its version.
  *
  * The library is found by the front and never linked. A function that this version of MPI lacks stays NULL: the front
  * then hides the shim's function of that name from the program.

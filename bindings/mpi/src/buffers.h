@@ -34,7 +34,9 @@ static inline int64_t user_buffer_count(const struct user_buffer *user_buffer, i
 static inline int64_t user_buffer_displacement(const struct user_buffer *user_buffer, int rank)
 {
     const void *displacements = user_buffer->displacements;
-    return user_buffer->wide_displacements ? ((const MPI_Aint *)displacements)[rank] : ((const int *)displacements)[rank];
+    if (user_buffer->wide_displacements)
+        return ((const MPI_Aint *)displacements)[rank];
+    return ((const int *)displacements)[rank];
 }
 
 static inline MPI_Datatype user_buffer_type(const struct user_buffer *user_buffer, int block)

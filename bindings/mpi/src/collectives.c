@@ -32,7 +32,8 @@
          send, receive, with, (, MPI_Info info, MPI_Request * request), (, info, request))
 
 #define COLLECTIVE(Name, lower, method, send, receive, with) FORMS_OF(PARAMETER, Name, lower, , send, receive, with)
-#define COLLECTIVE_C(Name, lower, method, send, receive, with) FORMS_OF(PARAMETER_C, Name, lower, _c, send, receive, with)
+#define COLLECTIVE_C(Name, lower, method, send, receive, with)                                                         \
+    FORMS_OF(PARAMETER_C, Name, lower, _c, send, receive, with)
 
 #define WIDE false
 COLLECTIVES(COLLECTIVE)

@@ -1,11 +1,13 @@
 /*
- * completion.h: a call of the MPI_Wait or MPI_Test family around the MPI function that carries it out (requests.c).
+ * completion.h: a call of the MPI_Wait or MPI_Test family around the MPI function that carries it out.
  */
 #ifndef OUTBOARD_MPI_COMPLETION_H
 #define OUTBOARD_MPI_COMPLETION_H
 
 #include "mpi.h"
 #include <stdbool.h>
+
+struct op;
 
 enum wait_kind { TEST, WAIT_ANY, WAIT_ALL };
 
@@ -38,8 +40,10 @@ int completion_end_one(struct completion *completion, int outcome, int index, MP
  * to the completed requests. */
 int completion_end_some(struct completion *completion, int outcome, int done, const int *indices,
                         MPI_Status *statuses);
-/* Whether the MPI function could wait for ever now, since none of the shim's requests has ended and only the shim can end
- * them: the caller tests instead and asks again. */
+/* Whether the MPI function could wait for ever now, since none of the shim's requests has ended: the caller tests
+ * instead, and asks again. */
 bool completion_pends(struct completion *completion);
+/* Whether this thread's call will report the failure of `op`. */
+bool completion_takes_failure(const struct op *op, int code);
 
 #endif

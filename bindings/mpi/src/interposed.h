@@ -40,12 +40,13 @@ typedef MPI_Op op_handle, op_handle_c;
 #define RECEIVE_EVEN(P) P(output, recvbuf) P(single_count, recvcount) P(type_handle, recvtype)
 #define RECEIVE_EVEN_VALUE .receive = {recvbuf, NULL, NULL, recvcount, recvtype, WIDE, WIDE, NULL}
 /* Blocks of different sizes, by rank. */
-#define SEND_UNEVEN(P) P(input, sendbuf) P(count_list, sendcounts) P(displacement_list, sdispls) P(type_handle, sendtype)
+#define SEND_UNEVEN(P)                                                                                                 \
+    P(input, sendbuf) P(count_list, sendcounts) P(displacement_list, sdispls) P(type_handle, sendtype)
 #define SEND_UNEVEN_VALUE .send = {(void *)sendbuf, sendcounts, sdispls, 0, sendtype, WIDE, WIDE, NULL}
 #define RECEIVE_UNEVEN(P)                                                                                              \
     P(output, recvbuf) P(count_list, recvcounts) P(displacement_list, rdispls) P(type_handle, recvtype)
 #define RECEIVE_UNEVEN_VALUE .receive = {recvbuf, recvcounts, rdispls, 0, recvtype, WIDE, WIDE, NULL}
-/* Blocks of different sizes and datatypes, by rank; displacements count bytes. Neighbours take MPI_Aint in both forms. */
+/* Blocks of different sizes and datatypes, by rank. Displacements count bytes; for neighbours they are MPI_Aint. */
 #define SEND_TYPED(P)                                                                                                  \
     P(input, sendbuf) P(count_list, sendcounts) P(displacement_list, sdispls) P(type_list, sendtypes)
 #define SEND_TYPED_VALUE .send = {(void *)sendbuf, sendcounts, sdispls, 0, MPI_BYTE, WIDE, WIDE, sendtypes}
@@ -100,11 +101,11 @@ typedef MPI_Op op_handle, op_handle_c;
 #define BETWEEN_Cart_sub(P) P(int_list, remain)
 #define BETWEEN_Graph_create(P) P(int_value, nnodes) P(int_list, index) P(int_list, edges) P(int_value, reorder)
 #define BETWEEN_Dist_graph_create(P)                                                                                   \
-    P(int_value, n) P(int_list, sources) P(int_list, degrees) P(int_list, destinations) P(int_list, weights)                  \
+    P(int_value, n) P(int_list, sources) P(int_list, degrees) P(int_list, destinations) P(int_list, weights)           \
     P(MPI_Info, info) P(int_value, reorder)
 #define BETWEEN_Dist_graph_create_adjacent(P)                                                                          \
-    P(int_value, indegree) P(int_list, sources) P(int_list, source_weights) P(int_value, outdegree) P(int_list, destinations)   \
-    P(int_list, destination_weights) P(MPI_Info, info) P(int_value, reorder)
+    P(int_value, indegree) P(int_list, sources) P(int_list, source_weights) P(int_value, outdegree)                    \
+    P(int_list, destinations) P(int_list, destination_weights) P(MPI_Info, info) P(int_value, reorder)
 #define BETWEEN_Intercomm_merge(P) P(int_value, high)
 
 #endif

@@ -2,8 +2,8 @@
  * neighbors.c: neighbourhood collectives by the service process, as an alltoallv in which most blocks are empty.
  *
  * A rank may occur several times among the neighbours of a graph. Its blocks then travel as one, in the order in which
- * both ranks list them (MPI 4.1, 8.6), so they are packed side by side. In a Cartesian grid with a periodic dimension of
- * one or two ranks the order depends on the direction: such grids pass through, on all ranks.
+ * both ranks list them (MPI 4.1, 8.6), so they are packed side by side. In a Cartesian grid with a periodic dimension
+ * of one or two ranks the order depends on the direction: such grids pass through, on all ranks.
  *
  * Only neighbours know the blocks, so all calls on a communicator are offloaded or none.
  */
@@ -20,8 +20,8 @@
 /* Most dimensions of a grid whose calls are offloaded. */
 #define DIMENSIONS_MAX 16
 
-/* Neighbours of one direction: `rank[i]` is MPI_PROC_NULL for a neighbour that a grid lacks. `order` lists the places in
- * the order of their ranks. */
+/* Neighbours of one direction: `rank[i]` is MPI_PROC_NULL for a neighbour that a grid lacks. `order` lists the places
+ * in the order of their ranks. */
 struct neighbor_list {
     int count;
     int *rank;
@@ -200,9 +200,13 @@ static void set_blocks(struct buffer *buffer, const struct user_buffer *from, co
                                           : (MPI_Aint)(at * from->count);
         into.types[i] = user_buffer_type(from, at);
     }
-    struct user_buffer sorted = {from->address, into.counts, into.displacements, 0,
-                                 from->type,    true,        true,               from->types == NULL ? NULL : into.types};
-    buffer->user = sorted;
+    buffer->user = (struct user_buffer){.address = from->address,
+                                        .counts = into.counts,
+                                        .displacements = into.displacements,
+                                        .type = from->type,
+                                        .wide_counts = true,
+                                        .wide_displacements = true,
+                                        .types = from->types == NULL ? NULL : into.types};
     buffer->blocks = list->count;
     buffer->must_pack = occurs_twice(list);
 }

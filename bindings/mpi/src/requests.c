@@ -12,13 +12,11 @@
  *   ended      requests_collect: unpacked      MPI frees the request (release_op), or it is started again
  *
  * Invariants: an operation stays on the list of operations in flight until the operation has ended. The request of
- * liboutboard belongs to one thread at a time: to the thread that claimed it, else to the one that collects. `lock` is never held
- * during a call of MPI or liboutboard that may call back or block.
+ * liboutboard belongs to one thread at a time: to the thread that claimed it, else to the thread that collects. `lock`
+ * is never held during a call of MPI or liboutboard that may call back or block.
  */
 #define _GNU_SOURCE
-#include <errno.h>
 #include <pthread.h>
-#include <sched.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -32,11 +30,9 @@
 #include "methods.h"
 #include "persistent.h"
 #include "report.h"
-#include "timings.h"
 #include "unpack.h"
 
-/* No sleep is longer, since messages to this rank's MPI library wait meanwhile. The kernel adds 50 us. To look after the
- * messages this often takes less than a twentieth of a processor. */
+/* No sleep is longer, since messages to this rank's MPI library wait meanwhile. The kernel adds 50 us. */
 #define SLEEP_US 150
 #define SLEEPS_AT_ONCE 64
 #define BUCKETS 256
@@ -48,13 +44,12 @@ static struct op *buckets[BUCKETS];
 static atomic_int live_count;      /* operations whose MPI request exists */
 static atomic_int in_flight_count; /* operations in flight */
 static atomic_uint ended_count;    /* operations that have ended, modulo 2^32 */
-static _Thread_local struct completion *current_completion;
 static MPI_Comm self_comm;
 static int neighbor, tag_probed; /* on MPI_COMM_WORLD */
 
 static unsigned bucket_of(MPI_Request request)
 {
-    return (unsigned)(((uintptr_t)request >> 4) * 2654435761u >> 16) % BUCKETS;
+    return ((uint32_t)(uintptr_t)request * 2654435761u >> 16) % BUCKETS;
 }
 
 /* With the lock held. */
@@ -82,20 +77,9 @@ static int fill_status(void *extra, MPI_Status *status)
     status->MPI_TAG = MPI_ANY_TAG;
     status->MPI_ERROR = MPI_SUCCESS;
     int code = op_failure(op);
-    if (code == MPI_SUCCESS)
+    /* The interposed function reports the failure on the right communicator; MPI would use MPI_COMM_WORLD. */
+    if (code == MPI_SUCCESS || completion_takes_failure(op, code))
         return MPI_SUCCESS;
-    struct completion *call = current_completion;
-    for (int i = 0; call != NULL && i < call->count; i++) {
-        if (call->handles_before[i] != op->request)
-            continue;
-        /* The interposed function reports the failure on the right communicator; MPI would use MPI_COMM_WORLD. */
-        if (call->failures++ == 0) {
-            call->first = code;
-            call->comm = op->comm;
-        }
-        call->codes[i] = code;
-        return MPI_SUCCESS;
-    }
     status->MPI_ERROR = code;
     return code;
 }
@@ -217,7 +201,7 @@ void requests_collect(void)
 
 /* A probe makes every MPI library look after its own messages, and takes none. MPICH does not look on a communicator of
  * one rank. */
-static void make_progress(void)
+void requests_make_progress(void)
 {
     for (int i = 0, found; i < PROBES_FOR_PROGRESS; i++)
         mpi.Iprobe(neighbor, tag_probed, MPI_COMM_WORLD, &found, MPI_STATUS_IGNORE);
@@ -256,6 +240,11 @@ void op_keep(struct op *op)
 const struct call *op_call(const struct op *op)
 {
     return persistent_call(op->persistent);
+}
+
+bool requests_live(void)
+{
+    return atomic_load_explicit(&live_count, memory_order_relaxed) > 0;
 }
 
 int requests_in_flight(void)
@@ -309,7 +298,7 @@ int request_wait_blocking(outboard_request *posted, struct unpack *unpack)
 {
     int done = 0, outcome = OUTBOARD_OK;
     while (done == 0 && outcome == OUTBOARD_OK) {
-        make_progress();
+        requests_make_progress();
         outboard.wait_some_us(&posted, 1, SLEEP_US);
         outcome = outboard.test(posted, &done);
     }
@@ -362,7 +351,7 @@ static bool sleep_on(MPI_Comm comm)
     struct op *claimed[SLEEPS_AT_ONCE];
     int count = 0, listed = 0;
     bool remaining = false;
-    make_progress();
+    requests_make_progress();
     pthread_mutex_lock(&lock);
     for (struct op *op = in_flight; op != NULL; op = op->next_in_flight, listed++) {
         if (comm != MPI_COMM_NULL && op->comm != comm)
@@ -419,17 +408,6 @@ void requests_drain(MPI_Comm comm)
     pthread_mutex_unlock(&lock);
 }
 
-/* Counts offloaded requests and requests of the MPI library. */
-static void count_requests(int count, const MPI_Request *requests, int *ours, int *others)
-{
-    *ours = *others = 0;
-    pthread_mutex_lock(&lock);
-    for (int i = 0; i < count; i++)
-        if (requests[i] != MPI_REQUEST_NULL)
-            ++*(find_op(requests[i]) != NULL ? ours : others);
-    pthread_mutex_unlock(&lock);
-}
-
 /* True if the MPI function will not have to wait; else claims operations to sleep on. With the lock held. */
 static bool claim_unless_done(int count, const MPI_Request *requests, enum wait_kind wait_kind, struct op **claimed,
                               int *claims)
@@ -452,12 +430,12 @@ static bool claim_unless_done(int count, const MPI_Request *requests, enum wait_
     return satisfied;
 }
 
-static void sleep_until(int count, const MPI_Request *requests, enum wait_kind wait_kind)
+void requests_sleep_until(int count, const MPI_Request *requests, enum wait_kind wait_kind)
 {
     for (;;) {
         struct op *claimed[SLEEPS_AT_ONCE];
         int claims = 0;
-        make_progress();
+        requests_make_progress();
         pthread_mutex_lock(&lock);
         bool satisfied = claim_unless_done(count, requests, wait_kind, claimed, &claims);
         if (!satisfied && claims == 0)
@@ -468,162 +446,6 @@ static void sleep_until(int count, const MPI_Request *requests, enum wait_kind w
         if (claims > 0)
             sleep_claimed(claimed, claims);
     }
-}
-
-/* Counts the shim's requests that a completion may complete now, and those that it still waits for. */
-static void count_states(int count, const MPI_Request *requests, int *ended, int *open)
-{
-    *ended = *open = 0;
-    pthread_mutex_lock(&lock);
-    for (int i = 0; i < count; i++) {
-        struct op *op = requests[i] == MPI_REQUEST_NULL ? NULL : find_op(requests[i]);
-        if (op != NULL && atomic_load(&op->active))
-            ++*(atomic_load(&op->ended) ? ended : open);
-    }
-    pthread_mutex_unlock(&lock);
-}
-
-/* The MPI library spins while it waits for its own requests; so does this function, which waits for the shim's first. */
-static void spin_until_ended(int count, const MPI_Request *requests)
-{
-    int ended, open;
-    for (count_states(count, requests, &ended, &open); open > 0; count_states(count, requests, &ended, &open)) {
-        sched_yield();
-        make_progress();
-    }
-}
-
-bool completion_pends(struct completion *completion)
-{
-    int ended, open;
-    if (!completion->mixed)
-        return false;
-    requests_collect();
-    count_states(completion->count, completion->handles_before, &ended, &open);
-    completion->mixed = ended == 0 && open > 0;
-    sched_yield();
-    return completion->mixed;
-}
-
-/* ---- MPI_Wait and MPI_Test ---- */
-
-/* Prepares the arrays of a completion without failures. */
-static bool init_completion(struct completion *completion, int count)
-{
-    completion->handles_before = completion->inline_before;
-    completion->codes = completion->inline_codes;
-    if (count > COMPLETION_INLINE) {
-        completion->handles_before = malloc((size_t)count * (sizeof(MPI_Request) + sizeof(int)));
-        if (completion->handles_before == NULL)
-            return false;
-        completion->codes = (int *)(completion->handles_before + count);
-    }
-    for (int i = 0; i < count; i++)
-        completion->codes[i] = MPI_SUCCESS;
-    completion->count = count;
-    completion->failures = 0;
-    completion->first = MPI_SUCCESS;
-    completion->comm = MPI_COMM_NULL;
-    return true;
-}
-
-bool completion_begin(struct completion *completion, int count, const MPI_Request *requests, enum wait_kind wait_kind)
-{
-    int ours = 0, others = 0;
-    if (count <= 0 || requests == NULL)
-        return false;
-    if (atomic_load_explicit(&live_count, memory_order_relaxed) > 0)
-        count_requests(count, requests, &ours, &others);
-    bool timed = timings_contain(count, requests);
-    if ((ours == 0 && !timed) || !init_completion(completion, count))
-        return false;
-    memcpy(completion->handles_before, requests, (size_t)count * sizeof *requests);
-    completion->handles = requests;
-    completion->timed = timed;
-    completion->began = mpi.Wtime();
-    completion->mixed = ours > 0 && others > 0 && wait_kind == WAIT_ANY;
-    if (wait_kind == TEST)
-        requests_collect();
-    else if (ours > 0 && others == 0)
-        sleep_until(count, requests, wait_kind);
-    else if (ours > 0 && wait_kind == WAIT_ALL)
-        spin_until_ended(count, requests);
-    completion->outer = current_completion;
-    current_completion = completion;
-    return true;
-}
-
-/* Ends completed persistent requests, for which MPI has no query function. The call that completes a request reports its
- * failure once. */
-static void end_persistent(struct completion *completion, int done, const int *indices)
-{
-    pthread_mutex_lock(&lock);
-    for (int at = 0; at < done; at++) {
-        int i = indices == NULL ? at : indices[at];
-        if (i < 0 || i >= completion->count)
-            continue; /* MPI_UNDEFINED */
-        struct op *op =
-            completion->handles_before[i] == MPI_REQUEST_NULL ? NULL : find_op(completion->handles_before[i]);
-        if (op == NULL || op->persistent == NULL || !atomic_load(&op->ended))
-            continue;
-        atomic_store(&op->active, false);
-        if (op_failure(op) == MPI_SUCCESS)
-            continue;
-        completion->codes[i] = op_failure(op);
-        if (completion->failures++ == 0) {
-            completion->first = completion->codes[i];
-            completion->comm = op->comm;
-        }
-        op->outcome = OUTBOARD_OK;
-        op->code = MPI_SUCCESS;
-    }
-    pthread_mutex_unlock(&lock);
-}
-
-static void completion_close(struct completion *completion, int done, const int *indices)
-{
-    current_completion = completion->outer;
-    end_persistent(completion, done, indices);
-    double seconds = mpi.Wtime() - completion->began;
-    report_add_waiting(seconds);
-    for (int i = 0; completion->timed && i < completion->count; i++)
-        if (completion->handles_before[i] != MPI_REQUEST_NULL && completion->handles[i] == MPI_REQUEST_NULL)
-            timings_complete(completion->handles_before[i], seconds);
-}
-
-static void completion_release(struct completion *completion)
-{
-    if (completion->handles_before != completion->inline_before)
-        free(completion->handles_before);
-}
-
-int completion_end_one(struct completion *completion, int outcome, int index, MPI_Status *status)
-{
-    completion_close(completion, 1, &index);
-    completion_release(completion);
-    if (completion->failures == 0)
-        return outcome;
-    if (status != MPI_STATUS_IGNORE)
-        status->MPI_ERROR = completion->first;
-    return error_raise(completion->comm, completion->first);
-}
-
-/* For several requests at once the result is MPI_ERR_IN_STATUS, and the error handler is called once. */
-int completion_end_some(struct completion *completion, int outcome, int done, const int *indices,
-                        MPI_Status *statuses)
-{
-    completion_close(completion, done, indices);
-    for (int i = 0; completion->failures > 0 && statuses != MPI_STATUSES_IGNORE && i < done; i++) {
-        int code = completion->codes[indices == NULL ? i : indices[i]];
-        if (outcome == MPI_SUCCESS || code != MPI_SUCCESS)
-            statuses[i].MPI_ERROR = code;
-    }
-    completion_release(completion);
-    if (completion->failures == 0)
-        return outcome;
-    if (outcome == MPI_SUCCESS)
-        error_raise(completion->comm, completion->first);
-    return MPI_ERR_IN_STATUS;
 }
 
 bool request_refuse_cancel(MPI_Request request)

@@ -8,6 +8,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
+#include "completion.h"
 #include "outboard.h"
 #include "unpack.h"
 
@@ -23,10 +24,16 @@ void requests_stop(void);
 MPI_Comm requests_self(void);
 /* Completes the requests of collectives that have ended. */
 void requests_collect(void);
+/* The same, and lets the MPI library look after its own messages. */
+void requests_make_progress(void);
+/* Sleeps until the offloaded requests of the list have ended, or one of them (WAIT_ANY). */
+void requests_sleep_until(int count, const MPI_Request *requests, enum wait_kind wait_kind);
 /* Raises MPI_ERR_REQUEST if the request is offloaded; else false. */
 bool request_refuse_cancel(MPI_Request request);
 /* Posts the call, or keeps it for later, and makes the MPI request that stands for it. */
 int request_make(struct posting *posting, MPI_Request *request);
+/* Whether any MPI request of the shim exists. */
+bool requests_live(void);
 /* The number of collectives in flight with an MPI request. */
 int requests_in_flight(void);
 /* Waits for a collective without an MPI request while MPI's own progress goes on. Returns an MPI error code. */

@@ -2,8 +2,8 @@
  * shim.h: the collectives that the MPI shim may offload, and what all its modules need.
  *
  * The shim is loaded before the MPI library (LD_PRELOAD). It passes collectives to the service process through
- * liboutboard, if liboutboard can carry them out and all members of the communicator have agreed. The shim calls the MPI
- * library through `mpi`, a table of its PMPI_ functions.
+ * liboutboard, if liboutboard can carry them out and all members of the communicator have agreed. The shim calls the
+ * MPI library through `mpi`, a table of its PMPI_ functions.
  *
  * Invariants: whether a call is offloaded never depends on local state. It depends on agreements of the communicator's
  * members, the number of their calls, and arguments that MPI makes equal on all members. Nothing collective happens

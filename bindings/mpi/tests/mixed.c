@@ -1,6 +1,6 @@
 /*
- * mixed.c: random calls on several threads: collectives of many kinds, sizes and forms, completed by every function that
- * waits or tests, mixed with messages, on communicators that come and go with requests in flight.
+ * mixed.c: random calls on several threads: collectives of many kinds, sizes and forms, completed by every function
+ * that waits or tests, mixed with messages, on communicators that come and go with requests in flight.
  *
  *   mixed SEED CALLS [THREADS]
  *
@@ -204,7 +204,8 @@ static void start(struct thread *self)
 static void complete(struct thread *self, int all)
 {
     MPI_Request requests[OPEN_MOST];
-    int indices[OPEN_MOST], done = 0, flag = 0, count = self->count, way = all ? 4 + (int)draw(self, 2) : (int)draw(self, 6);
+    int indices[OPEN_MOST], done = 0, flag = 0, count = self->count;
+    int way = all ? 4 + (int)draw(self, 2) : (int)draw(self, 6);
     for (int i = 0; i < count; i++)
         requests[i] = self->open[i].request;
     switch (way) {
@@ -336,7 +337,8 @@ int main(int argc, char **argv)
     bad[1] = resident_kib() > memory + SLACK_KIB;
     bad[2] = descriptors() > files + 2;
     if (bad[1] || bad[2])
-        printf("# rank %d: %ld then %ld KiB, %d then %d descriptors\n", rank, memory, resident_kib(), files, descriptors());
+        printf("# rank %d: %ld then %ld KiB, %d then %d descriptors\n", rank, memory, resident_kib(), files,
+               descriptors());
     for (int i = 0; i < count; i++) {
         MPI_Comm_free(&threads[i].comm);
         MPI_Op_free(&threads[i].op);

@@ -153,7 +153,7 @@ static void hide_lacking(const struct found_library *library)
             hide(&exports[i]);
 }
 
-/* The loader runs this function before the program begins: the library is known by then unless Python opens one later. */
+/* The loader runs this function before the program begins. Python opens the library later. */
 static void __attribute__((constructor)) hide_when_known(void)
 {
     static atomic_bool hidden;
