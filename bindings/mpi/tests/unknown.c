@@ -1,8 +1,8 @@
 /*
  * unknown.c: an MPI library that the shim does not know, and with -DPROGRAM a program for it.
  *
- * The program finds the functions of its library and no others below the shim. With -DLOST, a program that calls MPI
- * has no MPI library.
+ * The program finds the functions of its library and no others below the shim. -DLOST makes a program that calls MPI
+ * and has no MPI library.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
