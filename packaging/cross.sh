@@ -1,5 +1,6 @@
 #!/bin/sh
 # Builds outboardd for aarch64 Linux, the processors of DPUs, and tries it where this machine can run it (qemu-user).
+# Builds the MPI shim for aarch64, too.
 # Exits with 77 where the cross linker is missing, having said what to install.
 set -eu
 
@@ -23,6 +24,8 @@ export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER="$linker"
 case ${PROFILE:-release} in dev) folder=debug ;; *) folder=${PROFILE:-release} ;; esac
 daemon=$CARGO_TARGET_DIR/$target/$folder/outboardd
 echo "cross: built $daemon"
+make -s -C bindings/mpi CC="$linker" OBJCOPY=aarch64-linux-gnu-objcopy OUT="$CARGO_TARGET_DIR"
+echo "cross: built $CARGO_TARGET_DIR/liboutboard-mpi.so"
 
 if ! command -v qemu-aarch64 >/dev/null; then
 	echo "cross: not tried: qemu-aarch64 is missing; apt install qemu-user"
