@@ -41,6 +41,7 @@ static void find_functions(void *library)
 {
 #define FIND(name, ...) *(void **)&mpi.name = find_function(library, "PMPI_" #name);
     MPI_FUNCTIONS(FIND)
+    MPI_LATER_FUNCTIONS(FIND)
     CONSTRUCTORS(FIND)
     FIND(Wtime)
     /* Open MPI 4.1 has persistent collectives as an extension. */

@@ -121,6 +121,26 @@ static int shim_Request_get_status(MPI_Request request, int *flag, MPI_Status *s
     return mpi.Request_get_status(request, flag, status);
 }
 
+static int shim_Request_get_status_all(int count, const MPI_Request *requests, int *flag, MPI_Status *statuses)
+{
+    requests_collect();
+    return mpi.Request_get_status_all(count, requests, flag, statuses);
+}
+
+static int shim_Request_get_status_any(int count, const MPI_Request *requests, int *index, int *flag,
+                                       MPI_Status *status)
+{
+    requests_collect();
+    return mpi.Request_get_status_any(count, requests, index, flag, status);
+}
+
+static int shim_Request_get_status_some(int count, const MPI_Request *requests, int *outcount, int *indices,
+                                        MPI_Status *statuses)
+{
+    requests_collect();
+    return mpi.Request_get_status_some(count, requests, outcount, indices, statuses);
+}
+
 /* A request that the program has freed still ends: a program that looks for it may call this function meanwhile. */
 static int shim_Iprobe(int source, int tag, MPI_Comm comm, int *flag, MPI_Status *status)
 {

@@ -61,6 +61,9 @@
     X(Waitsome)                                                                                                        \
     X(Testsome)                                                                                                        \
     X(Request_get_status)                                                                                              \
+    X(Request_get_status_all)                                                                                          \
+    X(Request_get_status_any)                                                                                          \
+    X(Request_get_status_some)                                                                                         \
     X(Iprobe)                                                                                                          \
     X(Cancel)                                                                                                          \
     X(Start)                                                                                                           \

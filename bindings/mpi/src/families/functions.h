@@ -93,9 +93,16 @@ typedef int cancel_function(void *, int);
     X(Waitany, (int, MPI_Request *, int *, MPI_Status *))                                                              \
     X(Waitsome, (int, MPI_Request *, int *, int *, MPI_Status *))
 
+/* Functions of MPI 4.1, which a library may lack. */
+#define MPI_LATER_FUNCTIONS(X)                                                                                         \
+    X(Request_get_status_all, (int, const MPI_Request *, int *, MPI_Status *))                                         \
+    X(Request_get_status_any, (int, const MPI_Request *, int *, int *, MPI_Status *))                                  \
+    X(Request_get_status_some, (int, const MPI_Request *, int *, int *, MPI_Status *))
+
 struct mpi_library {
 #define FIELD(name, parameters) int(*name) parameters;
     MPI_FUNCTIONS(FIELD)
+    MPI_LATER_FUNCTIONS(FIELD)
 #undef FIELD
 #define FIELD(name) int (*name)(MPI_Comm comm, BETWEEN_##name(PARAMETER) MPI_Comm *made);
     CONSTRUCTORS(FIELD)
