@@ -4,9 +4,11 @@
  * One error class holds all codes. Each outcome has one code, made when it first occurs. The code's string is the
  * message of the latest failure, as MPI_Error_string has no other way to carry it.
  */
+#define _POSIX_C_SOURCE 200809L
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 #include "errors.h"
 #include "library.h"
@@ -46,9 +48,33 @@ bool error_is_outcome(int code, int outcome)
     return same;
 }
 
+/* Whether an error on the communicator ends the program. */
+static bool is_fatal(MPI_Comm comm)
+{
+    MPI_Errhandler handler;
+    if (mpi.Comm_get_errhandler(comm, &handler) != MPI_SUCCESS)
+        return true;
+    bool fatal = handler == MPI_ERRORS_ARE_FATAL;
+    mpi.Errhandler_free(&handler);
+    return fatal;
+}
+
+/* The launcher ends all ranks when it sees that one has died, and returns the status of that rank. The shim knows of
+ * the death before, and must not put the status of an abort in its place. */
+static void await_launcher(void)
+{
+    const struct timespec longest = {.tv_sec = 2};
+    nanosleep(&longest, NULL);
+}
+
 int error_raise(MPI_Comm comm, int code)
 {
-    mpi.Comm_call_errhandler(comm == MPI_COMM_NULL ? MPI_COMM_WORLD : comm, code);
+    if (comm == MPI_COMM_NULL)
+        comm = MPI_COMM_WORLD;
+    bool lost = error_is_outcome(code, OUTBOARD_ERR_RANK_LOST) || error_is_outcome(code, OUTBOARD_ERR_PEER_LOST);
+    if (lost && is_fatal(comm))
+        await_launcher();
+    mpi.Comm_call_errhandler(comm, code);
     return code;
 }
 

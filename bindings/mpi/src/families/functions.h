@@ -37,6 +37,7 @@ typedef int cancel_function(void *, int);
     X(Comm_free, (MPI_Comm *))                                                                                         \
     X(Comm_free_keyval, (int *))                                                                                       \
     X(Comm_get_attr, (MPI_Comm, int, void *, int *))                                                                   \
+    X(Comm_get_errhandler, (MPI_Comm, MPI_Errhandler *))                                                               \
     X(Comm_get_name, (MPI_Comm, char *, int *))                                                                        \
     X(Comm_group, (MPI_Comm, MPI_Group *))                                                                             \
     X(Comm_rank, (MPI_Comm, int *))                                                                                    \
@@ -45,6 +46,7 @@ typedef int cancel_function(void *, int);
     X(Comm_test_inter, (MPI_Comm, int *))                                                                              \
     X(Dist_graph_neighbors, (MPI_Comm, int, int *, int *, int, int *, int *))                                          \
     X(Dist_graph_neighbors_count, (MPI_Comm, int *, int *, int *))                                                     \
+    X(Errhandler_free, (MPI_Errhandler *))                                                                             \
     X(Finalize, (void))                                                                                                \
     X(Free_mem, (void *))                                                                                              \
     X(Get_library_version, (char *, int *))                                                                            \

@@ -12,6 +12,7 @@ typedef intptr_t MPI_Aint;
 typedef int64_t MPI_Count, MPI_Offset;
 typedef struct MPI_ABI_Comm *MPI_Comm;
 typedef struct MPI_ABI_Datatype *MPI_Datatype;
+typedef struct MPI_ABI_Errhandler *MPI_Errhandler;
 typedef struct MPI_ABI_Group *MPI_Group;
 typedef struct MPI_ABI_Info *MPI_Info;
 typedef struct MPI_ABI_Op *MPI_Op;
@@ -62,6 +63,7 @@ typedef struct {
 #define MPI_ERR_OTHER 16
 #define MPI_ERR_REQUEST 7
 #define MPI_ERR_TRUNCATE 15
+#define MPI_ERRORS_ARE_FATAL ((MPI_Errhandler)0x141)
 #define MPI_ERR_ARG 13
 #define MPI_ERR_BUFFER 1
 #define MPI_ERR_TYPE 3

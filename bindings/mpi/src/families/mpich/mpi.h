@@ -10,7 +10,7 @@
 
 typedef long MPI_Aint;
 typedef long long MPI_Count, MPI_Offset;
-typedef int MPI_Comm, MPI_Datatype, MPI_Group, MPI_Info, MPI_Op, MPI_Request;
+typedef int MPI_Comm, MPI_Datatype, MPI_Errhandler, MPI_Group, MPI_Info, MPI_Op, MPI_Request;
 
 typedef struct {
     int internal[2];
@@ -57,6 +57,7 @@ typedef struct {
 #define MPI_ERR_OTHER 15
 #define MPI_ERR_REQUEST 19
 #define MPI_ERR_TRUNCATE 14
+#define MPI_ERRORS_ARE_FATAL ((MPI_Errhandler)0x54000000)
 #define MPI_ERR_ARG 12
 #define MPI_ERR_BUFFER 1
 #define MPI_ERR_TYPE 3

@@ -12,6 +12,7 @@ typedef long MPI_Aint;
 typedef long long MPI_Count, MPI_Offset;
 typedef struct ompi_communicator_t *MPI_Comm;
 typedef struct ompi_datatype_t *MPI_Datatype;
+typedef struct ompi_errhandler_t *MPI_Errhandler;
 typedef struct ompi_group_t *MPI_Group;
 typedef struct ompi_info_t *MPI_Info;
 typedef struct ompi_op_t *MPI_Op;
@@ -63,6 +64,7 @@ typedef struct {
 #define MPI_ERR_OTHER 16
 #define MPI_ERR_REQUEST 7
 #define MPI_ERR_TRUNCATE 15
+#define MPI_ERRORS_ARE_FATAL ((MPI_Errhandler)mpi.ompi_mpi_errors_are_fatal)
 #define MPI_ERR_ARG 13
 #define MPI_ERR_BUFFER 1
 #define MPI_ERR_TYPE 3
@@ -133,8 +135,8 @@ typedef struct {
     X(ompi_mpi_2int) X(ompi_mpi_2integer) X(ompi_mpi_aint) X(ompi_mpi_byte) X(ompi_mpi_c_bool) \
     X(ompi_mpi_c_double_complex) X(ompi_mpi_c_float_complex) X(ompi_mpi_comm_null) X(ompi_mpi_comm_self) \
     X(ompi_mpi_comm_world) X(ompi_mpi_complex16) X(ompi_mpi_complex8) X(ompi_mpi_count) X(ompi_mpi_cplex) \
-    X(ompi_mpi_cxx_cplex) X(ompi_mpi_cxx_dblcplex) X(ompi_mpi_datatype_null) X(ompi_mpi_dblcplex) \
-    X(ompi_mpi_dblprec) X(ompi_mpi_double) X(ompi_mpi_double_int) X(ompi_mpi_float) X(ompi_mpi_float_int) \
+    X(ompi_mpi_cxx_cplex) X(ompi_mpi_cxx_dblcplex) X(ompi_mpi_datatype_null) X(ompi_mpi_dblcplex) X(ompi_mpi_dblprec) \
+    X(ompi_mpi_double) X(ompi_mpi_double_int) X(ompi_mpi_errors_are_fatal) X(ompi_mpi_float) X(ompi_mpi_float_int) \
     X(ompi_mpi_info_null) X(ompi_mpi_int) X(ompi_mpi_int16_t) X(ompi_mpi_int32_t) X(ompi_mpi_int64_t) \
     X(ompi_mpi_int8_t) X(ompi_mpi_integer) X(ompi_mpi_integer1) X(ompi_mpi_integer2) X(ompi_mpi_integer4) \
     X(ompi_mpi_integer8) X(ompi_mpi_long) X(ompi_mpi_long_int) X(ompi_mpi_long_long_int) X(ompi_mpi_offset) \
@@ -142,8 +144,8 @@ typedef struct {
     X(ompi_mpi_op_lxor) X(ompi_mpi_op_max) X(ompi_mpi_op_maxloc) X(ompi_mpi_op_min) X(ompi_mpi_op_minloc) \
     X(ompi_mpi_op_null) X(ompi_mpi_op_prod) X(ompi_mpi_op_sum) X(ompi_mpi_real) X(ompi_mpi_real4) X(ompi_mpi_real8) \
     X(ompi_mpi_short) X(ompi_mpi_short_int) X(ompi_mpi_signed_char) X(ompi_mpi_uint16_t) X(ompi_mpi_uint32_t) \
-    X(ompi_mpi_uint64_t) X(ompi_mpi_uint8_t) X(ompi_mpi_unsigned) X(ompi_mpi_unsigned_char) \
-    X(ompi_mpi_unsigned_long) X(ompi_mpi_unsigned_long_long) X(ompi_mpi_unsigned_short) X(ompi_request_null)
+    X(ompi_mpi_uint64_t) X(ompi_mpi_uint8_t) X(ompi_mpi_unsigned) X(ompi_mpi_unsigned_char) X(ompi_mpi_unsigned_long) \
+    X(ompi_mpi_unsigned_long_long) X(ompi_mpi_unsigned_short) X(ompi_request_null)
 
 #include "../functions.h"
 
