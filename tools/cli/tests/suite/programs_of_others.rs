@@ -151,8 +151,8 @@ fn the_exit_status_is_that_of_mpirun() {
         assert_eq!(outcome.exit_code(), Some(status), "{how}: {outcome:?}");
         assert!(outcome.says("rank 1 was here"), "{how}: {outcome:?}");
     }
-    for (how, status) in [("mabort", 7), ("finalize-exit", 5), ("ok", 0)] {
-        let outcome = run(&[OFFLOAD], &[], &[&program, how]);
+    for (how, status) in [("mabort", 7), ("finalize-exit", 5), ("ok", 0), ("kill", 137), ("segv", 139)] {
+        let outcome = run(&[OFFLOAD], &["--lab", "2x1gbit"], &[&program, how]);
         assert_eq!(outcome.exit_code(), Some(status), "{how}: {outcome:?}");
     }
 }
