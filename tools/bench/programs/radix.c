@@ -12,8 +12,9 @@
  *
  * For each size two kinds of sorts alternate. "overlapped" sorts as above. "in turn" moves the keys after the histogram
  * has arrived, and so shows the time of each step alone. Every result must equal a qsort of all keys; this check is
- * outside the measured time. Ranks begin a sort together by a fence, so that only histograms can be offloaded in a
- * phase. A phase without sorts comes first; it shows the cost of a phase itself.
+ * outside the measured time. Ranks begin a sort together by a fence, not by a barrier, so the histogram is
+ * the only collective that can be offloaded. The harness measures processor time by phases: the first phase has no
+ * sorts and shows the cost of a phase itself.
  */
 #include "control.h"
 #include "repetitions.h"
@@ -244,7 +245,7 @@ static void free_sort(struct sort *s)
 
 /* ---- repetitions ---- */
 
-/* Sends a row; `all` holds the sorts by rank, and both kinds alternate. */
+/* Sends the row of one size to the harness. `all` holds the times of each rank: sorts of the two kinds in turn. */
 static void send_row(const struct sort *s, const struct sample *all, int repetitions)
 {
     const struct sample *turn = all + IN_TURN, *both = all + OVERLAPPED;

@@ -38,7 +38,7 @@ struct common {
 struct common read_common(int argc, char **argv, const struct option *own, const char *shape);
 /* The numbers of a size. */
 const int64_t *size_at(const struct common *common, int at);
-/* The largest first number of all sizes. */
+/* A size is a list of numbers: the largest of the first numbers, over all sizes. */
 int64_t largest_size(const struct common *common);
 /* Binds the rank to its core; the library's threads have started before and stay unbound. Rank 0 connects to the
  * harness and sends it the library's name. Other ranks never send anything to the harness. */

@@ -285,7 +285,7 @@ pub struct Overlap {
     pub compute_ms: f64,
     /// Post, compute loop and wait of the slowest rank: median.
     pub overall_ms: f64,
-    /// Share of the pure time that the computing hid (CD-7).
+    /// Share of the collective's time without computing that disappears beside the computing (CD-7).
     pub percent: f64,
     /// Median time of the compute loop alone on the slowest rank, in repetitions that alternate with the overall
     /// repetitions. Both see the same speed of a shared machine, unlike a time from before the launch.

@@ -66,7 +66,7 @@ pub trait Bootstrap: std::fmt::Debug {
     /// Sends `blob` to all ranks and returns the blobs of all ranks, in rank order. Collective; may be repeated.
     ///
     /// # Errors
-    /// [`BootstrapError::Blob`] for more than [`MAX_BLOB_BYTES`], before any wait, among others.
+    /// [`BootstrapError::Blob`] at once for more than [`MAX_BLOB_BYTES`]; other errors of the way in which ranks meet.
     fn exchange(&mut self, blob: &[u8]) -> Result<Vec<Vec<u8>>, BootstrapError>;
 }
 

@@ -109,7 +109,8 @@ pub(crate) struct SettingArgs {
     /// host: a thread carries calls on, instead of tests
     #[arg(long)]
     thread: bool,
-    /// datapath: chunks of this many packets are written to their places, instead of datagrams copied from staging
+    /// datapath: the sender writes chunks of this many packets to their places; by default it sends datagrams, which
+    /// the receiver copies from staging
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1024))]
     writes: Option<u32>,
     /// datapath: hardware threads that receive; 16 by default
