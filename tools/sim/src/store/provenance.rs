@@ -1,8 +1,8 @@
 //! Records where the bytes of a buffer come from: intervals of the buffer, each with its source. The bytes themselves
 //! are not kept.
 //!
-//! Invariants: the intervals of a map are disjoint. Adjacent intervals of one source are merged. Unwritten memory has no
-//! interval.
+//! Invariants: the intervals of a map are disjoint. Adjacent intervals of one source are merged. Unwritten memory has
+//! no interval.
 
 use std::collections::BTreeMap;
 use std::fmt;
