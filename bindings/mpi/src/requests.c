@@ -128,8 +128,9 @@ static void complete(struct op *op)
     if (op->persistent != NULL) {
         persistent_complete(op);
     } else {
-        atomic_store(&op->ended, true);
+        /* In this order: MPICH must not see an incomplete request in a call that another thread makes on it. */
         mpi.Grequest_complete(op->request);
+        atomic_store(&op->ended, true);
     }
 }
 
