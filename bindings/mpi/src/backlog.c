@@ -21,6 +21,7 @@
 #include "errors.h"
 #include "kept_call.h"
 #include "outboard.h"
+#include "persistent.h"
 #include "posting.h"
 #include "requests.h"
 
@@ -123,7 +124,7 @@ static bool post_first(const struct group *group)
     if (kept == NULL)
         return false;
     struct op *op = kept->op;
-    posting_init(&posting, kept->form == PERSISTENT ? op_call(op) : &kept->call->call, kept->group, kept->bytes);
+    posting_init(&posting, kept->form == PERSISTENT ? persistent_call(op->persistent) : &kept->call->call, kept->group, kept->bytes);
     int code = post(op, &posting, kept->form);
     if (is_full(code) && requests_in_flight() > 0)
         return false;

@@ -107,6 +107,16 @@ bool completion_begin(struct completion *completion, int count, const MPI_Reques
     return true;
 }
 
+/* Keeps the failure of the request at `i` until the call ends. */
+static void record_failure(struct completion *completion, const struct op *op, int i, int code)
+{
+    if (completion->failures++ == 0) {
+        completion->first = code;
+        completion->comm = op->comm;
+    }
+    completion->codes[i] = code;
+}
+
 /* Ends completed persistent requests, for which MPI has no query function. The call that completes a request reports
  * the failure, once. */
 static void end_persistent(struct completion *completion, int done, const int *indices)
@@ -122,11 +132,7 @@ static void end_persistent(struct completion *completion, int done, const int *i
         atomic_store(&op->active, false);
         if (op_failure(op) == MPI_SUCCESS)
             continue;
-        completion->codes[i] = op_failure(op);
-        if (completion->failures++ == 0) {
-            completion->first = completion->codes[i];
-            completion->comm = op->comm;
-        }
+        record_failure(completion, op, i, op_failure(op));
         op->outcome = OUTBOARD_OK;
         op->code = MPI_SUCCESS;
     }
@@ -184,11 +190,7 @@ bool completion_takes_failure(const struct op *op, int code)
     for (int i = 0; call != NULL && i < call->count; i++) {
         if (call->handles_before[i] != op->request)
             continue;
-        if (call->failures++ == 0) {
-            call->first = code;
-            call->comm = op->comm;
-        }
-        call->codes[i] = code;
+        record_failure(call, op, i, code);
         return true;
     }
     return false;

@@ -17,7 +17,7 @@ bool library_load(char *message, size_t message_bytes)
 {
     const char *path = getenv("OUTBOARD_LIBRARY");
     if (path == NULL || path[0] == '\0')
-        path = "liboutboard.so";
+        path = "liboutboard.so.1";
     void *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (handle == NULL) {
         snprintf(message, message_bytes, "%s; set OUTBOARD_LIBRARY to the path of liboutboard.so", dlerror());

@@ -35,16 +35,8 @@ struct neighbors {
 
 bool is_neighborhood(const struct call *call)
 {
-    switch (call->collective) {
-    case COLLECTIVE_neighbor_allgather:
-    case COLLECTIVE_neighbor_allgatherv:
-    case COLLECTIVE_neighbor_alltoall:
-    case COLLECTIVE_neighbor_alltoallv:
-    case COLLECTIVE_neighbor_alltoallw:
-        return true;
-    default:
-        return false;
-    }
+    const struct method *method = method_of(call->collective);
+    return method == &neighbor_allgather_method || method == &neighbor_alltoall_method;
 }
 
 void neighbors_free(struct neighbors *neighbors)

@@ -238,11 +238,6 @@ void op_keep(struct op *op)
     atomic_store(&op->active, true);
 }
 
-const struct call *op_call(const struct op *op)
-{
-    return persistent_call(op->persistent);
-}
-
 bool requests_live(void)
 {
     return atomic_load_explicit(&live_count, memory_order_relaxed) > 0;

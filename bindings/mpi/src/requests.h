@@ -12,7 +12,6 @@
 #include "outboard.h"
 #include "unpack.h"
 
-struct call;
 struct persistent;
 struct posting;
 
@@ -24,7 +23,7 @@ void requests_stop(void);
 MPI_Comm requests_self(void);
 /* Completes the requests of collectives that have ended. */
 void requests_collect(void);
-/* The same, and lets the MPI library look after its own messages. */
+/* Completes ended requests, and lets the MPI library look after its own messages. */
 void requests_make_progress(void);
 /* Sleeps until the offloaded requests of the list have ended, or one of them (WAIT_ANY). */
 void requests_sleep_until(int count, const MPI_Request *requests, enum wait_kind wait_kind);
@@ -77,8 +76,6 @@ int op_failure(const struct op *op);
 void op_release(struct op *op);
 /* Makes the caller a holder of `op`, whose collective is to be posted later. */
 void op_keep(struct op *op);
-/* The call of a persistent request. */
-const struct call *op_call(const struct op *op);
 /* Ends `op` with this error of MPI: its collective could not be posted. */
 void op_end_unposted(struct op *op, int code);
 /* Puts a collective of `op` in flight, which then is a holder. */

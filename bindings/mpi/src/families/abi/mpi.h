@@ -64,10 +64,6 @@ typedef struct {
 #define MPI_ERR_REQUEST 7
 #define MPI_ERR_TRUNCATE 15
 #define MPI_ERRORS_ARE_FATAL ((MPI_Errhandler)0x141)
-#define MPI_ERR_ARG 13
-#define MPI_ERR_BUFFER 1
-#define MPI_ERR_TYPE 3
-#define MPI_ERR_INTERN 17
 #define MPI_FLOAT ((MPI_Datatype)0x210)
 #define MPI_FLOAT_INT ((MPI_Datatype)0x228)
 #define MPI_INT ((MPI_Datatype)0x209)
@@ -124,7 +120,6 @@ typedef struct {
 #define MPI_UNSIGNED_LONG ((MPI_Datatype)0x20e)
 #define MPI_UNSIGNED_LONG_LONG ((MPI_Datatype)0x20f)
 #define MPI_UNSIGNED_SHORT ((MPI_Datatype)0x20c)
-#define MPI_INFO_NULL ((MPI_Info)0x130)
 #define MPI_GRAPH 212
 #define MPI_CART 211
 #define MPI_DIST_GRAPH 213

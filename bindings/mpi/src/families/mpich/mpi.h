@@ -58,10 +58,6 @@ typedef struct {
 #define MPI_ERR_REQUEST 19
 #define MPI_ERR_TRUNCATE 14
 #define MPI_ERRORS_ARE_FATAL ((MPI_Errhandler)0x54000000)
-#define MPI_ERR_ARG 12
-#define MPI_ERR_BUFFER 1
-#define MPI_ERR_TYPE 3
-#define MPI_ERR_INTERN 16
 #define MPI_FLOAT ((MPI_Datatype)0x4c00040a)
 #define MPI_FLOAT_INT ((MPI_Datatype)0x8c000000)
 #define MPI_INT ((MPI_Datatype)0x4c000405)
@@ -118,7 +114,6 @@ typedef struct {
 #define MPI_UNSIGNED_LONG ((MPI_Datatype)0x4c000808)
 #define MPI_UNSIGNED_LONG_LONG ((MPI_Datatype)0x4c000819)
 #define MPI_UNSIGNED_SHORT ((MPI_Datatype)0x4c000204)
-#define MPI_INFO_NULL ((MPI_Info)0x1c000000)
 #define MPI_GRAPH 1
 #define MPI_CART 2
 #define MPI_DIST_GRAPH 3

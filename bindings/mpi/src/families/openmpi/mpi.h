@@ -65,10 +65,6 @@ typedef struct {
 #define MPI_ERR_REQUEST 7
 #define MPI_ERR_TRUNCATE 15
 #define MPI_ERRORS_ARE_FATAL ((MPI_Errhandler)mpi.ompi_mpi_errors_are_fatal)
-#define MPI_ERR_ARG 13
-#define MPI_ERR_BUFFER 1
-#define MPI_ERR_TYPE 3
-#define MPI_ERR_INTERN 17
 #define MPI_FLOAT ((MPI_Datatype)mpi.ompi_mpi_float)
 #define MPI_FLOAT_INT ((MPI_Datatype)mpi.ompi_mpi_float_int)
 #define MPI_INT ((MPI_Datatype)mpi.ompi_mpi_int)
@@ -125,7 +121,6 @@ typedef struct {
 #define MPI_UNSIGNED_LONG ((MPI_Datatype)mpi.ompi_mpi_unsigned_long)
 #define MPI_UNSIGNED_LONG_LONG ((MPI_Datatype)mpi.ompi_mpi_unsigned_long_long)
 #define MPI_UNSIGNED_SHORT ((MPI_Datatype)mpi.ompi_mpi_unsigned_short)
-#define MPI_INFO_NULL ((MPI_Info)mpi.ompi_mpi_info_null)
 #define MPI_GRAPH 2
 #define MPI_CART 1
 #define MPI_DIST_GRAPH 3
@@ -137,14 +132,14 @@ typedef struct {
     X(ompi_mpi_comm_world) X(ompi_mpi_complex16) X(ompi_mpi_complex8) X(ompi_mpi_count) X(ompi_mpi_cplex) \
     X(ompi_mpi_cxx_cplex) X(ompi_mpi_cxx_dblcplex) X(ompi_mpi_datatype_null) X(ompi_mpi_dblcplex) X(ompi_mpi_dblprec) \
     X(ompi_mpi_double) X(ompi_mpi_double_int) X(ompi_mpi_errors_are_fatal) X(ompi_mpi_float) X(ompi_mpi_float_int) \
-    X(ompi_mpi_info_null) X(ompi_mpi_int) X(ompi_mpi_int16_t) X(ompi_mpi_int32_t) X(ompi_mpi_int64_t) \
-    X(ompi_mpi_int8_t) X(ompi_mpi_integer) X(ompi_mpi_integer1) X(ompi_mpi_integer2) X(ompi_mpi_integer4) \
-    X(ompi_mpi_integer8) X(ompi_mpi_long) X(ompi_mpi_long_int) X(ompi_mpi_long_long_int) X(ompi_mpi_offset) \
-    X(ompi_mpi_op_band) X(ompi_mpi_op_bor) X(ompi_mpi_op_bxor) X(ompi_mpi_op_land) X(ompi_mpi_op_lor) \
-    X(ompi_mpi_op_lxor) X(ompi_mpi_op_max) X(ompi_mpi_op_maxloc) X(ompi_mpi_op_min) X(ompi_mpi_op_minloc) \
-    X(ompi_mpi_op_null) X(ompi_mpi_op_prod) X(ompi_mpi_op_sum) X(ompi_mpi_real) X(ompi_mpi_real4) X(ompi_mpi_real8) \
-    X(ompi_mpi_short) X(ompi_mpi_short_int) X(ompi_mpi_signed_char) X(ompi_mpi_uint16_t) X(ompi_mpi_uint32_t) \
-    X(ompi_mpi_uint64_t) X(ompi_mpi_uint8_t) X(ompi_mpi_unsigned) X(ompi_mpi_unsigned_char) X(ompi_mpi_unsigned_long) \
+    X(ompi_mpi_int) X(ompi_mpi_int16_t) X(ompi_mpi_int32_t) X(ompi_mpi_int64_t) X(ompi_mpi_int8_t) \
+    X(ompi_mpi_integer) X(ompi_mpi_integer1) X(ompi_mpi_integer2) X(ompi_mpi_integer4) X(ompi_mpi_integer8) \
+    X(ompi_mpi_long) X(ompi_mpi_long_int) X(ompi_mpi_long_long_int) X(ompi_mpi_offset) X(ompi_mpi_op_band) \
+    X(ompi_mpi_op_bor) X(ompi_mpi_op_bxor) X(ompi_mpi_op_land) X(ompi_mpi_op_lor) X(ompi_mpi_op_lxor) \
+    X(ompi_mpi_op_max) X(ompi_mpi_op_maxloc) X(ompi_mpi_op_min) X(ompi_mpi_op_minloc) X(ompi_mpi_op_null) \
+    X(ompi_mpi_op_prod) X(ompi_mpi_op_sum) X(ompi_mpi_real) X(ompi_mpi_real4) X(ompi_mpi_real8) X(ompi_mpi_short) \
+    X(ompi_mpi_short_int) X(ompi_mpi_signed_char) X(ompi_mpi_uint16_t) X(ompi_mpi_uint32_t) X(ompi_mpi_uint64_t) \
+    X(ompi_mpi_uint8_t) X(ompi_mpi_unsigned) X(ompi_mpi_unsigned_char) X(ompi_mpi_unsigned_long) \
     X(ompi_mpi_unsigned_long_long) X(ompi_mpi_unsigned_short) X(ompi_request_null)
 
 #include "../functions.h"
