@@ -7,8 +7,8 @@
 #   OUTBOARD_LIBRARY=.../liboutboard.so bindings/mpi/tests/run.sh
 #                                          with that one; needs `outboardd --offload-from 1` at OUTBOARD_SOCKET
 #
-# MPIS lists the MPI libraries to use instead of all (see use_mpi). What cannot run here (no mpi4py, no Fortran) is named
-# as skipped. Ends with the line "N passed, N failed, N skipped"; exits 1 when a test failed.
+# MPIS lists the MPI libraries to use instead of all (see use_mpi). Tests that cannot run here (no mpi4py, no Fortran)
+# are named as skipped. Ends with the line "N passed, N failed, N skipped"; exits 1 when a test failed.
 set -u
 
 here=$(cd "$(dirname "$0")" && pwd)
@@ -296,7 +296,8 @@ use_mpi() { # name: sets what the tests need of this MPI; false if it is not her
       ;;
     intel | intel-abi) # the runtime has no headers; MPICH's interface is the same
       prefix=$cache/intel
-      libraries=$prefix/lib mpirun=("$prefix/bin/mpiexec") python=$prefix-python/bin/python mpicc=$cache/mpich-5/bin/mpicc
+      libraries=$prefix/lib mpirun=("$prefix/bin/mpiexec") python=$prefix-python/bin/python
+      mpicc=$cache/mpich-5/bin/mpicc
       [ "$1" = intel ] || family=abi mpicc+=_abi python=
       export I_MPI_FABRICS=shm
       ;;

@@ -1,8 +1,9 @@
 //! Memory that the program has allocated from this library, and what a forked child has of it.
 //!
 //! The memory is shared with the service process, or plain where a limit of the program leaves no room for shared
-//! memory. A child of `fork` finds at each address a private copy of the content at the fork. A private mapping of the memfd
-//! would show later writes, so the forking thread copies the content before the fork, to memory that the child inherits.
+//! memory. A child of `fork` finds at each address a private copy of the content at the fork. A private mapping of the
+//! memfd would show later writes, so the forking thread copies the content before the fork, to memory that the child
+//! inherits.
 //!
 //! | the forking thread | has done |
 //! |---|---|

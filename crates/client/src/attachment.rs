@@ -403,9 +403,9 @@ impl AttachmentParts {
         withdrawn || self.control.staging_requests() != self.staged_requests.load(Ordering::Relaxed)
     }
 
-    /// Copies the buffers of requests in flight and notifies the service process of their new place (GP-9): the buffers
-    /// of all requests if the kernel has withdrawn access, else of those that the service process names. False if
-    /// buffers are left, because memory is short or the service process is gone.
+    /// Copies the buffers of requests in flight and notifies the service process of their new place (GP-9): all
+    /// buffers if the kernel has withdrawn access, else the buffers of the requests that the service process names.
+    /// False if buffers are left, because memory is short or the service process is gone.
     fn restage(&self) -> bool {
         let mut staging = lock(&self.staging);
         let requests = self.control.staging_requests();

@@ -53,8 +53,8 @@ struct PendingReplies {
 }
 
 impl ServiceConnection {
-    /// Connects. [`Error::NoService`] if no process listens; [`Error::NotPermitted`] if a process of another user listens,
-    /// who would get access to this process's memory.
+    /// Connects. [`Error::NoService`] if no process listens; [`Error::NotPermitted`] if a process of another user
+    /// listens, who would get access to this process's memory.
     pub(crate) fn open(path: &Path) -> Result<ServiceConnection, Error> {
         let failed = |errno| match errno {
             Errno::MFILE | Errno::NFILE => {

@@ -55,8 +55,9 @@ impl Context {
     /// tries only the user's (SP-3).
     ///
     /// # Errors
-    /// [`Error::NoService`], [`Error::NotPermitted`], [`Error::NoInterface`], [`Error::JobDaemon`], [`Error::Environment`] if the index on the host is needed but
-    /// unknown, [`Error::Version`], [`Error::Resource`]; a failure leaves nothing behind.
+    /// [`Error::NoService`], [`Error::NotPermitted`], [`Error::NoInterface`], [`Error::JobDaemon`],
+    /// [`Error::Environment`] if the index on the host is needed but unknown, [`Error::Version`], [`Error::Resource`];
+    /// a failure leaves nothing behind.
     pub fn attach(socket: Option<&Path>) -> Result<Context, Error> {
         warn_of_unknown_variables();
         if let Some(named) = named_socket(socket) {
@@ -167,8 +168,8 @@ impl Context {
         self.create_group(&offers.concat(), job.ranks(), job.rank())
     }
 
-    /// Reports to all ranks of the job that this rank cannot attach, so that the others need not wait for it. Returns the
-    /// error.
+    /// Reports to all ranks of the job that this rank cannot attach, so that the others need not wait for it. Returns
+    /// the error.
     pub(crate) fn report_not_attached(error: Error) -> Error {
         // A rank that knows no other ranks has nobody to report to, and the first error is the one to return.
         if let Ok(mut job) = bootstrap::from_environment()
@@ -190,8 +191,8 @@ impl Context {
         Ok((context, world))
     }
 
-    /// Memory that the service process maps too: the fastest buffers. Page-aligned, of undefined content. A forked child
-    /// has a private copy. Memory that is not given back stays mapped when the attachment ends. If a limit of the
+    /// Memory that the service process maps too: the fastest buffers. Page-aligned, of undefined content. A forked
+    /// child has a private copy. Memory that is not given back stays mapped when the attachment ends. If a limit of the
     /// program on files, descriptors or addresses leaves no room for shared memory, the memory is plain: as good, and
     /// not as fast.
     ///

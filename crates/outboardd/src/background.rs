@@ -3,8 +3,8 @@
 //!
 //! This process starts the real daemon, waits until the daemon is ready, and exits. The parent of this process gets one
 //! exit status, and init adopts the daemon. The daemon does not inherit a rank's session and terminal, descriptors, or
-//! processor affinity. The daemon keeps the starter's standard error until ranks may attach, for the reason of a failure,
-//! and then releases it, so that a reader of the starter's output sees its end.
+//! processor affinity. The daemon keeps the starter's standard error until ranks may attach, for the reason of a
+//! failure, and then releases it, so that a reader of the starter's output sees its end.
 
 use std::ffi::OsString;
 use std::fs::File;

@@ -170,8 +170,8 @@ fn descriptor(number: i32) -> std::io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(number) })
 }
 
-/// Ignores SIGXFSZ, and makes a descriptor for SIGTERM and SIGINT. Both signals are blocked in this thread, and threads started later inherit the
-/// mask.
+/// Ignores SIGXFSZ, and makes a descriptor for SIGTERM and SIGINT. Both signals are blocked in this thread, and threads
+/// started later inherit the mask.
 fn signals() -> std::io::Result<OwnedFd> {
     // SAFETY: the set is initialised before use and outlives the calls; the descriptor is fresh and unshared.
     unsafe {

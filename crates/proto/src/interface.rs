@@ -109,8 +109,8 @@ pub struct MemRef {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Order {
     /// Provide [`staging_size`](crate::staging_size) of `bytes` of memory under this ID. The contents are undefined, so
-    /// the driver clears nothing. A driver without memory reports that ([`crate::Endpoint::handle_no_memory`]) and skips
-    /// the orders that name this ID.
+    /// the driver clears nothing. A driver without memory reports that ([`crate::Endpoint::handle_no_memory`]) and
+    /// skips the orders that name this ID.
     Stage {
         id: StagingId,
         /// Bytes in use.

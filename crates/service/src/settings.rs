@@ -269,8 +269,8 @@ pub struct Settings {
     /// Print every setting that has a value, with its source, and exit
     #[arg(long)]
     pub print_settings: bool,
-    /// Run in the background; return when ranks may attach. From then on the log goes to standard error only if that is a
-    /// file
+    /// Run in the background; return when ranks may attach. From then on the log goes to standard error only if that is
+    /// a file
     #[arg(long)]
     pub background: bool,
     /// Let go of the starter's standard streams when ranks may attach; `--background` passes it

@@ -1,5 +1,5 @@
-//! Private memory of this process, page by page from the kernel: what takes the place of a region where no region can be
-//! made.
+//! Private memory of this process, page by page from the kernel: what takes the place of a region where no region can
+//! be made.
 
 use rustix::fs::SeekFrom;
 use rustix::io::Errno;

@@ -1,4 +1,5 @@
-//! Durations, rates, sizes and fractions as people write them: `12.5 us`, `940 mbit`, `64 KiB` or `64K`, `5%` or `0.05`.
+//! Durations, rates, sizes and fractions as people write them: `12.5 us`, `940 mbit`, `64 KiB` or `64K`, `5%` or
+//! `0.05`.
 //!
 //! Every command reads its quantities here, so that all commands accept the same forms and reject others with the same
 //! sentence.
@@ -242,8 +243,8 @@ impl Fraction {
 impl FromStr for Fraction {
     type Err = UnitError;
 
-    /// Reads a percentage, or a number from 0 to 1. A number above 1 without a sign counts as a percentage, as labs have
-    /// always read it; 1 without a sign could be either, and is rejected.
+    /// Reads a percentage, or a number from 0 to 1. A number above 1 without a sign counts as a percentage, as labs
+    /// have always read it; 1 without a sign could be either, and is rejected.
     fn from_str(text: &str) -> Result<Self, UnitError> {
         let rejected = || UnitError::Syntax {
             text: text.to_owned(),

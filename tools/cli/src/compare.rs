@@ -1,8 +1,8 @@
 //! `outboard compare`: runs one program natively, by default and after learning, in turn, and prints which setting to
 //! keep.
 //!
-//! Each run is an `outboard run` of its own, so that no run inherits anything from another but the learnt choices. Rounds
-//! go forwards and backwards in turn, so that a drift of the machine touches all ways alike.
+//! Each run is an `outboard run` of its own, so that no run inherits anything from another but the learnt choices.
+//! Rounds go forwards and backwards in turn, so that a drift of the machine touches all ways alike.
 
 use std::ffi::OsString;
 use std::fmt::Write as _;

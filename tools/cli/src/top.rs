@@ -25,8 +25,8 @@ const CLEAR: &str = "\x1b[2J\x1b[H";
 
 #[derive(Debug, Args)]
 pub(crate) struct TopArgs {
-    /// Statistics sockets of daemons (`outboardd --stats`); by default the sockets of all running jobs and the sockets in
-    /// XDG_RUNTIME_DIR/outboard
+    /// Statistics sockets of daemons (`outboardd --stats`); by default the sockets of all running jobs and the sockets
+    /// in XDG_RUNTIME_DIR/outboard
     sockets: Vec<PathBuf>,
     /// Print once and end
     #[arg(long)]

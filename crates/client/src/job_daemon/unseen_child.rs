@@ -153,8 +153,8 @@ fn by_process_in_between(start: &Start) -> io::Result<bool> {
     }
 }
 
-/// Starts the program, waits for its end, and returns the exit code of the process in between. The process ends with its
-/// caller, since it keeps the caller's files, and so the lock of a job's directory.
+/// Starts the program, waits for its end, and returns the exit code of the process in between. The process ends with
+/// its caller, since it keeps the caller's files, and so the lock of a job's directory.
 extern "C" fn in_between(start: *mut c_void) -> c_int {
     let mut program = 0;
     let mut status = 0;

@@ -1,5 +1,5 @@
-//! Memory of a program that is not as usual: protected, out of reach for other processes, beyond a limit of the program,
-//! or in a forked child.
+//! Memory of a program that is not as usual: protected, out of reach for other processes, beyond a limit of the
+//! program, or in a forked child.
 
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::ptr::{NonNull, null_mut};

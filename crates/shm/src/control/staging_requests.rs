@@ -1,8 +1,8 @@
 //! Requests of a rank whose buffers only the rank reaches, so that the rank must stage them.
 //!
-//! The service process sets the bit of the request's completion word, then counts, then wakes the rank. The rank compares
-//! the count with the count of requests that it has carried out. It clears the bit when it uses the word again. A rank
-//! that falsifies either misleads only itself.
+//! The service process sets the bit of the request's completion word, then counts, then wakes the rank. The rank
+//! compares the count with the count of requests that it has carried out. It clears the bit when it uses the word
+//! again. A rank that falsifies either misleads only itself.
 
 use crate::sync::{AtomicU32, Ordering};
 

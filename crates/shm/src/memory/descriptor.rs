@@ -7,8 +7,8 @@
 //! take more, since the kernel copies page by page through its own page. The kernel takes a list of pieces one by one,
 //! so small neighbours are gathered here.
 //!
-//! The kernel lets this file write to pages that the rank has mapped read-only. So the rank checks its buffers before it
-//! posts a call in this tier ([`super::OwnMemory`]).
+//! The kernel lets this file write to pages that the rank has mapped read-only. So the rank checks its buffers before
+//! it posts a call in this tier ([`super::OwnMemory`]).
 
 use super::{AccessError, RankMemory, ReadPiece, WritePiece};
 use rustix::fs::OFlags;

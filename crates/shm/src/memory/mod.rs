@@ -13,8 +13,8 @@
 //! in the service process. Addresses come from the rank and are not trusted: an access that fails is a typed
 //! [`AccessError`] and harms the rank alone.
 //!
-//! The kernel writes by [`CrossMemory`] only where the rank itself may write. In the first and third tier the rank checks
-//! its buffers before it posts a call ([`OwnMemory`]), since the mapping here and the descriptor ignore its page
+//! The kernel writes by [`CrossMemory`] only where the rank itself may write. In the first and third tier the rank
+//! checks its buffers before it posts a call ([`OwnMemory`]), since the mapping here and the descriptor ignore its page
 //! protections.
 //!
 //! Invariant: every byte read or written lies in the address space that the rank had when it attached. Changes of the

@@ -116,8 +116,8 @@ pub(crate) struct SettingArgs {
     /// datapath: hardware threads that receive; 16 by default
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=256))]
     hardware_threads: Option<u32>,
-    /// Chance that a multicast datagram is lost on its way to one receiver, such as 5% or 0.05; by default 5% on service
-    /// processes, else 0
+    /// Chance that a multicast datagram is lost on its way to one receiver, such as 5% or 0.05; by default 5% on
+    /// service processes, else 0
     #[arg(long)]
     pub(super) loss: Option<Fraction>,
 }

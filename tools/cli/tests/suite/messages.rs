@@ -16,8 +16,8 @@ fn errors(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// Every command that writes a file, with a path that cannot be written. The directory for temporary files shows that no
-/// work was begun.
+/// Every command that writes a file, with a path that cannot be written. The directory for temporary files shows that
+/// no work was begun.
 #[test]
 fn a_path_that_cannot_be_written_is_refused_before_any_work() {
     let temporary = tempfile::tempdir().expect("a directory");

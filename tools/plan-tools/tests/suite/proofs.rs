@@ -139,7 +139,8 @@ fn every_layout_of_every_group_up_to_64_is_right() {
         for (topology, choice) in
             layouts(ranks).iter().flat_map(|t| by_hosts(collective).into_iter().map(move |c| (t, c)))
         {
-            // Allgather has many algorithms for hosts with several ranks, so most are tested with one number of leaders.
+            // Allgather has many algorithms for hosts with several ranks, so most are tested with one number of
+            // leaders.
             let few = choice.all_leaders_meet() || collective != Collective::Allgather;
             if choice.leaders().is_some_and(|leaders| !few && leaders != 1 + ranks % 3) {
                 continue;
